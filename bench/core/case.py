@@ -1,0 +1,212 @@
+"""What to measure: a Case, exactly what a command line says.
+
+Each option is declared once in OPTIONS; the parser, the reading and the printing back are derived from that table, so
+that `from_argv(to_argv(case)) == case` for every case.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bench.core.dtypes import REDUCE_OPS, dtype_of
+from bench.core.errors import UsageError
+from bench.core.plugins import check, nearest
+from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
+from bench.core.topology import check_order, check_topology
+from bench.core.units import parse_duration, parse_rate, parse_size
+
+MODES = ("isolated", "pipelined", "both")
+CACHES = ("cold", "hot")
+DIRECTIONS = ("one-way", "two-way")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One pattern on one transport over its sizes. Sizes in bytes, durations in seconds, rates in bytes per second."""
+
+    pattern: str
+    transport: str = "auto"
+    sizes: tuple[int, ...] = parse_sizes(DEFAULT_SIZES)
+    dtype: str = "float32"
+    reduce_op: str = "sum"
+    root: int = 0
+    in_place: bool = False
+    mode: str = "both"
+    cache: str = "cold"
+    direction: str = "one-way"
+    window: int = 64
+    topology: str = "world"
+    order: str = "linear"
+    matrix: tuple[tuple[int, ...], ...] = ()
+    iterations: int | None = None
+    warmup: int | None = None
+    max_s: float = 0.25
+    budget_s: float | None = None
+    seed: int = 1
+    instance: str = ""
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    links: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes to measure, each in rows of its own."""
+        return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field of Case on the command line."""
+
+    field: str
+    flags: tuple[str, ...]
+    parse: Callable[[str], Any]
+    show: Callable[[Any], str]
+    help: str
+
+
+def _one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise UsageError(f"no {kind} is called {text!r}{nearest(text, list(words))}")
+        return text
+
+    return parse
+
+
+def _whole(name: str, least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise UsageError(f"{name} {text!r} must be a whole number of {least} or more")
+        return int(text)
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    return _one_of("switch", ("0", "1"))(text) == "1"
+
+
+def _matrix(text: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        rows = tuple(tuple(int(cell) for cell in row.split(",")) for row in text.split(";"))
+    except ValueError:
+        rows = ()
+    square = all(len(row) == len(rows) for row in rows) and all(cell >= 0 for row in rows for cell in row)
+    if not rows or not square or not any(map(any, rows)):
+        raise UsageError(f"traffic matrix {text!r} must be square weights, rows by ';', such as 0,1;2,0")
+    return rows
+
+
+def _links(text: str) -> tuple[tuple[str, float], ...]:
+    pairs = []
+    for part in text.split(","):
+        name, separator, rate = part.partition("=")
+        if not separator:
+            raise UsageError(f"links {text!r} must be name=rate, such as nic=12.5GB/s,nvlink=300GB/s")
+        pairs.append((name.strip(), parse_rate(rate)))
+    return tuple(pairs)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds!r}s"
+
+
+OPTIONS = (
+    Option("transport", ("--transport",), lambda text: text if text == "auto" else check("transport", text), str,
+           "communication library: auto, or a file of transports/"),
+    Option("sizes", ("--sizes",), parse_sizes, format_sizes,
+           "message sizes: begin:end:factor or a list, K/M/G binary (default 8:16M:2)"),
+    Option("dtype", ("-d", "--dtype"), lambda text: dtype_of(text).name, str, "element type (default float32)"),
+    Option("reduce_op", ("-o", "--op"), _one_of("reduce operation", REDUCE_OPS), str, "reduction (default sum)"),
+    Option("root", ("-r", "--root"), _whole("root", 0), str, "root rank of rooted patterns (default 0)"),
+    Option("in_place", ("--in-place",), _switch, lambda on: str(int(on)), "1: receive where the data is sent from"),
+    Option("mode", ("--mode",), _one_of("mode", MODES), str,
+           "isolated: one operation at a time; pipelined: back to back; default both"),
+    Option("cache", ("--cache",), _one_of("cache state", CACHES), str,
+           "cold: rotate buffers beyond the last-level cache (default); hot: reuse one"),
+    Option("direction", ("--direction",), _one_of("direction", DIRECTIONS), str, "of point-to-point patterns"),
+    Option("window", ("--window",), _whole("window", 1), str, "messages in flight in pingpong's bandwidth (64)"),
+    Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, or 'groups of K'"),
+    Option("order", ("--order",), check_order, str, "order of ranks: linear, reverse, interleaved, or a list"),
+    Option("matrix", ("--matrix",), _matrix, lambda rows: ";".join(",".join(map(str, row)) for row in rows),
+           "alltoallv's weights, row by row: 0,1;2,0"),
+    Option("iterations", ("-n", "--iterations"), _whole("iterations", 1), str,
+           "samples per row; default: until the median is known well enough"),
+    Option("warmup", ("-w", "--warmup"), _whole("warmup", 0), str, "calls before timing; default: 5 and 50 ms"),
+    Option("max_s", ("--max-seconds",), parse_duration, _seconds, "time limit of a row that does not converge (0.25s)"),
+    Option("budget_s", ("--budget",), parse_duration, _seconds, "time limit of all rows together"),
+    Option("seed", ("--seed",), _whole("seed", 0), str, "of the test data"),
+    Option("instance", ("--instance",), str, str, "instance type whose links bound (and model) the run"),
+    Option("nodes", ("--nodes",), _whole("nodes", 1), str, "nodes of a modelled run"),
+    Option("ranks_per_node", ("--ranks-per-node",), _whole("ranks per node", 1), str, "of a modelled run"),
+    Option("links", ("--links",), _links, lambda links: ",".join(f"{name}={rate!r}B/s" for name, rate in links),
+           "link rates in place of the catalogue's: nic=12.5GB/s"),
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare every option of a case, and nccl-tests' own -b -e -f beside --sizes."""
+    for option in OPTIONS:
+        parser.add_argument(*option.flags, dest=option.field, metavar="X", help=option.help, type=str)
+    parser.add_argument("-b", "--minbytes", metavar="X", help="smallest size, as in nccl-tests")
+    parser.add_argument("-e", "--maxbytes", metavar="X", help="largest size, as in nccl-tests")
+    parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
+
+
+def from_args(pattern: str, args: argparse.Namespace) -> Case:
+    """The case that parsed arguments describe. Raises UsageError naming the option."""
+    given = {}
+    for option in OPTIONS:
+        text = getattr(args, option.field)
+        if text is not None:
+            given[option.field] = _parsed(option, text)
+    if args.minbytes or args.maxbytes or args.stepfactor:
+        if "sizes" in given:
+            raise UsageError("give sizes by --sizes or by -b -e -f, not by both")
+        begin = parse_size(args.minbytes or "8")
+        end = parse_size(args.maxbytes) if args.maxbytes else max(begin, parse_size("16M"))
+        factor = args.stepfactor or "2"
+        if not factor.isdecimal() or int(factor) < 2:
+            raise UsageError(f"the factor -f {factor!r} must be a whole number of 2 or more")
+        given["sizes"] = geometric(begin, end, int(factor))
+    return replace(Case(pattern), **given)
+
+
+def _parsed(option: Option, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except UsageError as error:
+        raise UsageError(f"{option.flags[-1]}: {error}") from None
+
+
+def from_argv(argv: Sequence[str]) -> Case:
+    """The case of `[pattern, option, value, ...]`, as `to_argv` prints it."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    add_arguments(parser)
+    return from_args(check("pattern", argv[0]), parser.parse_args(list(argv[1:])))
+
+
+def to_argv(case: Case) -> list[str]:
+    """`[pattern, option, value, ...]` with only what differs from the defaults."""
+    default = Case(case.pattern)
+    argv = [case.pattern]
+    for option in OPTIONS:
+        value = getattr(case, option.field)
+        if value != getattr(default, option.field):
+            argv += [option.flags[-1], option.show(value)]
+    return argv
+
+
+def _check_table() -> None:
+    """Every field of Case but the pattern is an option: a new field can not be forgotten on the command line."""
+    missing = {field.name for field in fields(Case)} - {option.field for option in OPTIONS} - {"pattern"}
+    if missing:
+        raise AssertionError(f"fields of Case without an option: {missing}")
+
+
+_check_table()
+

@@ -1,0 +1,68 @@
+"""Element types by their torch names: bytes, kind, and the significand that decides which sums are exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.core.errors import UsageError
+from bench.core.plugins import nearest
+
+REDUCE_OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """One element type. `precision` is the number of significand bits with the implicit one (0 for integers)."""
+
+    name: str
+    num_bytes: int
+    kind: str  # "float", "int", "uint", "complex"
+    precision: int = 0
+
+
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        Dtype("float64", 8, "float", 53),
+        Dtype("float32", 4, "float", 24),
+        Dtype("float16", 2, "float", 11),
+        Dtype("bfloat16", 2, "float", 8),
+        Dtype("float8_e4m3fn", 1, "float", 4),
+        Dtype("float8_e5m2", 1, "float", 3),
+        Dtype("int64", 8, "int"),
+        Dtype("int32", 4, "int"),
+        Dtype("int16", 2, "int"),
+        Dtype("int8", 1, "int"),
+        Dtype("uint64", 8, "uint"),
+        Dtype("uint32", 4, "uint"),
+        Dtype("uint16", 2, "uint"),
+        Dtype("uint8", 1, "uint"),
+        Dtype("complex64", 8, "complex", 24),
+        Dtype("complex128", 16, "complex", 53),
+    )
+}
+
+# What nccl-tests and people call them.
+ALIASES = {
+    "double": "float64", "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16",
+    "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "char": "int8", "int": "int32",
+}  # fmt: skip
+
+
+def dtype_of(name: str) -> Dtype:
+    """The type behind a torch or nccl-tests name; UsageError with the nearest name otherwise."""
+    word = ALIASES.get(name, name)
+    if word not in DTYPES:
+        raise UsageError(f"no element type is called {name!r}{nearest(name, list(DTYPES))}")
+    return DTYPES[word]
+
+
+def undefined_reduction(dtype: Dtype, reduce_op: str) -> str | None:
+    """Why this reduction has no meaning (or no exact reference) for this type; None when it has both."""
+    if reduce_op in ("band", "bor", "bxor") and dtype.kind not in ("int", "uint"):
+        return f"{reduce_op} is defined for integers only, not for {dtype.name}"
+    if reduce_op == "avg" and dtype.kind != "float":
+        return f"avg has no one meaning for {dtype.name}"
+    if dtype.kind == "complex" and reduce_op != "sum":
+        return f"{reduce_op} of {dtype.name} has no exact reference here"
+    return None

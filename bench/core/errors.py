@@ -1,0 +1,46 @@
+"""What can go wrong, and the exit code that each kind of failure promises.
+
+One sentence per error: it names the file and line, key, host or rank at fault, and what to do next.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_VERDICT = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_MEASUREMENT = 4
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class BenchError(Exception):
+    """An error told to the user as one sentence; `exit_code` is what the process ends with."""
+
+    exit_code = EXIT_MEASUREMENT
+
+
+class UsageError(BenchError):
+    """The command line, a file or an input can not be used as it is."""
+
+    exit_code = EXIT_USAGE
+
+
+class RefusedError(BenchError):
+    """This machine or cluster is not what was asked for: nothing was measured."""
+
+    exit_code = EXIT_REFUSED
+
+
+class MeasurementError(BenchError):
+    """A measurement failed: a rank died, hung, ran out of memory or returned wrong data."""
+
+    exit_code = EXIT_MEASUREMENT
+
+
+class Interrupted(BenchError):
+    """Ctrl-C, or a terminate signal: what was measured before is kept."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_INTERRUPTED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,43 @@
+"""How ranks start: what every file in `launchers/` offers. Launchers build text and read environments, nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bench.core.world import Place, World
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a cluster says about starting ranks there (from bench.yaml)."""
+
+    python: str = "python"
+    options: Mapping[str, str] = field(default_factory=dict)  # launcher options, name without dashes -> value
+    hosts: tuple[str, ...] = ()
+    mpirun: str = "mpirun"  # the site's own, when the cluster names it
+    rendezvous_port: int = 29500
+
+
+class Launcher(ABC):
+    """One way to start ranks."""
+
+    program: str  # the executable that must be there, empty for none
+
+    @abstractmethod
+    def place(self, env: Mapping[str, str]) -> Place | None:
+        """Where this launcher put this process, from its environment; None when it did not start it.
+
+        Raises UsageError when its variables are there but make no sense.
+        """
+
+    @abstractmethod
+    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+        """The command line that starts `program` (without the interpreter) as `world`. `env` are variables to set."""
+
+    def unavailable(self, which: Callable[[str], str | None]) -> str | None:
+        """Why it can not start anything here; None when it can. `which` finds programs."""
+        if self.program and which(self.program) is None:
+            return f"no {self.program} was found on PATH"
+        return None

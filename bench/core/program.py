@@ -1,0 +1,99 @@
+"""A program: what each rank of a group does in one operation, as plain data.
+
+Steps follow one another; what stands inside one Exchange is posted together. Peers and roots are *members* of the
+group (0 .. n-1), not world ranks, so that the same program serves any group of the same size. Step k of all members
+belongs together: the sends of step k are received in step k. A transport compiles the steps, the model simulates them,
+the bounds count the bytes that cross a link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One library call that all members make: `op` is the pattern's word (allreduce, alltoallv, ...).
+
+    `send_split` and `recv_split` are the bytes to and from each member (alltoallv only).
+    """
+
+    op: str
+    send_bytes: int
+    recv_bytes: int
+    root: int = 0
+    send_split: tuple[int, ...] = ()
+    recv_split: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`num_bytes` at `offset_bytes` of this member's send buffer (of its receive buffer, for a receive)."""
+
+    peer: int
+    num_bytes: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Sends and receives posted together and completed together."""
+
+    sends: tuple[Message, ...] = ()
+    recvs: tuple[Message, ...] = ()
+
+
+Step = Collective | Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """`num_bytes` at `offset_bytes` of the receive buffer must equal those of member `source` at `source_offset`."""
+
+    source: int
+    source_offset: int
+    num_bytes: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """`num_bytes` at `offset_bytes` of the receive buffer must be all members' data at `source_offset`, reduced."""
+
+    source_offset: int
+    num_bytes: int
+    offset_bytes: int = 0
+
+
+Expected = Copied | Reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that run one program together. `ranks[m]` is the world rank of member m. `src`/`dst`: of a measured pair."""
+
+    name: str
+    ranks: tuple[int, ...]
+    src: int | None = None
+    dst: int | None = None
+
+
+Round = tuple[Group, ...]  # disjoint groups that run at the same time; a rank in none of them is idle
+
+
+def delivered(steps_of_all: tuple[tuple[Step, ...], ...], member: int) -> tuple[Copied, ...]:
+    """What the messages of a program leave in one member's receive buffer, by matching sends to receives in order."""
+    copies = []
+    for index, step in enumerate(steps_of_all[member]):
+        if not isinstance(step, Exchange):
+            continue
+        taken: dict[int, int] = {}
+        for recv in step.recvs:
+            peer_step = steps_of_all[recv.peer][index]
+            if not isinstance(peer_step, Exchange):
+                raise ValueError(f"step {index} of member {recv.peer} does not send to member {member}")
+            to_me = [send for send in peer_step.sends if send.peer == member]
+            send = to_me[taken.get(recv.peer, 0)]
+            taken[recv.peer] = taken.get(recv.peer, 0) + 1
+            copies.append(Copied(recv.peer, send.offset_bytes, recv.num_bytes, recv.offset_bytes))
+    return tuple(copies)

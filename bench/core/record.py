@@ -1,0 +1,191 @@
+"""What was measured: the header of a results file and its records.
+
+Raw seconds and the factors used are kept; bandwidths, percentiles and fractions of a bound are derived at will.
+None is "unknown", never -1, 0.0 or infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Raw seconds per operation. `seconds[i]` is the slowest rank's share of sample i.
+
+    `by_rank[r][i]`: each member's own seconds, in member order (empty beyond a cap, which the record's flags then say).
+    `calls_per_sample`: how many back-to-back calls one sample averages (1 in isolated mode).
+    """
+
+    seconds: tuple[float, ...]
+    by_rank: tuple[tuple[float, ...], ...] = ()
+    warmup: tuple[float, ...] = ()
+    calls_per_sample: int = 1
+    loop: str = "python"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, and on which rank and host where that is known."""
+
+    what: str
+    rank: int | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One (payload, mode, group) of a case: exactly one of samples, reported, skipped, failed.
+
+    `requested_bytes` lists every asked size that rounds to this payload. `verified`: True all bytes were right, False
+    some were wrong (`num_wrong` elements), None nothing was moved (modelled). `reported` is a foreign tool's statistics
+    by name, SI units.
+    """
+
+    mode: str
+    requested_bytes: tuple[int, ...]
+    payload_bytes: int
+    num_ranks: int
+    num_nodes: int
+    group: str = "world"
+    src: int | None = None
+    dst: int | None = None
+    in_place: bool = False
+    bus_factor: float | None = None
+    sent_bytes: int | None = None  # by the busiest rank, per operation
+    cache: str | None = None  # what it really was: buffers smaller than the rotation can make cold are hot
+    num_buffer_sets: int = 1
+    verified: bool | None = None
+    num_wrong: int | None = None
+    modelled: bool = False
+    stop_reason: str | None = None
+    flags: tuple[str, ...] = ()
+    samples: Samples | None = None
+    reported: Mapping[str, float] | None = None
+    skipped: str | None = None
+    failed: Failure | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the rule that a record is exactly one thing."""
+        given = [x for x in (self.samples, self.reported, self.skipped, self.failed) if x is not None]
+        if len(given) != 1:
+            raise ValueError("a record is exactly one of samples, reported, skipped, failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a results file: what is needed to repeat and to judge its numbers.
+
+    `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank, process
+    and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
+    `bounds` the rates in bytes per second that the links of the named instance promise (see hardware/bounds.py).
+    """
+
+    job: str
+    case: tuple[str, ...]
+    pattern: str
+    transport: str
+    dtype: str
+    reduce_op: str
+    root: int | None
+    direction: str | None
+    topology: str
+    num_ranks: int
+    num_nodes: int
+    ranks_per_node: int
+    clock: str
+    modelled: bool
+    started: str
+    argv: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ranks: tuple[Mapping[str, Any], ...] = ()
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    instance: str | None = None
+    links: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that this traffic can reach: bytes per second of busbw, and why.
+
+    `kind`: `hard` (physics: above it is an error) or `reference` (a measured ceiling, which may be exceeded).
+    `verified`: False when a figure it rests on was not read in a source.
+    """
+
+    bytes_per_s: float
+    name: str
+    kind: str
+    why: str
+    source: str
+    verified: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything derived from one record. Rates in bytes per second; None where it is unknown or not allowed."""
+
+    job: str
+    pattern: str
+    transport: str
+    mode: str
+    dtype: str
+    reduce_op: str | None
+    root: int | None
+    in_place: bool
+    direction: str | None
+    group: str
+    src: int | None
+    dst: int | None
+    requested_bytes: int
+    also_requested_bytes: tuple[int, ...]
+    payload_bytes: int
+    num_ranks: int
+    num_nodes: int
+    num_samples: int
+    num_effective: float | None
+    median_s: float | None
+    ci_low_s: float | None
+    ci_high_s: float | None
+    min_s: float | None
+    max_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    last_arriver_s: float | None
+    slowest_rank: int | None
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    bound_bytes_per_s: float | None
+    bound_name: str | None
+    bound_kind: str | None
+    bound_fraction: float | None
+    floor_s: float | None
+    floor_name: str | None
+    verified: bool | None
+    num_wrong: int | None
+    modelled: bool
+    topology: str
+    cache: str | None
+    stop_reason: str | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A run as reports and figures see it: `headers` by job, derived summaries, and what was not measured.
+
+    `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
+    """
+
+    schema: str
+    headers: Mapping[str, Header]
+    summaries: tuple[Summary, ...]
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,70 @@
+"""Message sizes: how they are typed, rounded to what can be sent, and thinned to fit a time budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.core.errors import UsageError
+from bench.core.units import format_size, parse_size
+
+DEFAULT_SIZES = "8:16M:2"
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Sizes in bytes of `begin:end:factor` (factor 2 if left out) or of a list `8,1K,1M`; sorted, without repeats.
+
+    Raises UsageError for an empty or falling range, a factor below 2, or a size that is none.
+    """
+    if ":" not in text:
+        return tuple(sorted({parse_size(part) for part in text.split(",")}))
+    parts = text.split(":")
+    if len(parts) > 3:
+        raise UsageError(f"sizes {text!r} have {len(parts)} parts: write begin:end:factor, such as 8:128M:2")
+    begin, end = parse_size(parts[0]), parse_size(parts[1])
+    factor = parts[2] if len(parts) == 3 else "2"
+    if not factor.isdecimal() or int(factor) < 2:
+        raise UsageError(f"sizes {text!r}: the factor {factor!r} must be a whole number of 2 or more")
+    return geometric(begin, end, int(factor))
+
+
+def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
+    """begin, begin*factor, ... up to end (bytes)."""
+    if end < begin:
+        raise UsageError(f"sizes end ({format_size(end)}) before they begin ({format_size(begin)})")
+    sizes = []
+    while begin <= end:
+        sizes.append(begin)
+        begin *= factor
+    return tuple(sizes)
+
+
+def format_sizes(sizes: Sequence[int]) -> str:
+    """The shortest text that `parse_sizes` reads back as the same sizes."""
+    if len(sizes) >= 3:
+        factor = sizes[1] // sizes[0]
+        if factor >= 2 and geometric(sizes[0], sizes[-1], factor) == tuple(sizes):
+            return f"{format_size(sizes[0])}:{format_size(sizes[-1])}:{factor}"
+    return ",".join(format_size(size) for size in sizes)
+
+
+def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most `most` (at least 2) of the sizes, evenly spaced in their order; the first and the last always stay."""
+    most = max(most, 2)
+    if len(sizes) <= most:
+        return tuple(sizes)
+    step = (len(sizes) - 1) / (most - 1)
+    return tuple(sizes[round(index * step)] for index in range(most))
+
+
+def round_elements(requested_bytes: int, element_bytes: int) -> int:
+    """Payload of an operation on one buffer (allreduce, broadcast, ...): whole elements, at least one. Bytes."""
+    return max(requested_bytes // element_bytes, 1) * element_bytes
+
+
+def round_blocks(requested_bytes: int, num_ranks: int) -> int:
+    """Payload of an operation on one block per rank: blocks of whole 16 bytes, at least one such. Bytes.
+
+    As nccl-tests rounds them (S' = n * 16 * floor(S / 16n)), but never to nothing. 16 bytes hold whole elements of
+    every type we know.
+    """
+    return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)

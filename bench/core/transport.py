@@ -1,0 +1,124 @@
+"""How bytes move: what every file in `transports/` offers.
+
+A transport opens its library in its constructor, compiles steps into the library's best form so that as little Python
+as possible runs inside the timed region, and owns the clock because it owns the completion.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from bench.core.channel import Channel
+from bench.core.program import Group, Round, Step
+from bench.core.world import Place, World
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of successive samples on this rank, and which loop took them (`python`, `compiled`, `virtual`)."""
+
+    seconds: tuple[float, ...]
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Element type and operation of a program (the operation matters to reductions only)."""
+
+    dtype: str
+    reduce_op: str
+
+
+class Buffers(ABC):
+    """Some sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8)."""
+
+    num_sets: int
+    send_bytes: int
+    recv_bytes: int
+
+    @abstractmethod
+    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
+        """Put a whole buffer's bytes (numpy uint8 array) into set `index`."""
+
+    @abstractmethod
+    def read(self, which: Literal["send", "recv"], index: int) -> Any:
+        """A whole buffer of set `index` as a numpy uint8 array (a view or a copy)."""
+
+    @abstractmethod
+    def guards_intact(self, index: int) -> bool:
+        """Are the guard bytes around both buffers of a set unchanged?"""
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A program ready to run: `calls[k]` runs it once on buffer set k and completes."""
+
+    calls: Sequence[Callable[[], None]]
+    next_set: int = 0
+    last_set: int = 0  # which set the last timed call used: that one is checked
+    keep: list[Any] = field(default_factory=list)  # what the library needs alive
+
+
+class Transport(ABC):
+    """One communication library, opened for this rank."""
+
+    clock: ClassVar[Literal["host", "device", "virtual"]]
+    launcher: ClassVar[str]  # how ranks are started for it where nothing else is said
+    in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
+    requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
+
+    place: Place
+    channel: Channel
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the library in order. After a failure it is not called."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """Versions and settings of the library that can change a figure."""
+
+    @abstractmethod
+    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
+        """Why the library can not run a step for this element type and operation; None when it can."""
+
+    @abstractmethod
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
+        """Buffers in the memory this transport moves, every page touched."""
+
+    @abstractmethod
+    def compile(
+        self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
+    ) -> Compiled:
+        """The steps of this rank, ready to run on each buffer set."""
+
+    @abstractmethod
+    def open_groups(self, groups: Round) -> None:
+        """Make the communicators of groups that run collectives. Every rank calls it with the same groups."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """All ranks of the world wait for each other."""
+
+    @abstractmethod
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Isolated: synchronise, then one call, `num_calls` times; one sample per call. None: an idle rank."""
+
+    @abstractmethod
+    def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Pipelined: synchronise once, `num_calls` calls, one completion; one sample, seconds per call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Can a transport run here? `reason` says why not."""
+
+    reason: str | None = None
+
+
+__all__ = [
+    "Availability", "Buffers", "Compiled", "Reduction", "Timing", "Transport", "World",
+]  # fmt: skip

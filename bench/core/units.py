@@ -1,0 +1,81 @@
+"""Sizes, rates and times between text and SI base units.
+
+Sizes that people type are binary (`1K` = 1024 bytes, as in nccl-tests); rates are decimal (`1 GB/s` = 1e9 bytes/s,
+`1 Gbit/s` = 1e9 bits/s). Inside the suite there are only bytes, seconds and bytes per second.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bench.core.errors import UsageError
+
+_BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(B/s|bit/s|bps|b/s|Bps)", re.IGNORECASE)
+_DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?")
+_SECONDS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `8`, `1K`, `128M`, `1KiB`, `1GB` (all binary). Raises UsageError for anything else and for 0."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"size {text!r} is not a number of bytes such as 8, 1K, 128M or 1GiB")
+    num_bytes = int(match[1]) * _BINARY[match[2].upper()]
+    if num_bytes == 0:
+        raise UsageError(f"size {text!r} is zero: give at least 1 byte")
+    return num_bytes
+
+
+def format_size(num_bytes: int) -> str:
+    """The shortest exact text that `parse_size` reads back: 1048576 -> '1M', 1000 -> '1000'."""
+    for unit in ("T", "G", "M", "K"):
+        if num_bytes and num_bytes % _BINARY[unit] == 0:
+            return f"{num_bytes // _BINARY[unit]}{unit}"
+    return str(num_bytes)
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second of `12.5 GB/s`, `100 Gbit/s`, `400Gbps`. Raises UsageError otherwise."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"rate {text!r} is not one such as '12.5 GB/s' or '100 Gbit/s'")
+    is_bytes = match[3] in ("B/s", "Bps")
+    rate = float(match[1]) * _DECIMAL[match[2].upper()] / (1 if is_bytes else 8)
+    if rate <= 0:
+        raise UsageError(f"rate {text!r} must be above zero")
+    return rate
+
+
+def format_rate(bytes_per_s: float | None) -> str:
+    """`12.5 GB/s`, or `unknown`: three significant digits for people, never read back."""
+    if bytes_per_s is None:
+        return "unknown"
+    for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_s >= factor:
+            return f"{bytes_per_s / factor:.3g} {unit}"
+    return f"{bytes_per_s:.3g} B/s"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90`, `30s`, `2m`, `1.5h`, `5ms`. Raises UsageError otherwise and for 0."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"duration {text!r} is not one such as 30s, 2m or 1h")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds <= 0:
+        raise UsageError(f"duration {text!r} must be above zero")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """For people: `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
