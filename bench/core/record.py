@@ -54,7 +54,9 @@ class Record:
     dst: int | None = None
     in_place: bool = False
     bus_factor: float | None = None
-    sent_bytes: int | None = None  # by the busiest rank, per operation
+    rank_bytes: float | None = None  # per operation and direction that one rank's port must carry (Pattern.crossing)
+    node_bytes: float | None = None  # the same for one node's network; None on one node
+    min_steps: int = 1  # messages that must follow one another (Pattern.min_steps)
     cache: str | None = None  # what it really was: buffers smaller than the rotation can make cold are hot
     num_buffer_sets: int = 1
     verified: bool | None = None
@@ -80,7 +82,7 @@ class Header:
 
     `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank, process
     and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
-    `bounds` the rates in bytes per second that the links of the named instance promise (see hardware/bounds.py).
+    `links` the links of one node of the named instance (core/fabric.py: NodeLinks), which bound the run.
     """
 
     job: str
@@ -107,7 +109,7 @@ class Header:
     ranks: tuple[Mapping[str, Any], ...] = ()
     calibration: Mapping[str, Any] = field(default_factory=dict)
     instance: str | None = None
-    links: Mapping[str, float] = field(default_factory=dict)
+    links: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
