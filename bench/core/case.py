@@ -184,10 +184,17 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def from_argv(argv: Sequence[str]) -> Case:
-    """The case of `[pattern, option, value, ...]`, as `to_argv` prints it."""
+    """The case of `[pattern, option, value, ...]`, as `to_argv` prints it. Raises UsageError naming what is wrong."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     add_arguments(parser)
-    return from_args(check("pattern", argv[0]), parser.parse_args(list(argv[1:])))
+    try:
+        args, unknown = parser.parse_known_args(list(argv[1:]))
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from None
+    if unknown:
+        flags = [flag for option in OPTIONS for flag in option.flags]
+        raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
+    return from_args(check("pattern", argv[0]), args)
 
 
 def to_argv(case: Case) -> list[str]:
@@ -209,4 +216,3 @@ def _check_table() -> None:
 
 
 _check_table()
-

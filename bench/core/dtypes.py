@@ -63,6 +63,6 @@ def undefined_reduction(dtype: Dtype, reduce_op: str) -> str | None:
         return f"{reduce_op} is defined for integers only, not for {dtype.name}"
     if reduce_op == "avg" and dtype.kind != "float":
         return f"avg has no one meaning for {dtype.name}"
-    if dtype.kind == "complex" and reduce_op != "sum":
+    if (dtype.kind == "complex" and reduce_op != "sum") or dtype.name.startswith("float8"):
         return f"{reduce_op} of {dtype.name} has no exact reference here"
     return None

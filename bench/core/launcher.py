@@ -24,6 +24,8 @@ class Launcher(ABC):
     """One way to start ranks."""
 
     program: str  # the executable that must be there, empty for none
+    precedence: int  # whose variables win when several launchers' are there: the smallest
+    remote = False  # are ranks started elsewhere (by a scheduler), so that this machine says nothing about theirs?
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> Place | None:
@@ -35,6 +37,10 @@ class Launcher(ABC):
     @abstractmethod
     def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
         """The command line that starts `program` (without the interpreter) as `world`. `env` are variables to set."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables that the launcher itself needs, whatever the cluster says."""
+        return {}
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
         """Why it can not start anything here; None when it can. `which` finds programs."""

@@ -7,10 +7,14 @@ Every method is asked about a Shape: one size, for one group of ranks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.core.program import Collective, Copied, Exchange, Expected, Step, delivered
+from bench.core.program import Exchange, Expected, Message, Step, delivered
 from bench.core.sweep import round_blocks, round_elements
+
+# A window larger than this would only cost memory: 64 MiB in flight fill any link.
+WINDOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,19 @@ class Pattern(ABC):
     topology: str | None = None  # a topology of its own (pairs), else the one asked for
     min_ranks = 1
 
-    def needs(self, num_ranks: int) -> str | None:
-        """Why a group of this many ranks can not run it; None when it can."""
-        if num_ranks < self.min_ranks:
-            return f"{self.name} needs at least {self.min_ranks} ranks, the group has {num_ranks}"
+    def needs(self, shape: Shape) -> str | None:
+        """Why a group of this shape can not run it (its payload does not matter yet); None when it can."""
+        if shape.num_ranks < self.min_ranks:
+            return f"{self.name} needs at least {self.min_ranks} ranks, the group has {shape.num_ranks}"
+        if self.rooted and shape.root >= shape.num_ranks:
+            return f"root {shape.root} is not in a group of {shape.num_ranks} ranks: give --root 0"
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S for a requested size, in bytes: whole elements (`shape.payload_bytes` is not yet known)."""
+        """S for a requested size, in bytes: whole elements (`shape.payload_bytes` is not yet known).
+
+        Also asked about shapes that `needs` refuses: the skipped row has a size too.
+        """
         return round_elements(requested_bytes, shape.element_bytes)
 
     @abstractmethod
@@ -102,6 +111,10 @@ class BlockPattern(Pattern):
         """All but a part's own share of the payload: S (N-1)/N."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
+    def min_steps(self, num_ranks: int) -> int:
+        """One rank's block goes to all, or all blocks come to one rank."""
+        return log2_steps(num_ranks)
+
 
 class MessagePattern(Pattern):
     """A pattern of sends and receives: what must arrive follows from the messages themselves."""
@@ -118,24 +131,85 @@ class MessagePattern(Pattern):
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """The busiest boundary and direction of the messages themselves, per operation."""
-        return max(self.traffic(shape, num_parts)) / self.operations(shape)
+        flows = (
+            (member, send.peer, send.num_bytes)
+            for member, steps in enumerate(self.all_steps(shape))
+            for step in steps
+            for send in (step.sends if isinstance(step, Exchange) else ())
+        )
+        return busiest_boundary(flows, shape.num_ranks, num_parts) / self.operations(shape)
 
-    def traffic(self, shape: Shape, num_parts: int) -> tuple[int, ...]:
-        """Bytes leaving and entering each part, [out_0, in_0, out_1, in_1, ...], members laid out part by part."""
-        size = -(-shape.num_ranks // num_parts)
-        totals = [0] * (2 * num_parts)
-        for member, steps in enumerate(self.all_steps(shape)):
-            for step in steps:
-                for send in step.sends if isinstance(step, Exchange) else ():
-                    if send.peer // size != member // size:
-                        totals[2 * (member // size)] += send.num_bytes
-                        totals[2 * (send.peer // size) + 1] += send.num_bytes
-        return tuple(totals)
+
+class PairPattern(Pattern):
+    """Messages between members 0 and 1 of a group; any other member does nothing.
+
+    One-way isolated: there and back, two operations, so that t is half the round trip. One-way pipelined: W messages
+    at once, then an acknowledgement of one element. Two-way: both members send at once, one message or W each.
+    """
+
+    min_ranks = 2
+    directional = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """Every message leaves from the start of the send buffer and arrives in a place of its own."""
+        flows = [flow for step in self._flows(shape) for flow in step if member < 2]
+        send_bytes = max((num_bytes for source, _, num_bytes in flows if source == member), default=0)
+        recv_bytes = sum(count * num_bytes for source, count, num_bytes in flows if source != member)
+        return send_bytes, recv_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """My sends and my receives of each step, posted together."""
+        if member > 1:
+            return ()
+        steps = []
+        for flows in self._flows(shape):
+            sends: list[Message] = []
+            recvs: list[Message] = []
+            for source, count, num_bytes in flows:
+                if source == member:
+                    sends += [Message(1 - member, num_bytes)] * count
+                else:
+                    recvs += [Message(source, num_bytes, slot * num_bytes) for slot in range(count)]
+            steps.append(Exchange(tuple(sends), tuple(recvs)))
+        return tuple(steps)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """The bytes of each message, where its receive puts them."""
+        return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """One message per direction and operation (the acknowledgement is not counted), if it crosses at all."""
+        return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
+
+    def operations(self, shape: Shape) -> int:
+        """Messages of size S per direction, one after the other or in flight together."""
+        if shape.mode == "pipelined":
+            return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
+        return 1 if shape.direction == "two-way" else 2
+
+    def _flows(self, shape: Shape) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """(source, number of messages, bytes of each) of every step."""
+        size, pipelined = shape.payload_bytes, shape.mode == "pipelined"
+        count = self.operations(shape) if pipelined else 1
+        if shape.direction == "two-way":
+            return (((0, count, size), (1, count, size)),)
+        return ((0, count, size),), ((1, 1, shape.element_bytes if pipelined else size),)
+
+
+def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
+    """The most bytes that enter or leave one of `num_parts` equal parts; a flow is (source, target, bytes).
+
+    Members are laid out part by part: the first part holds members 0, 1, ...
+    """
+    size = -(-num_ranks // num_parts)
+    leaving, entering = [0] * num_parts, [0] * num_parts
+    for source, target, num_bytes in flows:
+        if source // size != target // size:
+            leaving[source // size] += num_bytes
+            entering[target // size] += num_bytes
+    return max(leaving + entering)
 
 
 def log2_steps(num_ranks: int) -> int:
     """ceil(log2 n): after k steps of one message each a rank's data can be known to 2^k ranks at most."""
     return (num_ranks - 1).bit_length()
-
-
-__all__ = ["BlockPattern", "Collective", "Copied", "MessagePattern", "Pattern", "Shape", "log2_steps"]

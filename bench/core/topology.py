@@ -38,7 +38,7 @@ def rounds(world: World, topology: str, order: str = "linear") -> tuple[Round, .
     """The groups that run at once, round after round. Raises UsageError when they do not fit the world."""
     ranks = _ordered(world, order)
     per_node = world.ranks_per_node
-    if topology == "world":
+    if topology == "world" or (topology == "pairs" and len(ranks) < 2):  # one rank has no pair: the pattern says so
         return ((Group("world", ranks),),)
     if topology == "node":
         nodes = range(world.num_nodes)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from bench.core.channel import Channel
 from bench.core.program import Group, Round, Step
-from bench.core.world import Place, World
+from bench.core.world import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,10 @@ class Buffers(ABC):
 class Compiled:
     """A program ready to run: `calls[k]` runs it once on buffer set k and completes."""
 
-    calls: Sequence[Callable[[], None]]
+    calls: Sequence[Callable[[], Any]]
     next_set: int = 0
     last_set: int = 0  # which set the last timed call used: that one is checked
+    refill: Callable[[int], None] | None = None  # untimed, before a set's call: puts back what an in-place call changed
     keep: list[Any] = field(default_factory=list)  # what the library needs alive
 
 
@@ -68,6 +69,7 @@ class Transport(ABC):
     clock: ClassVar[Literal["host", "device", "virtual"]]
     launcher: ClassVar[str]  # how ranks are started for it where nothing else is said
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
+    keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
     requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
 
     place: Place
@@ -76,6 +78,10 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the library in order. After a failure it is not called."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End the other ranks, too, after a failure of this one, where the library can."""
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
@@ -112,13 +118,13 @@ class Transport(ABC):
         """Pipelined: synchronise once, `num_calls` calls, one completion; one sample, seconds per call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Availability:
-    """Can a transport run here? `reason` says why not."""
+def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
+    """One callable that runs several one after the other."""
+    if len(calls) == 1:
+        return calls[0]
 
-    reason: str | None = None
+    def run() -> None:
+        for call in calls:
+            call()
 
-
-__all__ = [
-    "Availability", "Buffers", "Compiled", "Reduction", "Timing", "Transport", "World",
-]  # fmt: skip
+    return run

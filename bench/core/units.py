@@ -12,9 +12,10 @@ from bench.core.errors import UsageError
 
 _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(B/s|bit/s|bps|b/s|Bps)", re.IGNORECASE)
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"  # also as Python prints floats: 1e-05
+_RATE = re.compile(_NUMBER + r"\s*([KMGT]?)(B/s|bit/s|bps|b/s|Bps)", re.IGNORECASE)
 _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?")
+_DURATION = re.compile(_NUMBER + r"\s*(us|ms|s|m|min|h)?")
 _SECONDS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -42,7 +43,7 @@ def parse_rate(text: str) -> float:
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"rate {text!r} is not one such as '12.5 GB/s' or '100 Gbit/s'")
-    is_bytes = match[3] in ("B/s", "Bps")
+    is_bytes = match[3].upper() in ("B/S", "BPS") and match[3].startswith("B")  # the one letter whose case matters
     rate = float(match[1]) * _DECIMAL[match[2].upper()] / (1 if is_bytes else 8)
     if rate <= 0:
         raise UsageError(f"rate {text!r} must be above zero")

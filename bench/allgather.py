@@ -1,0 +1,43 @@
+"""Every rank ends with the blocks of all ranks, in rank order.
+
+S is the whole output: n blocks of S/n. Each rank lacks the n - 1 blocks of the others, so (n-1)/n S must come in
+through its port, and no more needs to. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts a part lacks
+the blocks of the N - 1 others: (N-1)/N S.
+
+    mpirun -n 16 python -m bench.allgather -b 1K -e 64M
+    mpirun -n 16 python -m bench.allgather --sizes 1M --order interleaved
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import BlockPattern, Shape
+from bench.core.program import Collective, Copied, Expected, Step
+
+
+class AllGather(BlockPattern):
+    """Send S/n, receive S."""
+
+    name = "allgather"
+    in_place = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """One block to send, all blocks to receive."""
+        return shape.block_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """Block m is what member m sent."""
+        block = shape.block_bytes
+        return tuple(Copied(source, 0, block, source * block) for source in range(shape.num_ranks))
+
+
+PATTERN = AllGather()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

@@ -1,0 +1,54 @@
+"""Every rank ends with the reduction of all ranks' buffers.
+
+S is one rank's buffer. Each of its elements exists n times and must be combined n - 1 times, and the result must reach
+the n - 1 ranks that do not hold it: 2(n-1) transfers of an element, so 2(n-1) S bytes over n ports, 2(n-1)/n S through
+each port and direction. The bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. A network that reduces by itself
+(NVLS, SHARP) needs fewer transfers, so its bus bandwidth may exceed a port's.
+
+Between N equal parts (nodes) the same count with N in place of n holds: a part can reduce inside before it sends.
+
+    mpirun -n 16 python -m bench.allreduce -b 8 -e 128M
+    torchrun --nproc-per-node 8 -m bench.allreduce --transport nccl --sizes 1M:8G:2 -d bfloat16
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import Pattern, Shape, log2_steps
+from bench.core.program import Collective, Expected, Reduced, Step
+
+
+class AllReduce(Pattern):
+    """Send S, receive S; everybody gets the whole reduction."""
+
+    name = "allreduce"
+    reduces = True
+    in_place = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send, S to receive."""
+        return shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """The reduction of everybody's buffer."""
+        return (Reduced(0, shape.payload_bytes),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """2 S (N-1)/N: in for the reduction, out for the result."""
+        return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
+
+    def min_steps(self, num_ranks: int) -> int:
+        """What one rank contributes must reach all the others."""
+        return log2_steps(num_ranks)
+
+
+PATTERN = AllReduce()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

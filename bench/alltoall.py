@@ -1,0 +1,47 @@
+"""Every rank sends a different block to every rank.
+
+S is one rank's whole send buffer: n blocks of S/n, one of which stays at home. The other n - 1 must leave through its
+port, so (n-1)/n S per port and direction, and the bus factor is (n-1)/n, as in nccl-tests. Nothing can be combined on
+the way: a part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in all, which is why
+alltoall loads a network more than any other collective.
+
+    mpirun -n 16 python -m bench.alltoall -b 1K -e 64M
+    mpirun -n 16 python -m bench.alltoall --sizes 16M --topology rail
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import BlockPattern, Shape
+from bench.core.program import Collective, Copied, Expected, Step
+
+
+class AllToAll(BlockPattern):
+    """Send S, receive S; block j of member i becomes block i of member j."""
+
+    name = "alltoall"
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """A block for each member, a block from each member."""
+        return shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """From each member the block it had for me."""
+        block = shape.block_bytes
+        return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """(n/N) S (N-1)/N: every rank of a part sends to every rank of the other parts."""
+        return shape.num_ranks / num_parts * super().crossing(shape, num_parts)
+
+
+PATTERN = AllToAll()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

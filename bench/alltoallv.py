@@ -1,0 +1,122 @@
+"""Every rank sends a block of its own size to every rank, after a matrix of weights.
+
+`--matrix` gives the weights, row by row: what i sends to j. Without one, i sends j the weight ((j - i) mod n) + 1, so
+that every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one rank
+sends or receives, in bytes really moved; blocks are whole 16 bytes in proportion to their weights, and at least 16
+bytes where the weight is not zero. The largest blocks are taken that stay within the asked size.
+
+The bus factor is (n-1)/n, nccl-tests' convention: exact where the blocks are equal. What must cross the boundary of a
+rank or a node is counted from the blocks themselves, and the bounds use that count.
+
+    mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
+    mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+from itertools import accumulate
+
+from bench.core.pattern import Pattern, Shape, busiest_boundary
+from bench.core.program import Collective, Copied, Expected, Step
+
+Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
+
+# As the blocks of the other patterns: 16 bytes hold whole elements of every type.
+BLOCK_BYTES = 16
+
+
+class AllToAllV(Pattern):
+    """Send a row of the blocks, receive a column."""
+
+    name = "alltoallv"
+
+    def needs(self, shape: Shape) -> str | None:
+        """A matrix, where one is given, must have a row and a column for each rank."""
+        num_ranks, matrix = shape.num_ranks, shape.matrix
+        if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
+            rows = f"the traffic matrix has {len(matrix)} rows, the group {num_ranks} ranks"
+            return f"{rows}: give --matrix a row and a column for each rank"
+        return super().needs(shape)
+
+    def payload(self, requested_bytes: int, shape: Shape) -> int:
+        """S: the largest row or column of the largest blocks within the asked size. Bytes."""
+        if self.needs(shape) is not None:
+            return super().payload(requested_bytes, shape)
+        return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """The blocks of my row, the blocks of my column."""
+        sent, received = self._split(shape, member)
+        return sum(sent), sum(received)
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call with both splits."""
+        sent, received = self._split(shape, member)
+        return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """From each member the block it had for me, one after the other."""
+        blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
+        _, received = self._split(shape, member)
+        offsets = accumulate(received, initial=0)
+        return tuple(
+            Copied(source, sum(blocks[source][:member]), num_bytes, offset)
+            for source, (num_bytes, offset) in enumerate(zip(received, offsets, strict=False))
+            if num_bytes
+        )
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """The blocks over the busiest boundary and direction: nothing can be combined on the way."""
+        blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
+        flows = ((i, j, num_bytes) for i, row in enumerate(blocks) for j, num_bytes in enumerate(row))
+        return busiest_boundary(flows, shape.num_ranks, num_parts)
+
+    def bus_factor(self, shape: Shape) -> float | None:
+        """(n-1)/n whatever the weights, so that figures compare with nccl-tests'."""
+        return (shape.num_ranks - 1) / shape.num_ranks if shape.num_ranks > 1 else None
+
+    def _split(self, shape: Shape, member: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
+        return blocks[member], tuple(row[member] for row in blocks)
+
+
+@lru_cache(maxsize=64)
+def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
+    """The largest blocks of which no row or column exceeds `most_bytes`, or the least ones when all do.
+
+    Blocks grow with a scale: 16 * floor(scale * weight / (16 * M)), M the largest row or column of the weights. The
+    least scale of a payload is taken: it keeps the proportions, and payload(payload(x)) == payload(x).
+    """
+    ranks = range(num_ranks)
+    weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)
+    unit = BLOCK_BYTES * _largest_line(weights)
+    lines = {tuple(sorted(line)) for line in (*weights, *zip(*weights, strict=True))}
+
+    def line_bytes(scale: int) -> int:
+        return max(sum(_block(scale, weight, unit) for weight in line) for line in lines)
+
+    # Rounding down takes less than 16 bytes from each block, so a larger scale exceeds the limit for certain.
+    most_bytes = max(most_bytes, line_bytes(0))
+    scales = range(most_bytes + BLOCK_BYTES * num_ranks + 1)
+    payload = line_bytes(bisect_right(scales, most_bytes, key=line_bytes) - 1)
+    scale = bisect_left(scales, payload, key=line_bytes)
+    return tuple(tuple(_block(scale, weight, unit) for weight in row) for row in weights)
+
+
+def _block(scale: int, weight: int, unit: int) -> int:
+    return BLOCK_BYTES * max(scale * weight // unit, 1) if weight else 0
+
+
+def _largest_line(matrix: Matrix) -> int:
+    return max(map(sum, (*matrix, *zip(*matrix, strict=True))))
+
+
+PATTERN = AllToAllV()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

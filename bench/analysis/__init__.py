@@ -1,0 +1,1 @@
+"""The numbers: pure functions over records."""

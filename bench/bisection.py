@@ -1,0 +1,44 @@
+"""The two halves of the ranks exchange messages: r with r + n/2, all at once and in both directions.
+
+S is one message. Each port carries S out and S in during t, so the bus factor is 1. With ranks laid out node by node
+every message crosses the middle of the machine: n/2 S in each direction, which is what a network's bisection bandwidth
+promises to carry.
+
+    mpirun -n 16 python -m bench.bisection -b 1K -e 64M
+    mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import MessagePattern, Shape
+from bench.core.program import Exchange, Message, Step
+
+
+class Bisection(MessagePattern):
+    """One partner in the other half."""
+
+    name = "bisection"
+
+    def needs(self, shape: Shape) -> str | None:
+        """Two halves of the same size."""
+        if shape.num_ranks % 2:
+            return f"bisection needs an even number of ranks, the group has {shape.num_ranks}"
+        return super().needs(shape)
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send, S to receive."""
+        return shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """To my partner and from my partner."""
+        partner = (member + shape.num_ranks // 2) % shape.num_ranks
+        return (Exchange((Message(partner, shape.payload_bytes),), (Message(partner, shape.payload_bytes),)),)
+
+
+PATTERN = Bisection()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

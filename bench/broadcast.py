@@ -1,0 +1,50 @@
+"""The root's buffer ends at every rank.
+
+S is that buffer. Every rank but the root must take S in through its port; the root need not send it more than once, for
+the others can pass it on. So S through a port and direction, whatever n is, and the bus factor is 1, as in nccl-tests.
+Between N equal parts each part but the root's must take in S once.
+
+    mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
+    mpirun -n 16 python -m bench.broadcast --sizes 64M --root 5
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import Pattern, Shape, log2_steps
+from bench.core.program import Collective, Copied, Expected, Step
+
+
+class Broadcast(Pattern):
+    """The root sends S, the others receive S."""
+
+    name = "broadcast"
+    rooted = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """The root only sends, the others only receive."""
+        return (shape.payload_bytes, 0) if member == shape.root else (0, shape.payload_bytes)
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """What the root sent."""
+        return () if member == shape.root else (Copied(shape.root, 0, shape.payload_bytes),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """S, into every part but the root's."""
+        return shape.payload_bytes if num_parts > 1 else 0
+
+    def min_steps(self, num_ranks: int) -> int:
+        """What the root holds must reach all the others."""
+        return log2_steps(num_ranks)
+
+
+PATTERN = Broadcast()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

@@ -1,0 +1,48 @@
+"""Show what `run` would do: the exact commands, what is skipped and why, and how long it takes. Starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from bench.commands import _output, _plan
+from bench.core.errors import EXIT_DONE
+from bench.core.units import format_duration
+from bench.driver.expand import Plan
+from bench.driver.run import to_plain
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench plan`."""
+    _plan.add_plan_arguments(parser)
+    _output.add_output_arguments(parser, formats=("table", "json"))
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    planned = _plan.planned(args)
+    if args.format == "json":
+        text = json.dumps({"schema": "bench.plan/1", **to_plain(planned.plan, planned.scenario.text)}, indent=1)
+    else:
+        text = words(planned.plan)
+    _output.emit(text, args)
+    return EXIT_DONE
+
+
+def words(plan: Plan) -> str:
+    """The plan as text: comments, then shell lines that can be pasted."""
+    what = "modelled on" if plan.modelled else "on"
+    lines = [f"# scenario {plan.scenario} {what} cluster {plan.cluster.name}: {len(plan.jobs)} jobs"]
+    lines += [f"# {note}" for note in plan.notes]
+    for job in plan.jobs:
+        lines += ["", f"# {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}", job.script()]
+    lines += [""] if plan.skipped else []
+    lines += [f"# skipped: {skip.what}: {skip.reason}" for skip in plan.skipped]
+    lines += ["", estimate(plan)]
+    return "\n".join(lines)
+
+
+def estimate(plan: Plan) -> str:
+    """One line: how long everything takes, and how much of it is measuring."""
+    budget = f"; budget for measuring {format_duration(plan.budget_s)}" if plan.budget_s else ""
+    return f"# estimate: {format_duration(plan.estimate_s)} in all, starting of ranks included{budget}"

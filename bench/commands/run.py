@@ -1,0 +1,79 @@
+"""Run a scenario on a cluster: plan, check the place, launch every job, keep raw samples, print tables, draw plots."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from bench.commands import _output, _plan
+from bench.commands.plan import estimate
+from bench.core import plugins
+from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED
+from bench.core.record import Document
+from bench.driver import collect, preflight
+from bench.driver import run as desk
+from bench.store import runs
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench run`."""
+    _plan.add_plan_arguments(parser)
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
+    parser.add_argument("--no-plots", action="store_true", help="draw nothing")
+    parser.add_argument("--resume", metavar="RUN", help="only what this run (a path, a name, or latest) still misses")
+    _output.add_output_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run, report, plot; the exit code says whether everything was measured and right."""
+    ran = _resumed(args) if args.resume else _started(args)
+    document = collect.document(ran.folder)
+    _output.emit(plugins.load("format", args.format).render(document), args)
+    drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
+    where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
+    print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
+    return exit_code(document, ran)
+
+
+def exit_code(document: Document, ran: desk.Ran) -> int:
+    """4 when something failed or was wrong, 3 when nothing could be measured, else 0."""
+    if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
+        return EXIT_MEASUREMENT
+    return EXIT_DONE if document.summaries else EXIT_REFUSED
+
+
+def draw(document: Document, folder: Path) -> list[Path]:
+    """Every figure that applies, as PNG and SVG."""
+    from bench.figures import _style
+
+    drawn = []
+    for name in plugins.names("figure"):
+        figure = plugins.load("figure", name)
+        if figure.applies(document):
+            for title, picture in figure.draw(document):
+                drawn += _style.save(picture, folder / title)
+    return drawn
+
+
+def _started(args: argparse.Namespace) -> desk.Ran:
+    planned = _plan.planned(args)
+    preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
+    for note in planned.plan.notes:
+        _say(note)
+    for skip in planned.plan.skipped:
+        _say(f"skipped: {skip.what}: {skip.reason}")
+    _say(estimate(planned.plan).removeprefix("# "))
+    return desk.start(planned.plan, planned.scenario.text, args.results, _plan.PACKAGE_ROOT, _say)
+
+
+def _resumed(args: argparse.Namespace) -> desk.Ran:
+    folder = runs.find(args.results, args.resume)
+    here = _plan.this_machine(runs.read_plan(folder)["cluster"]["python"])
+    return desk.resume(folder, here, _plan.all_patterns(), _plan.all_launchers(), _plan.PACKAGE_ROOT, _say)
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,275 @@
+"""What every byte must be: a pure function of (seed, rank, position), so that a wrong one can not pass.
+
+Copies carry noise that depends on the source rank and on the position: swapped, shifted or stale blocks differ. Sums
+carry integers small enough that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so
+they are compared bit for bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n: the slots
+are a permutation of the members, so the reduction over all members has a closed form and costs the same for 2 ranks as
+for 2000.
+
+Noise repeats after a prime number of words, so no block whose size is a multiple of 16 bytes can be swapped unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.core.dtypes import Dtype
+
+Bytes = npt.NDArray[np.uint8]
+_Words = npt.NDArray[np.uint64]
+_Signed = npt.NDArray[np.int64]
+
+PERIOD = 131_071  # words; a prime, see above
+AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in a precision of their own choice (nccl-tests allows the same)
+
+
+@lru_cache(maxsize=8)
+def _noise(seed: int) -> _Words:
+    """One period of uniform 64-bit words (splitmix64's finaliser over a counter)."""
+    word = np.arange(PERIOD, dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15) % 2**64)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+def _salt(*key: int) -> int:
+    """A fixed 64-bit number for some small integers."""
+    mixed = 0
+    for part in key:
+        mixed = ((mixed ^ (part + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9) % 2**64
+        mixed ^= mixed >> 29
+    return mixed
+
+
+def _tiled(period: Bytes, offset: int, num_bytes: int) -> Bytes:
+    """`num_bytes` of the endless repetition of `period`, from byte `offset` on."""
+    out = np.empty(num_bytes, dtype=np.uint8)
+    done = 0
+    while done < num_bytes:
+        start = (offset + done) % len(period)
+        count = min(len(period) - start, num_bytes - done)
+        out[done : done + count] = period[start : start + count]
+        done += count
+    return out
+
+
+def poison(dtype: Dtype) -> int:
+    """The byte that unwritten memory holds: NaN for floats when repeated, 0xA5 for integers."""
+    return 0xA5 if dtype.kind in ("int", "uint") else 0xFF
+
+
+class CopyData:
+    """Arbitrary finite values for operations that move bytes without combining them."""
+
+    def __init__(self, dtype: Dtype, ranks: tuple[int, ...], seed: int) -> None:
+        self._ranks = ranks
+        self._seed = seed
+        # Clearing the top exponent bit keeps every float finite: some libraries may canonicalise NaN.
+        element = dtype.num_bytes // 2 if dtype.kind == "complex" else dtype.num_bytes
+        clear = 0 if dtype.kind in ("int", "uint") else 1 << (8 * element - 2)
+        self._mask = np.uint64(~sum(clear << (8 * element * k) for k in range(8 // element)) % 2**64)
+
+    def sent(self, member: int, offset: int, num_bytes: int) -> Bytes:
+        """Bytes [offset, offset + num_bytes) of the send buffer of a member; offset a multiple of 1 byte."""
+        first = offset - offset % 8
+        count = -(-(offset + num_bytes - first) // 8) * 8
+        salt = np.uint64(_salt(self._seed, self._ranks[member]))
+        words = _tiled(_noise(self._seed).view(np.uint8), first, count).view(np.uint64)
+        mixed = (words ^ salt) & self._mask
+        return mixed.view(np.uint8)[offset - first : offset - first + num_bytes]
+
+
+class ReduceData:
+    """Values whose reduction over all members of a group is known exactly."""
+
+    def __init__(self, dtype: Dtype, reduce_op: str, ranks: tuple[int, ...], seed: int) -> None:
+        self._dtype = dtype
+        self._op = reduce_op
+        self._num = len(ranks)
+        self._noise = _noise(_salt(seed, ranks[0]) % 2**32)
+        self._rule = _RULES[_rule_name(dtype, reduce_op)](dtype, self._num, self._noise)
+
+    def sent(self, member: int, offset: int, num_bytes: int) -> Bytes:
+        """Bytes [offset, offset + num_bytes) of what a member contributes; offset in whole elements."""
+        slot = (member + (self._noise >> np.uint64(40)).astype(np.int64)) % self._num
+        return _tiled(_encode(self._rule.value(slot), self._dtype), offset, num_bytes)
+
+    def reduced(self, offset: int, num_bytes: int) -> Bytes:
+        """The reduction over all members, same addressing."""
+        return _tiled(self._reduced_period, offset, num_bytes)
+
+    @cached_property
+    def _reduced_period(self) -> Bytes:
+        total = self._rule.total(self._op)
+        if self._op == "avg":
+            total = np.asarray(total, dtype=np.float64) / self._num
+        return _encode(total, self._dtype)
+
+    def wrong(self, got: Bytes, offset: int) -> npt.NDArray[np.bool_]:
+        """Which elements of a received region differ from the reduction (beyond 2 ulp for avg, at all otherwise)."""
+        want = self.reduced(offset, len(got))
+        if self._op != "avg":
+            return differing(got, want, self._dtype)
+        value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
+        _, exponent = np.frexp(exact)
+        ulp = np.ldexp(1.0, exponent - self._dtype.precision)
+        return ~(np.abs(value - exact) <= AVG_TOLERANCE_ULP * ulp)
+
+
+def differing(got: Bytes, want: Bytes, dtype: Dtype) -> npt.NDArray[np.bool_]:
+    """Which elements differ in any bit."""
+    unequal = got != want
+    size = dtype.num_bytes
+    if len(unequal) % size:
+        return unequal
+    return unequal.reshape(-1, size).any(axis=1) if size > 1 else unequal
+
+
+class _Exact:
+    """sum: s(i) * w[slot], integers whose sums stay exact in the significand."""
+
+    def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
+        exact = min(dtype.precision or 8 * dtype.num_bytes - 1, 40)
+        widest = max(1, min(isqrt(2**exact // num), 1000))
+        weight = [1 + _salt(slot) % widest if slot < 2**exact else 0 for slot in range(num)]
+        self._weight: _Signed = np.array(weight, dtype=np.int64)
+        largest = max(1, 2**exact // int(self._weight.sum()))
+        largest -= dtype.kind in ("int", "uint") and largest > 1  # two's complement has no +2^(w-1)
+        magnitude = 1 + (noise & np.uint64(2**39 - 1)).astype(np.int64) % largest
+        negative = (noise >> np.uint64(63)).astype(bool) & (dtype.kind != "uint")
+        self._scale: _Signed = np.where(negative, -magnitude, magnitude)
+
+    def value(self, slot: _Signed) -> _Signed:
+        return self._scale * self._weight[slot]
+
+    def total(self, op: str) -> _Signed:
+        return self._scale * int(self._weight.sum())
+
+
+class _Extreme(_Exact):
+    """min, max: as sum, but nothing is added up, so even small types have room for many values."""
+
+    def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
+        super().__init__(dtype, 1, noise)
+        widest = isqrt(int(np.abs(self._scale).max()) * int(self._weight[0]))
+        self._weight = np.array([1 + _salt(slot) % widest for slot in range(num)], dtype=np.int64)
+        self._scale = np.sign(self._scale) * (1 + np.abs(self._scale) % widest)
+
+    def total(self, op: str) -> _Signed:
+        low, high = int(self._weight.min()), int(self._weight.max())
+        wants_high = (self._scale > 0) == (op == "max")
+        return self._scale * np.where(wants_high, high, low)
+
+
+class _Average(_Exact):
+    """At most two members contribute: libraries scale by 1/n before or after they add."""
+
+    def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
+        super().__init__(dtype, num, noise)
+        self._weight = np.array(([1, 2] + [0] * num)[:num], dtype=np.int64)
+        self._scale = np.sign(self._scale) * (1 + np.abs(self._scale) % max(1, 2 ** (min(dtype.precision, 40) - 3)))
+
+
+class _Product:
+    """Floats: powers of two, and in slot 0 a random significand: exact in any order (nccl-tests' construction)."""
+
+    def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
+        steps = 2 ** min(dtype.precision - 1, 30)
+        significand = 1.0 + (noise & np.uint64(steps - 1)).astype(np.float64) / steps
+        self._first = np.where((noise >> np.uint64(63)).astype(bool), -significand, significand)
+        # Few factors other than one, or the product of many ranks would leave the exponent range of half floats.
+        exponents = [_salt(slot, 7) % 3 - 1 if 0 < slot < 8 else 0 for slot in range(num)]
+        self._power = np.ldexp(1.0, np.array(exponents))
+
+    def value(self, slot: _Signed) -> npt.NDArray[np.float64]:
+        return np.where(slot == 0, self._first, self._power[slot])
+
+    def total(self, op: str) -> npt.NDArray[np.float64]:
+        return self._first * float(self._power.prod())
+
+
+class _Modular:
+    """Integers, sum and product modulo 2^w and bitwise operations: any word in slot 0, fixed words in the others."""
+
+    def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
+        self._first = noise
+        self._num = num
+
+    def _table(self, op: str) -> _Words:
+        return np.array([_SLOT_WORDS[op](slot) % 2**64 for slot in range(self._num)], dtype=np.uint64)
+
+    def total(self, op: str) -> _Words:
+        total = self._first.copy()
+        for word in self._table(op)[1:]:
+            total = _COMBINE[op](total, word)
+        return total
+
+
+_SLOT_WORDS: dict[str, Callable[[int], int]] = {
+    "sum": lambda slot: _salt(slot, 1),
+    "prod": lambda slot: 2 * (slot % 50) + 3,
+    "bxor": lambda slot: _salt(slot, 2),
+    # Clearing (setting) a bit of each byte in a few slots only, or nothing of slot 0 would be left to see.
+    "band": lambda slot: ~(0x0101010101010101 << slot) if 0 < slot < 4 else ~0,
+    "bor": lambda slot: 0x0101010101010101 << slot if 0 < slot < 4 else 0,
+}
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "bxor": np.bitwise_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+}
+
+
+def _modular(op: str) -> Callable[[Dtype, int, _Words], Any]:
+    class Rule(_Modular):
+        def value(self, slot: _Signed) -> _Words:
+            return np.where(slot == 0, self._first, self._table(op)[slot])
+
+    return Rule
+
+
+_RULES: dict[str, Callable[[Dtype, int, _Words], Any]] = {
+    "exact": _Exact,
+    "extreme": _Extreme,
+    "average": _Average,
+    "product": _Product,
+    **{op: _modular(op) for op in _COMBINE},
+}
+
+
+def _rule_name(dtype: Dtype, op: str) -> str:
+    if op == "avg":
+        return "average"
+    if op in ("min", "max"):
+        return "extreme"
+    if op == "sum" and dtype.precision:
+        return "exact"
+    return "product" if op == "prod" and dtype.precision else op
+
+
+def _encode(values: Any, dtype: Dtype) -> Bytes:
+    """Values as raw little-endian elements; exact for all values that the rules above make."""
+    if dtype.kind == "complex":
+        half = "float32" if dtype.num_bytes == 8 else "float64"
+        # Both parts differ, so that a swap of real and imaginary is seen; a sum is linear in each.
+        return np.stack([values, -2 * values], axis=-1).astype(half).reshape(-1).view(np.uint8)
+    if dtype.name == "bfloat16":
+        # Round to nearest even; the values of sums, products and extrema are exact, those of avg are not.
+        word = np.asarray(values).astype(np.float32).view(np.uint32)
+        word = word + (np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1)))
+        return (word >> np.uint32(16)).astype(np.uint16).view(np.uint8)
+    return np.ascontiguousarray(values).astype(dtype.name).view(np.uint8)
+
+
+def _decode(raw: Bytes, dtype: Dtype) -> npt.NDArray[np.float64]:
+    if dtype.name == "bfloat16":
+        return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return raw.view(dtype.name).astype(np.float64)

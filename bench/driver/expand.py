@@ -1,0 +1,267 @@
+"""A scenario on a cluster becomes a plan: the jobs to launch, what is skipped and why, and how long it will take.
+
+Pure: the same input gives the same plan, and nothing is started. The time budget is shared equally among the jobs; a
+job that has more rows than its share can hold (MIN_ROW_S each) measures fewer sizes, evenly thinned, and the plan says
+so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from bench.core.case import Case, to_argv
+from bench.core.errors import UsageError
+from bench.core.launcher import Launcher, Site
+from bench.core.pattern import Pattern
+from bench.core.sweep import thin
+from bench.core.topology import rounds
+from bench.core.units import format_duration
+from bench.core.world import World
+from bench.driver.config import Cluster, Measurement, Scenario
+
+MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
+_ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
+_LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
+_LAUNCH_TORCH_S = 6.0
+_MOST_AUTO_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the machine at hand offers, where ranks are started on it. `lacks`: transport -> why it can not run here."""
+
+    num_cpus: int
+    num_gpus: int
+    lacks: Mapping[str, str]
+    python: str
+    mpirun: str
+    default_launcher: Mapping[str, str]  # of each transport
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch. `command` is what a person would type; `setup` lines run before it in the same shell."""
+
+    name: str
+    case: Case
+    world: World
+    launcher: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    setup: tuple[str, ...]
+    num_rows: int
+    estimate_s: float
+
+    def script(self) -> str:
+        """The whole of it as shell text: set-up lines, variables, command."""
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        line = " ".join([*words, shlex.join(self.command)])
+        return "\n".join([*self.setup, line])
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A job that will not be launched, and why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will happen. `notes` say every choice that was made for the user."""
+
+    scenario: str
+    cluster: Cluster
+    modelled: bool
+    jobs: tuple[Job, ...]
+    skipped: tuple[Skip, ...]
+    notes: tuple[str, ...]
+    budget_s: float | None
+
+    @property
+    def estimate_s(self) -> float:
+        """Seconds that all jobs together should take."""
+        return sum(job.estimate_s for job in self.jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One combination of a scenario's lists, before it is known whether it can run."""
+
+    case: Case
+    world: World
+    env: tuple[tuple[str, str], ...]
+    max_s: float
+
+
+def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern],
+           launchers: Mapping[str, Launcher], modelled: bool) -> Plan:  # fmt: skip
+    """The plan of a scenario. Raises UsageError when a modelled cluster names no instance type."""
+    if modelled and cluster.instance is None:
+        raise UsageError(
+            f"cluster {cluster.name!r} can not be modelled: bench.yaml gives it no instance type whose links are known"
+        )
+    wishes, skipped, notes = [], [], []
+    for measurement in scenario.measurements:
+        for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled):
+            reason = _why_not(wish, cluster, machine, patterns)
+            if reason is None:
+                wishes.append(wish)
+            else:
+                skipped.append(Skip(_words(wish), reason))
+    wishes = list(dict.fromkeys(wishes))  # lists of a scenario may name the same thing twice
+    jobs = []
+    share_s = scenario.budget_s / len(wishes) if scenario.budget_s and wishes else None
+    names: set[str] = set()
+    for wish in wishes:
+        case, note = _fitted(wish, share_s, patterns)
+        notes += [note] if note else []
+        name = _name(wish, names)
+        names.add(name)
+        jobs.append(job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers))
+    return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
+                scenario.budget_s)  # fmt: skip
+
+
+def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster: Cluster, machine: Machine,
+           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher]) -> Job:  # fmt: skip
+    """One launch of a case: the very command that a person would type."""
+    launcher = _launcher(case.transport, world, cluster, machine)
+    site = Site(
+        python=cluster.python or machine.python,
+        options=cluster.options,
+        hosts=cluster.hosts[: world.num_nodes],
+        mpirun=cluster.mpirun or machine.mpirun,
+    )
+    program, *arguments = to_argv(case)
+    variables = {**launchers[launcher].environment(), **cluster.env, **env}
+    command = launchers[launcher].command(["-m", f"bench.{program}", *arguments], world, site, variables)
+    num_rows = count_rows(case, world, patterns[case.pattern])
+    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rows,
+               _estimate_s(case, num_rows))  # fmt: skip
+
+
+def count_rows(case: Case, world: World, pattern: Pattern) -> int:
+    """Sizes x modes x rounds of groups."""
+    return len(case.sizes) * len(case.modes) * len(rounds(world, pattern.topology or case.topology, case.order))
+
+
+def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
+            patterns: Mapping[str, Pattern], modelled: bool) -> Iterator[_Wish]:  # fmt: skip
+    m = measurement
+    transports = ("model",) if modelled else m.transports or _auto_transports(cluster, machine)
+    variables = [[(name, value) for value in values] for name, values in m.env.items()]
+    for num_nodes, name, transport in product(m.nodes or (cluster.nodes,), m.patterns, transports):
+        pattern = patterns[name]
+        world = World(num_nodes, _ranks_per_node(m, cluster, machine, transport))
+        factors = product(
+            m.dtypes,
+            m.reduce_ops if pattern.reduces else ("sum",),
+            m.topologies if pattern.topology is None else ("world",),
+            m.orders,
+            m.directions if pattern.directional else ("one-way",),
+            m.in_place if pattern.in_place else (False,),
+            m.caches,
+            m.roots if pattern.rooted else (0,),
+            product(*variables),
+        )
+        for dtype, reduce_op, topology, order, direction, in_place, cache, root, env in factors:
+            case = Case(
+                pattern=name, transport=transport, sizes=m.sizes, dtype=dtype, reduce_op=reduce_op, root=root,
+                in_place=in_place, mode=m.modes, cache=cache, direction=direction, window=m.window, topology=topology,
+                order=order, matrix=m.matrix, iterations=m.iterations, warmup=m.warmup, seed=m.seed,
+                max_s=scenario.max_s, instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())),
+            )  # fmt: skip
+            if modelled:
+                case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
+            yield _Wish(case, world, tuple(env), scenario.max_s)
+
+
+def _auto_transports(cluster: Cluster, machine: Machine) -> tuple[str, ...]:
+    """NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+    if cluster.instance is not None or machine.num_gpus:
+        return ("nccl",)
+    return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
+
+
+def _ranks_per_node(m: Measurement, cluster: Cluster, machine: Machine, transport: str) -> int:
+    asked = m.ranks_per_node or cluster.ranks_per_node
+    if asked is not None:
+        return asked
+    return machine.num_gpus if transport == "nccl" and machine.num_gpus else min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
+
+
+def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
+    case, pattern = wish.case, patterns[wish.case.pattern]
+    if case.transport != "model" and case.transport in machine.lacks and cluster.launcher != "slurm":
+        return machine.lacks[case.transport]
+    if wish.world.num_nodes > cluster.nodes:
+        return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
+    if case.topology in ("node", "rail") and wish.world.num_nodes == 1 and case.topology == "rail":
+        return "rails are between nodes: there is one node"
+    if wish.world.num_ranks < pattern.min_ranks:
+        return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
+    try:
+        rounds(wish.world, pattern.topology or case.topology, case.order)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
+    """The case with its share of the budget, its sizes thinned where they would not fit; and a note if they were."""
+    case = wish.case
+    if share_s is None or case.transport == "model":
+        return case, None
+    rows = count_rows(case, wish.world, patterns[case.pattern])
+    sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // rows)
+    fitted = replace(case, sizes=sizes, budget_s=round(share_s, 3))
+    if len(sizes) == len(case.sizes):
+        return fitted, None
+    return fitted, (
+        f"sizes thinned from {len(case.sizes)} to {len(sizes)} (first and last kept) so that each row has at least "
+        f"{MIN_ROW_S} s of the {format_duration(share_s)} that each job has of the budget"
+    )
+
+
+def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) -> str:
+    if transport == "model":
+        return "direct"
+    if cluster.launcher != "auto":
+        return cluster.launcher
+    return "direct" if world.num_ranks == 1 else machine.default_launcher[transport]
+
+
+def _estimate_s(case: Case, num_rows: int) -> float:
+    launch_s = _LAUNCH_S.get(case.transport, _LAUNCH_TORCH_S)
+    if case.transport == "model":
+        return launch_s
+    rows_s = num_rows * (case.max_s + _ROW_OVERHEAD_S)
+    return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
+
+
+def _words(wish: _Wish) -> str:
+    return " ".join([*to_argv(wish.case)[:1], wish.case.transport, *(f"{n}={v}" for n, v in wish.env)])
+
+
+def _name(wish: _Wish, taken: set[str]) -> str:
+    """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
+    case, world = wish.case, wish.world
+    parts = [case.pattern, case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
+    default = Case(case.pattern)
+    for field in ("dtype", "reduce_op", "topology", "order", "direction", "cache"):
+        if getattr(case, field) != getattr(default, field):
+            parts.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
+    parts += ["inplace"] * case.in_place
+    parts += [f"root{case.root}"] * (case.root != 0)
+    parts += [f"{name}.{value}" for name, value in wish.env]
+    name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))[:120]
+    number = 2
+    unique = name
+    while unique in taken:
+        unique, number = f"{name}-{number}", number + 1
+    return unique

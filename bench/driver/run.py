@@ -1,0 +1,152 @@
+"""The desk's side of a run, step by step: plan, folder, jobs, outcomes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.core.case import Case, from_argv, to_argv
+from bench.core.errors import BenchError, UsageError
+from bench.core.launcher import Launcher
+from bench.core.pattern import Pattern
+from bench.core.record import Record
+from bench.core.topology import rounds
+from bench.core.units import format_duration
+from bench.core.world import World
+from bench.driver import execute
+from bench.driver.config import Cluster
+from bench.driver.expand import Job, Machine, Plan, job_of
+from bench.store import jsonl, runs
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run left: its folder and the jobs that failed, each with a sentence."""
+
+    folder: Path
+    failed: Mapping[str, str]
+
+
+def machine(python: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
+            default_launcher: Mapping[str, str]) -> Machine:  # fmt: skip
+    """The machine at hand, with the mpirun that belongs to the interpreter, else the one on PATH."""
+    beside = Path(python or sys.executable).parent / "mpirun"
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun"
+    return Machine(num_cpus, num_gpus, lacks, python or sys.executable, mpirun, default_launcher)
+
+
+def other_mpirun(chosen: str) -> str | None:
+    """A note when the site has an mpirun of its own beside the one that will be used."""
+    folder = str(Path(chosen).parent)
+    elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
+    site = shutil.which("mpirun", path=elsewhere)
+    if site is None or not Path(chosen).is_absolute() or Path(site).resolve() == Path(chosen).resolve():
+        return None
+    return f"mpirun: {chosen}; this site also has {site}: name it by `mpirun:` in bench.yaml to use that one"
+
+
+def start(plan: Plan, scenario_text: str, results: Path, package_root: Path, say: Say) -> Ran:
+    """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept."""
+    folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
+    runs.write_plan(folder, to_plain(plan, scenario_text))
+    return _run_jobs(plan.jobs, folder, package_root, say)
+
+
+def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher],
+           package_root: Path, say: Say) -> Ran:  # fmt: skip
+    """Run what a run's plan asked for and its files do not hold."""
+    stored = runs.read_plan(folder)
+    cluster = _cluster(stored["cluster"])
+    todo = []
+    for job in stored["jobs"]:
+        case = from_argv(job["case"])
+        world = World(**job["world"])
+        missing = _missing(case, world, patterns[case.pattern], runs.results_file(folder, job["name"]))
+        if missing:
+            partial = replace(case, sizes=missing)
+            todo.append(job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers))
+    say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
+    return _run_jobs(todo, folder, package_root, say)
+
+
+def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
+    """A plan as it is kept in plan.json and printed by `bench plan --format json`."""
+    return {
+        "scenario": plan.scenario,
+        "scenario_text": scenario_text,
+        "cluster": asdict(plan.cluster),
+        "modelled": plan.modelled,
+        "budget_s": plan.budget_s,
+        "estimate_s": plan.estimate_s,
+        "notes": list(plan.notes),
+        "skipped": [asdict(skip) for skip in plan.skipped],
+        "jobs": [
+            {
+                "name": job.name,
+                "case": to_argv(job.case),
+                "world": asdict(job.world),
+                "launcher": job.launcher,
+                "command": list(job.command),
+                "script": job.script(),
+                "factors": {k: v for k, v in job.env.items() if k not in plan.cluster.env},
+                "num_rows": job.num_rows,
+                "estimate_s": job.estimate_s,
+            }
+            for job in plan.jobs
+        ],
+    }
+
+
+def _cluster(stored: Mapping[str, Any]) -> Cluster:
+    tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    return Cluster(**tuples)
+
+
+def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, say: Say) -> Ran:
+    jobs = list(jobs)
+    outcomes = runs.read_outcomes(folder)
+    for number, job in enumerate(jobs, start=1):
+        say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
+        try:
+            outcome = execute.run(job, folder, package_root, on_poll=lambda seconds: None)
+        except (BenchError, KeyboardInterrupt):
+            outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
+            runs.write_outcomes(folder, outcomes)
+            say(f"interrupted; what was measured is in {folder}; go on with: python -m bench run --resume {folder}")
+            raise
+        outcomes[job.name] = asdict(outcome)
+        runs.write_outcomes(folder, outcomes)
+        if outcome.what is not None:
+            say(f"    FAILED: {outcome.what}")
+    failed = {name: outcome["what"] for name, outcome in outcomes.items() if outcome.get("what")}
+    return Ran(folder, failed)
+
+
+def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[int, ...]:
+    """The sizes of a case whose rows are not all there (or failed, or were dropped for lack of time)."""
+    if not file.exists():
+        return case.sizes
+    try:
+        records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
+    except UsageError:
+        return case.sizes  # killed while the header was being written
+    all_rounds = rounds(world, pattern.topology or case.topology, case.order)
+    wanted = len(case.modes) * sum(len(groups) for groups in all_rounds)
+    whole: dict[int, set[tuple[str, str]]] = {size: set() for size in case.sizes}
+    for record in records:
+        if _is_whole(record):
+            for size in record.requested_bytes:
+                whole.setdefault(size, set()).add((record.mode, record.group))
+    return tuple(size for size in case.sizes if len(whole[size]) < wanted)
+
+
+def _is_whole(record: Record) -> bool:
+    """Is there nothing more to measure for this record?"""
+    return record.failed is None and not (record.skipped or "").startswith("the time budget")

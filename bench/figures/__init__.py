@@ -1,0 +1,1 @@
+"""Figures: one file each, `applies(document)` and `draw(document)`."""

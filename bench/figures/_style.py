@@ -1,0 +1,236 @@
+"""How every figure looks: a palette for colour-blind readers, panels, size axes, bounds, the word `modelled`, saving.
+
+Figures are drawn without pyplot, so nothing is global and no display is needed. They are 10 inches wide at 100 dots per
+inch and read well at 1000 pixels: no text below 9 points.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from bench.core.record import Document, Header, Summary
+from bench.core.units import format_size
+
+# Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+WIDTH_IN = 10.0
+DPI = 100
+TEXT = 10
+SMALL_TEXT = 9
+GREY = "#444444"
+_NUM_SIZE_LABELS = 8
+
+# A bound so far above the data would press the data flat: it is named in the panel instead of drawn.
+_BOUND_IN_VIEW = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Colour, marker and dashes of one series, the same in every panel. Modelled series are dash-dotted."""
+
+    label: str
+    colour: str
+    marker: str
+    dashes: Literal["-", "--", "-."]
+
+    def handle(self) -> Line2D:
+        """The series as a legend shows it."""
+        return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
+
+
+def valid(document: Document, mode: str) -> list[Summary]:
+    """The rows of one mode that may be drawn: a median, and data that were not found wrong."""
+    return [
+        row for row in document.summaries
+        if row.mode == mode and row.median_s is not None and row.verified is not False
+    ]  # fmt: skip
+
+
+def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:
+    """Rows by a key, in the order of their appearance."""
+    found: dict[Any, list[Summary]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
+    """At each size the row of the slowest group, sizes rising."""
+    return [max(of_size, key=lambda row: row.median_s or 0.0) for _, of_size in sorted(by(rows, _payload).items())]
+
+
+def _payload(row: Summary) -> int:
+    return row.payload_bytes
+
+
+def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
+    """The pattern, and of how many groups the slowest is drawn."""
+    groups = len({row.group for row in rows})
+    return pattern if groups == 1 else f"{pattern}, the slowest of {groups} groups"
+
+
+def labels(document: Document) -> dict[str, str]:
+    """job -> the fewest words that tell it from every other job of the same pattern."""
+    wordings: tuple[Callable[[Header], str], ...] = (
+        lambda header: header.transport,
+        lambda header: f"{header.transport}, {world(header.num_ranks, header.num_nodes)}",
+        lambda header: f"{header.transport} {header.dtype}, {world(header.num_ranks, header.num_nodes)}",
+    )
+    headers = document.headers
+    for wording in wordings:
+        words = {job: wording(header) for job, header in headers.items()}
+        if len({(headers[job].pattern, text) for job, text in words.items()}) == len(headers):
+            break
+    else:
+        words = {job: job for job in headers}
+    return {job: f"{text} (modelled)" if headers[job].modelled else text for job, text in words.items()}
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """label -> its look; after seven series colours come again with other dashes."""
+    found: dict[str, Look] = {}
+    for index, name in enumerate(dict.fromkeys(names)):
+        again = index // len(COLOURS) % 2 == 1
+        dashes: Literal["-", "--", "-."] = "-." if "(modelled)" in name else "--" if again else "-"
+        found[name] = Look(name, COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], dashes)
+    return found
+
+
+def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """A figure of equal panels, two beside each other, and their axes; the height is of one row, in inches."""
+    columns = min(num_panels, 2)
+    rows = -(-num_panels // columns)
+    figure = Figure(figsize=(WIDTH_IN, height_in * rows + 0.9), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
+    for each in axes:
+        each.tick_params(labelsize=SMALL_TEXT)
+        each.grid(True, color="#dddddd", linewidth=0.6)
+        each.set_axisbelow(True)
+        for side in ("top", "right"):
+            each.spines[side].set_visible(False)
+    return figure, axes
+
+
+def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Summary], remarks: Sequence[str]) -> None:
+    """Title above, legend and remarks below, and `MODELLED` across every panel if any row is."""
+    drawn = list(rows)
+    modelled = [row.modelled for row in drawn]
+    if any(modelled):
+        title += " - modelled, not measured" if all(modelled) else " - partly modelled"
+    figure.suptitle(title, fontsize=12, fontweight="bold")
+    if any("not-converged" in row.flags for row in drawn):
+        hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
+        handles = [*handles, hollow]
+    remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
+    if handles:
+        # The remarks are the legend's title: the layout keeps the two apart from each other and from the panels.
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), fontsize=TEXT,
+                               frameon=False, handlelength=3, title=remark, title_fontsize=SMALL_TEXT)  # fmt: skip
+        legend.get_title().set_color(GREY)
+    else:
+        figure.supxlabel(remark, fontsize=SMALL_TEXT, color=GREY)
+
+
+def watermark(axes: Axes) -> None:
+    """The word that keeps a copied panel honest."""
+    axes.text(0.5, 0.5, "MODELLED", transform=axes.transAxes, fontsize=30, color="#999999", alpha=0.25, rotation=20,
+              ha="center", va="center", zorder=0)  # fmt: skip
+
+
+def points(axes: Axes, look: Look, rows: Sequence[Summary], x: Sequence[float], y: Sequence[float],
+           errors: Sequence[tuple[float, float]] | None = None) -> None:  # fmt: skip
+    """One series: a line, a bar for the interval (below, above) of each point, hollow markers where not converged."""
+    if errors is not None:
+        axes.errorbar(x, y, yerr=list(zip(*errors, strict=True)), fmt="none", ecolor=look.colour, elinewidth=1,
+                      capsize=2.5)  # fmt: skip
+    axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.6)
+    for hollow in (False, True):
+        chosen = [index for index, row in enumerate(rows) if ("not-converged" in row.flags) is hollow]
+        axes.plot([x[index] for index in chosen], [y[index] for index in chosen], linestyle="", color=look.colour,
+                  marker=look.marker, markersize=5.5, markerfacecolor="white" if hollow else look.colour)  # fmt: skip
+
+
+def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
+    """A binary logarithmic x axis labelled 8, 1K, 1M, ...: at most 8 labels."""
+    present = sorted(set(sizes))
+    axes.set_xscale("log", base=2)
+    step = -(-len(present) // _NUM_SIZE_LABELS)
+    axes.xaxis.set_major_locator(FixedLocator(present[::-1][::step][::-1]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(round(value))))
+    axes.set_xlabel("size (bytes, binary units)", fontsize=TEXT)
+
+
+def draw_bounds(axes: Axes, rows: Sequence[Summary]) -> None:
+    """Every bound that these rows name, as a line (hard: solid, reference: dashed) with its name on it.
+
+    Call it when the data are drawn and the y axis (GB/s, linear) is still free; it fixes the axis from zero up.
+    """
+    highest = max((row.busbw_bytes_per_s or 0.0 for row in rows), default=0.0) / 1e9
+    bounds = {
+        (row.bound_name, row.bound_kind, row.bound_bytes_per_s / 1e9)
+        for row in rows
+        if row.bound_name and row.bound_bytes_per_s
+    }
+    shown = sorted((each for each in bounds if each[2] <= _BOUND_IN_VIEW * highest), key=lambda each: each[2])
+    top = max([highest, *(rate for _, _, rate in shown)]) or 1.0
+    axes.set_ylim(0, top * 1.16)
+    previous = None
+    for name, kind, rate in shown:
+        axes.axhline(rate, color=GREY, linewidth=1.3, linestyle="-" if kind == "hard" else "--", zorder=1)
+        # Two close lines share one height of text: the upper one is named above, the lower one below.
+        close = previous is not None and rate - previous < 0.09 * top
+        crowded = any(0 < other - rate < 0.09 * top for _, _, other in shown) and not close
+        axes.annotate(f"{name}: {rate:.4g} GB/s ({kind})", (0.01, rate), xycoords=("axes fraction", "data"),
+                      xytext=(0, -3 if crowded else 3), textcoords="offset points", fontsize=SMALL_TEXT, color=GREY,
+                      va="top" if crowded else "bottom")  # fmt: skip
+        previous = rate
+    beyond = [f"{name}: {rate:.4g} GB/s ({kind}), above this axis" for name, kind, rate in sorted(bounds - set(shown))]
+    if beyond:
+        axes.text(0.01, 0.99, "\n".join(beyond), transform=axes.transAxes, fontsize=SMALL_TEXT, color=GREY, va="top")
+
+
+def invalid_remark(document: Document, mode: str) -> list[str]:
+    """How many rows of a mode are not drawn because their data were wrong."""
+    number = sum(row.mode == mode and row.verified is False for row in document.summaries)
+    return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
+
+
+def interval_remark(rows: Iterable[Summary]) -> list[str]:
+    """What points and bars are; a model has no spread to speak of."""
+    return [] if all(row.modelled for row in rows) else ["median and its 95 % interval within one launch"]
+
+
+def size_words(num_bytes: int) -> str:
+    """`8 B`, `256 MiB`: a size in a sentence."""
+    text = format_size(num_bytes)
+    return f"{text[:-1]} {text[-1]}iB" if text[-1].isalpha() else f"{text} B"
+
+
+def world(num_ranks: int, num_nodes: int) -> str:
+    """`16 ranks, 2 nodes`; one node is not said."""
+    ranks = f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
+    return ranks if num_nodes == 1 else f"{ranks}, {num_nodes} nodes"
+
+
+def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
+    """Write `path`.png and `path`.svg, making their folder; returns both paths."""
+    base = Path(path)
+    base.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = base.with_name(base.name + ".png"), base.with_name(base.name + ".svg")
+    figure.savefig(png, dpi=DPI, facecolor="white")
+    figure.savefig(svg, facecolor="white")
+    return png, svg

@@ -1,0 +1,56 @@
+"""Bus bandwidth of pipelined operations against size, a panel for each pattern, beside what the links can carry."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.core.record import Document, Summary
+from bench.figures import _style
+
+
+def applies(document: Document) -> bool:
+    """Is there any bandwidth to draw?"""
+    return bool(_rows(document))
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """One figure, `bandwidth`; of several groups the slowest at each size. Nothing for a document without bandwidth."""
+    rows = _rows(document)
+    if not rows:
+        return []
+    labels = _style.labels(document)
+    looks = _style.looks(labels[row.job] for row in rows)
+    patterns = _style.by(rows, lambda row: row.pattern)
+    figure, axes = _style.panels(len(patterns))
+    for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
+        panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
+        for job, of_job in _style.by(of_pattern, lambda row: row.job).items():
+            _draw_line(panel, looks[labels[job]], _style.slowest_groups(of_job))
+        _style.draw_bounds(panel, of_pattern)
+        _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
+        panel.set_ylabel("busbw (GB/s)", fontsize=_style.TEXT)
+        if any(row.modelled for row in of_pattern):
+            _style.watermark(panel)
+    handles = [look.handle() for look in looks.values()]
+    remarks = _style.interval_remark(rows) + _style.invalid_remark(document, "pipelined")
+    _style.finish(figure, "Bus bandwidth, operations back to back", handles, rows, remarks)
+    return [("bandwidth", figure)]
+
+
+def _rows(document: Document) -> list[Summary]:
+    return [row for row in _style.valid(document, "pipelined") if row.busbw_bytes_per_s is not None]
+
+
+def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
+    sizes = [float(row.payload_bytes) for row in rows]
+    rates = [(row.busbw_bytes_per_s or 0.0) / 1e9 for row in rows]
+    errors = [_error(row, rate) for row, rate in zip(rows, rates, strict=True)]
+    _style.points(panel, look, rows, sizes, rates, errors)
+
+
+def _error(row: Summary, rate: float) -> tuple[float, float]:
+    """How far the interval reaches below and above the rate, which is the inverse of the time."""
+    if not row.median_s or not row.ci_low_s or not row.ci_high_s:
+        return 0.0, 0.0
+    return rate * (1 - row.median_s / row.ci_high_s), rate * (row.median_s / row.ci_low_s - 1)

@@ -1,0 +1,75 @@
+"""Time of one isolated operation against size, a panel for each pattern: median, spread up to p95, and the floor."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bench.core.record import Document, Summary
+from bench.figures import _style
+
+
+def applies(document: Document) -> bool:
+    """Is there an isolated time of anything that has a size?"""
+    return bool(_rows(document))
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """One figure, `latency`; of several groups the slowest at each size. Nothing for a document without such times.
+
+    A pattern without a size (barrier) has no axis to stand on: its time is said below.
+    """
+    rows = _rows(document)
+    if not rows:
+        return []
+    labels = _style.labels(document)
+    looks = _style.looks(labels[row.job] for row in rows)
+    patterns = _style.by(rows, lambda row: row.pattern)
+    figure, axes = _style.panels(len(patterns))
+    for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
+        panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
+        for job, of_job in _style.by(of_pattern, lambda row: row.job).items():
+            _draw_line(panel, looks[labels[job]], _style.slowest_groups(of_job))
+        _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
+        panel.set_yscale("log")
+        panel.set_ylabel("time (us)", fontsize=_style.TEXT)
+        if any(row.modelled for row in of_pattern):
+            _style.watermark(panel)
+    handles = [look.handle() for look in looks.values()]
+    if any(row.floor_s for row in rows):
+        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="floor: nothing can be faster"))
+    remarks = ["median of the slowest rank's times; band: fastest sample to p95 (the interval where p95 is not known)"]
+    remarks += [*_sizeless(document, labels), *_style.invalid_remark(document, "isolated")]
+    _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
+    return [("latency", figure)]
+
+
+def _rows(document: Document) -> list[Summary]:
+    return [row for row in _style.valid(document, "isolated") if row.payload_bytes > 0]
+
+
+def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
+    sizes = [float(row.payload_bytes) for row in rows]
+    times = [(row.median_s or 0.0) * 1e6 for row in rows]
+    bands = [_band(row) for row in rows]
+    panel.fill_between(sizes, [low * 1e6 for low, _ in bands], [high * 1e6 for _, high in bands], color=look.colour,
+                       alpha=0.18, linewidth=0)  # fmt: skip
+    _style.points(panel, look, rows, sizes, times)
+    floors = [(size, row.floor_s * 1e6) for size, row in zip(sizes, rows, strict=True) if row.floor_s]
+    panel.plot([size for size, _ in floors], [floor for _, floor in floors], color=_style.GREY, linestyle="--",
+               linewidth=1.2, zorder=1)  # fmt: skip
+
+
+def _band(row: Summary) -> tuple[float, float]:
+    """Seconds from the fastest sample to p95 where n allows it, else the interval of the median, else the median."""
+    median = row.median_s or 0.0
+    if row.p95_s is not None and row.min_s is not None:
+        return row.min_s, row.p95_s
+    return row.ci_low_s or median, row.ci_high_s or median
+
+
+def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:
+    rows = [row for row in _style.valid(document, "isolated") if row.payload_bytes == 0 and row.median_s]
+    texts = [f"{row.pattern} over {labels[row.job]}: {(row.median_s or 0.0) * 1e6:.4g} us" for row in rows]
+    return ["; ".join(texts)] if texts else []

@@ -1,0 +1,146 @@
+"""Every pair of ranks as a map, source by destination: bandwidth of the largest size, time of the smallest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from bench.core.record import Document, Header, Summary
+from bench.figures import _style
+
+_MOST_ANNOTATED_RANKS = 16
+
+
+def applies(document: Document) -> bool:
+    """Are there at least two pairs to compare?"""
+    return any(len(_pairs(rows)) > 1 for rows in _jobs(document).values())
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """`pairs-<job>` for each job of pairs.
+
+    A half round trip and a two-way bandwidth hold for both directions and fill both cells of a pair; a direction that
+    was not measured stays grey.
+    """
+    figures = []
+    for job, rows in _jobs(document).items():
+        if len(_pairs(rows)) > 1:
+            figures.append((f"pairs-{job}", _draw_job(document, document.headers[job], rows)))
+    return figures
+
+
+def _jobs(document: Document) -> dict[str, list[Summary]]:
+    rows = [row for mode in ("pipelined", "isolated") for row in _style.valid(document, mode)]
+    return _style.by((row for row in rows if row.src is not None and row.dst is not None), lambda row: row.job)
+
+
+def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
+    return {(row.src, row.dst) for row in rows}
+
+
+def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
+    maps = [each for each in (_bandwidths(rows), _times(rows)) if each]
+    figure, axes = _style.panels(len(maps), height_in=4.0)
+    blank = False
+    for panel, each in zip(axes, maps, strict=True):
+        grid = _grid(each, header)
+        blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
+        _draw_map(figure, panel, header, grid, each)
+        if any(row.modelled for row in each.rows):
+            _style.watermark(panel)
+    remarks = ["darker is worse; white lines part the nodes" if header.num_nodes > 1 else "darker is worse"]
+    remarks += ["grey: not measured in this direction"] if blank else []
+    remarks += _style.invalid_remark(document, "pipelined") + _style.invalid_remark(document, "isolated")
+    title = f"{header.pattern} over {header.transport}, {_style.world(header.num_ranks, header.num_nodes)}"
+    _style.finish(figure, title, [], [row for each in maps for row in each.rows], remarks)
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """One panel: which rows it shows and what of them. `symmetric`: each row holds for both directions."""
+
+    title: str
+    unit: str
+    colours: str
+    rows: list[Summary]
+    value: Callable[[Summary], float]
+    symmetric: bool
+
+
+def _bandwidths(rows: list[Summary]) -> _Map | None:
+    rates = [row for row in rows if row.mode == "pipelined" and row.busbw_bytes_per_s is not None]
+    if not rates:
+        return None
+    largest = max(row.payload_bytes for row in rates)
+    shown = [row for row in rates if row.payload_bytes == largest]
+    two_way = shown[0].direction == "two-way"
+    title = f"bandwidth of {_style.size_words(largest)}, {'two-way, per direction' if two_way else 'one-way'}"
+    return _Map(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
+
+
+def _times(rows: list[Summary]) -> _Map | None:
+    times = [row for row in rows if row.mode == "isolated"]
+    if not times:
+        return None
+    smallest = min(row.payload_bytes for row in times)
+    shown = [row for row in times if row.payload_bytes == smallest]
+    title = f"time of {_style.size_words(smallest)}, half a round trip"
+    return _Map(title, "us", "viridis_r", shown, lambda row: (row.median_s or 0.0) * 1e6, True)
+
+
+def _grid(shown: _Map, header: Header) -> Any:
+    """Values as [source, destination], NaN where nothing was measured."""
+    grid = np.full((header.num_ranks, header.num_ranks), math.nan)
+    for row in shown.rows:
+        grid[row.src, row.dst] = shown.value(row)
+    return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
+
+
+def _draw_map(figure: Figure, panel: Axes, header: Header, grid: Any, shown: _Map) -> None:
+    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)))
+    panel.set_title(shown.title, fontsize=_style.TEXT)
+    panel.set_facecolor("#dddddd")
+    image = panel.imshow(grid, cmap=shown.colours, norm=norm)
+    bar = figure.colorbar(image, ax=panel, shrink=0.9, label=shown.unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
+    bar.ax.tick_params(which="both", labelsize=_style.SMALL_TEXT)
+    panel.grid(False)
+    panel.set_xlabel("to rank", fontsize=_style.TEXT)
+    panel.set_ylabel("from rank", fontsize=_style.TEXT)
+    step = max(-(-header.num_ranks // 16), 1)
+    panel.set_xticks(range(0, header.num_ranks, step))
+    panel.set_yticks(range(0, header.num_ranks, step))
+    for edge in range(header.ranks_per_node, header.num_ranks, header.ranks_per_node):
+        panel.axhline(edge - 0.5, color="white", linewidth=2)
+        panel.axvline(edge - 0.5, color="white", linewidth=2)
+    if header.num_ranks <= _MOST_ANNOTATED_RANKS:
+        _annotate(panel, grid, lambda value: image.cmap(norm(value)))
+
+
+def _norm(low: float, high: float) -> Normalize:
+    """At least a factor of two wide, so that noise does not look like a broken link; logarithmic beyond five."""
+    low = min(low, high / 2)
+    return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
+
+
+def _annotate(panel: Axes, grid: Any, colour: Callable[[float], Any]) -> None:
+    for (src, dst), value in np.ndenumerate(grid):
+        if not math.isnan(value):
+            red, green, blue, _ = colour(value)
+            # Perceived brightness after ITU-R BT.601: black on light cells, white on dark ones.
+            light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+            panel.text(dst, src, _digits(value), ha="center", va="center", fontsize=_style.SMALL_TEXT,
+                       color="black" if light else "white")  # fmt: skip
+
+
+def _digits(value: float) -> str:
+    """Three digits: 4.40, 11.2, 230."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

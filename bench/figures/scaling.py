@@ -1,0 +1,124 @@
+"""How a pattern scales: bandwidth (or time) of the largest common size against the number of ranks, and the ideal."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from bench.core.record import Document, Summary
+from bench.figures import _style
+
+_Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising
+
+
+def applies(document: Document) -> bool:
+    """Was any pattern measured, at a size in common, with more than one number of ranks?"""
+    return bool(_panels(document))
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """One figure, `scaling`, a panel for each pattern. Nothing for a document of a single world."""
+    panels = _panels(document)
+    if not panels:
+        return []
+    looks = _style.looks(label for series in panels.values() for label in series)
+    figure, axes = _style.panels(len(panels))
+    for panel, (pattern, series) in zip(axes, panels.items(), strict=True):
+        size = next(iter(series.values()))[0].payload_bytes
+        rated = all(row.busbw_bytes_per_s is not None for rows in series.values() for row in rows)
+        panel.set_title(f"{pattern}, {_style.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
+        panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
+        for label, rows in series.items():
+            _draw_line(panel, looks[label], rows, rated)
+        _ranks_axis(panel, [row for rows in series.values() for row in rows])
+        panel.set_ylim(bottom=0)
+        if any(row.modelled for rows in series.values() for row in rows):
+            _style.watermark(panel)
+    rows = [row for series in panels.values() for of_label in series.values() for row in of_label]
+    handles = [look.handle() for look in looks.values()]
+    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: as with the fewest ranks"))
+    if any(row.bound_bytes_per_s for row in rows):
+        handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
+    _style.finish(figure, "Scaling with the number of ranks", handles, rows, _style.interval_remark(rows))
+    return [("scaling", figure)]
+
+
+def _panels(document: Document) -> dict[str, _Series]:
+    """pattern -> its series, at the largest size asked of all of them; only series of more than one world."""
+    panels = {}
+    for pattern, rows in _style.by(document.summaries, lambda row: row.pattern).items():
+        chosen = [row for row in _style.valid(document, _mode(rows)) if row.pattern == pattern]
+        worlds = {
+            label: of_label
+            for label, of_label in _style.by(chosen, _label).items()
+            if len({row.num_ranks for row in of_label}) > 1
+        }
+        size = _largest_common(worlds)
+        if size is not None:
+            panels[pattern] = {label: _slowest(of_label, size) for label, of_label in worlds.items()}
+    return panels
+
+
+def _mode(rows: list[Summary]) -> str:
+    """Bandwidth where there is any, else the time of isolated operations."""
+    rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
+    return "pipelined" if rated else "isolated"
+
+
+def _label(row: Summary) -> str:
+    return f"{row.transport} (modelled)" if row.modelled else row.transport
+
+
+def _largest_common(worlds: _Series) -> int | None:
+    """The largest requested size that every number of ranks of every series has."""
+    sizes = [
+        {row.requested_bytes for row in of_world}
+        for of_label in worlds.values()
+        for of_world in _style.by(of_label, lambda row: row.num_ranks).values()
+    ]
+    common = set.intersection(*sizes) if sizes else set()
+    return max(common, default=None)
+
+
+def _slowest(rows: list[Summary], size: int) -> list[Summary]:
+    """For each number of ranks the slowest row of a size."""
+    worlds = _style.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
+    return [max(worlds[num_ranks], key=lambda row: row.median_s or 0.0) for num_ranks in sorted(worlds)]
+
+
+def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool) -> None:
+    ranks = [float(row.num_ranks) for row in rows]
+    values = [_value(row, row.median_s, rated) for row in rows]
+    ends = [sorted((_value(row, row.ci_low_s, rated), _value(row, row.ci_high_s, rated))) for row in rows]
+    errors = [(value - low, high - value) for value, (low, high) in zip(values, ends, strict=True)]
+    panel.axhline(values[0], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
+    _style.points(panel, look, rows, ranks, values, errors)
+    if rated:
+        bounds = [(num, row.bound_bytes_per_s / 1e9) for num, row in zip(ranks, rows, strict=True)
+                  if row.bound_bytes_per_s]  # fmt: skip
+        panel.plot([num for num, _ in bounds], [rate for _, rate in bounds], color=_style.GREY, marker="_",
+                   markersize=14, linestyle="", zorder=1)  # fmt: skip
+
+
+def _value(row: Summary, seconds: float | None, rated: bool) -> float:
+    """GB/s of busbw, or microseconds, that this many seconds mean; of the median where they are unknown."""
+    median = row.median_s or 0.0
+    seconds = seconds or median
+    if not rated:
+        return seconds * 1e6
+    return (row.busbw_bytes_per_s or 0.0) / 1e9 * median / seconds
+
+
+def _ranks_axis(panel: Axes, rows: list[Summary]) -> None:
+    nodes = {row.num_ranks: row.num_nodes for row in rows}
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _world(round(value), nodes.get(round(value), 1))))
+    panel.set_xlabel("number of ranks", fontsize=_style.TEXT)
+
+
+def _world(num_ranks: int, num_nodes: int) -> str:
+    return str(num_ranks) if num_nodes == 1 else f"{num_ranks}\n{num_nodes} nodes"

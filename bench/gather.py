@@ -1,0 +1,45 @@
+"""The root ends with the blocks of all ranks, in rank order.
+
+S is the root's whole output: n blocks of S/n. All but its own block must come in through the root's port, (n-1)/n S,
+and every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts the root's part
+takes in the blocks of the N - 1 others: (N-1)/N S.
+
+    mpirun -n 16 python -m bench.gather -b 1K -e 64M
+    mpirun -n 16 python -m bench.gather --sizes 16M --root 5
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import BlockPattern, Shape
+from bench.core.program import Collective, Copied, Expected, Step
+
+
+class Gather(BlockPattern):
+    """Everybody sends S/n, the root receives S."""
+
+    name = "gather"
+    rooted = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """One block to send; at the root all blocks to receive."""
+        return shape.block_bytes, shape.payload_bytes if member == shape.root else 0
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """At the root, block m is what member m sent."""
+        if member != shape.root:
+            return ()
+        block = shape.block_bytes
+        return tuple(Copied(source, 0, block, source * block) for source in range(shape.num_ranks))
+
+
+PATTERN = Gather()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

@@ -1,0 +1,31 @@
+"""Every pair of ranks exchanges messages, in rounds of disjoint pairs that run at the same time.
+
+S is one message. The circle method visits each pair once: N - 1 rounds of N/2 pairs. Each pair runs what `pingpong`
+runs (half a round trip in isolated mode, a window in pipelined mode, both directions at once with `--direction
+two-way`). A link that no other pair of its round shares is loaded by its pair alone, and a slow one stands out.
+
+A message crosses each of the two ports once, so the bus factor is 1, per pair and direction.
+
+    mpirun -n 8 python -m bench.pairs --sizes 4M --direction two-way
+    mpirun -n 8 python -m bench.pairs --sizes 8 --mode isolated
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import PairPattern
+
+
+class Pairs(PairPattern):
+    """The two-member program, on every pair."""
+
+    name = "pairs"
+    topology = "pairs"
+
+
+PATTERN = Pairs()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

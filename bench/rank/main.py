@@ -1,0 +1,286 @@
+"""What every rank of `python -m bench.<pattern>` runs: who am I, open the transport, measure, write, print.
+
+Only rank 0 prints: the table (or another format) to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from bench.core import plugins
+from bench.core.case import Case, add_arguments, from_args
+from bench.core.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_MEASUREMENT,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    BenchError,
+    UsageError,
+)
+from bench.core.world import Place
+from bench.rank.place import place as place_of
+
+if TYPE_CHECKING:
+    from bench.core.record import Document, Header, Record
+    from bench.core.transport import Transport
+
+_FORMATS = ("table", "json", "csv", "markdown")
+_DEADLINE_S = 300.0
+
+
+def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a pattern as this process's whole work; ends the process with the promised exit code."""
+    transport_box: list[Transport] = []
+    me = Place(0, 1, 0, 1, "direct")
+    debug = "--debug" in (sys.argv if argv is None else argv)
+    try:
+        me = place_of(os.environ)
+        code = _run(name, argv, me, transport_box)
+    except BenchError as error:
+        code = error.exit_code
+        # What all ranks find alike is said once; what one rank finds is said by that rank.
+        alone = code not in (EXIT_USAGE, EXIT_REFUSED)
+        if me.rank == 0 or alone:
+            _say(f"bench: error: {_on_rank(me) if alone else ''}{error}")
+        if debug:
+            traceback.print_exc()
+        if alone:
+            _abort(transport_box, code)
+    except KeyboardInterrupt:
+        if me.rank == 0:
+            _say("bench: error: interrupted; the rows measured so far are kept")
+        os._exit(EXIT_INTERRUPTED)
+    except Exception as error:  # a rank that dies alone leaves the others waiting: whatever it is, it ends the job
+        _say(f"bench: error: {_on_rank(me)}{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        if debug or not isinstance(error, RuntimeError | OSError):
+            traceback.print_exc()
+        _abort(transport_box, EXIT_MEASUREMENT)
+        code = EXIT_MEASUREMENT
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
+    args = _parse(name, argv, me)
+    case = from_args(name, args)
+    if case.transport == "model" or (case.transport == "auto" and case.nodes is not None):
+        return _run_modelled(case, args, me)
+    from bench.rank import session
+
+    with _watchdog(me, args) as beat:
+        opened = session.open_case(case, me, beat, args.timeout)
+        transport_box.append(opened.transport)
+        return _measure(opened, args, me)
+
+
+def _measure(opened: "session.Opened", args: argparse.Namespace, me: Place) -> int:  # type: ignore[name-defined] # noqa: F821, UP037
+    from bench.rank import session
+
+    header = session.header(opened, args.job or opened.case.pattern, sys.argv if me.rank == 0 else [])
+    if me.rank != 0 or header is None:
+        for _ in opened.measurer.rows():
+            pass
+        code = opened.transport.channel.broadcast(None)
+    else:
+        code = _deliver(header, opened.measurer.rows(), args)
+        opened.transport.channel.broadcast(code)
+    opened.transport.close()
+    return int(code)
+
+
+def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
+    if me.num_ranks > 1:
+        raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
+    from bench.rank import session
+
+    header, rows = session.modelled(case, args.job or case.pattern, sys.argv)
+    return _deliver(header, rows, args)
+
+
+def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace) -> int:
+    """Rank 0: write each row as it comes, print, and say how it went."""
+    from bench.analysis import summary
+    from bench.store import jsonl
+
+    writer = jsonl.Writer(Path(args.records), header) if args.records else None
+    live = args.format == "table" and args.output is None
+    printer = _TablePrinter(header) if live else None
+    if printer is None:
+        for note in header.notes:
+            _say(f"# {note}")
+    records: list[Record] = []
+    try:
+        for row in rows:
+            records += row
+            for record in row if writer else ():
+                writer.append(record)  # type: ignore[union-attr]
+            if printer:
+                printer.show(header, row)
+    except Exception:
+        if not printer:  # one whole document also after a failure
+            _emit(_rendered(summary.document([(header.job, header, records)]), args.format), args.output)
+        raise
+    document = summary.document([(header.job, header, records)])
+    if printer:
+        printer.finish(document)
+    else:
+        _emit(_rendered(document, args.format), args.output)
+    return _exit_code(document)
+
+
+def _exit_code(document: Document) -> int:
+    """4 for wrong data or a failed row, 3 when every row was skipped, else 0."""
+    if document.failures or any(row.verified is False for row in document.summaries):
+        return EXIT_MEASUREMENT
+    return EXIT_DONE if document.summaries else EXIT_REFUSED
+
+
+class _TablePrinter:
+    """Prints the head at once, then each size when its modes are there."""
+
+    def __init__(self, header: Header) -> None:
+        from bench.core.case import from_argv
+        from bench.report.table import Table
+
+        case = from_argv(header.case)
+        grouped = case.topology != "world" or header.topology == "pairs"
+        self._table = Table(case.modes, grouped=grouped)
+        self._pending: list[Record] = []
+        print(self._table.lines_before(header), flush=True)
+
+    def show(self, header: Header, row: tuple[Record, ...]) -> None:
+        """Keep the row until its size is complete, then print it."""
+        if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
+            self._flush(header)
+        self._pending += row
+        self._header = header
+
+    def finish(self, document: Document) -> None:
+        """The last size, and what the whole table says."""
+        if self._pending:
+            self._flush(self._header)
+        print(self._table.lines_after(document), flush=True)
+
+    def _flush(self, header: Header) -> None:
+        from bench.analysis import summary
+
+        measured = [record for record in self._pending if record.skipped is None and record.failed is None]
+        if measured:
+            print(self._table.line([summary.summarise(header.job, header, record) for record in measured]), flush=True)
+        self._pending = []
+
+
+def _rendered(document: Document, form: str) -> str:
+    text: str = plugins.load("format", form).render(document)
+    return text
+
+
+def _emit(text: str, output: str | None) -> None:
+    if output is None:
+        print(text, end="" if text.endswith("\n") else "\n", flush=True)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output} can not be written ({error.strerror})") from None
+
+
+def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespace:
+    parser = _Parser(
+        prog=f"python -m bench.{name}",
+        description=sys.modules["__main__"].__doc__ if argv is None else plugins.first_line("pattern", name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_arguments(parser)
+    parser.add_argument("--format", choices=_FORMATS, default="table", help="what is printed (default table)")
+    parser.add_argument("--output", metavar="FILE", help="print to FILE instead of stdout")
+    parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
+    parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")
+    parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one")
+    parser.add_argument("--deadline", type=float, default=_DEADLINE_S, metavar="S", help="a rank that gets nowhere for S seconds ends")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    if me.rank != 0:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
+            return parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors in the suite's own form: one sentence, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+@contextlib.contextmanager
+def _watchdog(me: Place, args: argparse.Namespace) -> Iterator["_Beat"]:  # noqa: UP037
+    """A heartbeat for the desk, and a thread that ends this rank when it gets nowhere: MPI never times out by itself."""
+    beat = _Beat(me, Path(args.heartbeats) if args.heartbeats else None)
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(min(1.0, args.deadline / 4)):
+            silent_s = time.monotonic() - beat.when
+            if silent_s > args.deadline:
+                import faulthandler
+
+                faulthandler.dump_traceback(all_threads=True)
+                _say(f"bench: error: {_on_rank(me)}no progress for {silent_s:.0f} s in: {beat.doing}")
+                os._exit(EXIT_MEASUREMENT)
+
+    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield beat
+    finally:
+        done.set()
+
+
+class _Beat:
+    """Notes what this rank does; written to its heartbeat file at most a few times a second."""
+
+    def __init__(self, me: Place, folder: Path | None) -> None:
+        self._me, self._folder = me, folder
+        self.doing, self.when, self._written = "starting", time.monotonic(), 0.0
+
+    def __call__(self, doing: str) -> None:
+        """Said between batches, never in a timed region."""
+        self.doing, self.when = doing, time.monotonic()
+        if self._folder is not None and self.when - self._written > 0.2:
+            import socket
+
+            from bench.store import heartbeat
+
+            beat = heartbeat.Beat(self._me.rank, socket.gethostname(), os.getpid(), doing, time.time())
+            heartbeat.write(self._folder, beat)
+            self._written = self.when
+
+
+def _on_rank(me: Place) -> str:
+    import socket
+
+    return f"rank {me.rank} on {socket.gethostname()}: " if me.num_ranks > 1 else ""
+
+
+def _abort(transport_box: list[Transport], code: int) -> NoReturn:
+    """End the whole job, also when the library would wait for the others at exit."""
+    sys.stdout.flush()
+    for transport in transport_box:
+        transport.abort()
+    os._exit(code)
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,239 @@
+"""From a case to ranks that are ready to measure: the transport opened, the world checked, the header written."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.core import plugins
+from bench.core.case import Case, to_argv
+from bench.core.errors import RefusedError, UsageError
+from bench.core.pattern import Pattern
+from bench.core.record import Header, Record
+from bench.core.transport import Transport
+from bench.core.units import format_size
+from bench.core.world import Place, World
+from bench.hardware import catalogue
+from bench.launchers import mpirun
+from bench.probes import environment, machine, nvml, versions
+from bench.rank import calibrate, measure
+
+_MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A case with everything open for it on this rank."""
+
+    case: Case
+    transport: Transport
+    measurer: measure.Measurer
+    world: World
+    hosts: tuple[str, ...]
+    notes: tuple[str, ...]
+    beat: Callable[[str], None]
+
+
+def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: float) -> Opened:
+    """Choose and open the transport, and check that the ranks see each other and were asked for the same.
+
+    Raises RefusedError when they are not the world that was launched.
+    """
+    chosen, why = choose_transport(case, me)
+    case = replace(case, transport=chosen)
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
+    beat("opening the transport")
+    transport: Transport = plugins.load("transport", chosen).TRANSPORT(me, mpirun.library_for(os.environ), timeout_s)
+    shared = transport.channel.share((socket.gethostname(), tuple(to_argv(case))))
+    hosts = tuple(host for host, _ in shared)
+    different = [rank for rank, (_, argv) in enumerate(shared) if argv != shared[0][1]]
+    if different:
+        raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
+    world = world_of(hosts)
+    cache_bytes = machine.last_level_cache_bytes() or 0
+    local = sum(host == socket.gethostname() for host in hosts)
+    available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
+    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
+    notes = (_choice(case, why, cache_bytes), *_limits(case, pattern, world, hosts))
+    return Opened(case, transport, measure.Measurer(setting), world, hosts, notes, beat)
+
+
+def choose_transport(case: Case, me: Place) -> tuple[str, str]:
+    """(transport, why): NCCL where every rank has a GPU of its own, else MPI under mpirun, else Gloo."""
+    if case.transport != "auto":
+        return case.transport, "as asked"
+    if nvml.count_gpus() >= me.local_size > 0:
+        return "nccl", "every rank has a GPU of its own"
+    if me.launcher in ("mpirun", "slurm"):
+        return "mpi", f"no GPU for every rank, started by {me.launcher}"
+    return "gloo", f"no GPU for every rank, {'one rank' if me.num_ranks == 1 else 'started by ' + me.launcher}"
+
+
+def world_of(hosts: Sequence[str]) -> World:
+    """Nodes by host name, as ranks of one name after the other. Raises UsageError for an uneven or scattered world."""
+    names = list(dict.fromkeys(hosts))
+    per_node = len(hosts) // len(names)
+    if list(hosts) != [name for name in names for _ in range(per_node)]:
+        counts = ", ".join(f"{name}: {list(hosts).count(name)}" for name in names)
+        raise UsageError(
+            f"ranks must be the same number on every host and numbered host by host, they are {counts}: "
+            "start them with a mapping by slot (the default of mpirun and srun)"
+        )
+    return World(len(names), per_node)
+
+
+def _choice(case: Case, why: str, cache_bytes: int) -> str:
+    modes = "isolated and pipelined modes" if case.mode == "both" else f"{case.mode} mode"
+    if case.cache == "hot":
+        cache = "cache hot: one buffer is used again and again"
+    elif cache_bytes:
+        cache = f"cache cold: buffers rotate through twice the last-level cache of {format_size(cache_bytes)}"
+    else:
+        cache = "cache hot: the size of the last-level cache is unknown here"
+    return f"transport {case.transport} ({why}), {modes}, {cache}"
+
+
+def _limits(case: Case, pattern: Pattern, world: World, hosts: Sequence[str]) -> list[str]:
+    """What these ranks can not measure, said before the figures."""
+    limits = []
+    if world.num_ranks == 1:
+        limits.append(
+            "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
+            f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
+        )
+    cpus = len(os.sched_getaffinity(0))
+    local = max(hosts.count(host) for host in set(hosts))
+    if local > cpus:
+        limits.append(f"oversubscribed: {local} ranks share {cpus} CPUs, so times include waiting for a CPU")
+    return limits
+
+
+def header(opened: Opened, job: str, argv: Sequence[str]) -> Header | None:
+    """The results file's first line, on rank 0. All ranks take part: each tells its own facts."""
+    case, transport, world = opened.case, opened.transport, opened.world
+    opened.beat("calibrating")
+    calibration = calibrate.calibrate(transport, world)
+    mine = {
+        "host": socket.gethostname(),
+        "local_rank": transport.place.local_rank,
+        "process": os.getpid(),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "environment": environment.allowed(os.environ),
+        "node": machine.facts() if transport.place.local_rank == 0 else None,
+    }
+    gathered = transport.channel.gather(mine)
+    if gathered is None:
+        return None
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
+    shared = gathered[0]["environment"]
+    odd = sorted({name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
+                 - _PER_RANK)  # fmt: skip
+    notes = [*opened.notes, *(f"the variable {name} is not the same on all ranks" for name in odd)]
+    return Header(
+        job=job,
+        case=tuple(to_argv(case)),
+        pattern=case.pattern,
+        transport=case.transport,
+        dtype=case.dtype,
+        reduce_op=case.reduce_op if pattern.reduces else "",
+        root=case.root if pattern.rooted else None,
+        direction=case.direction if pattern.directional else None,
+        topology=pattern.topology or case.topology,
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        ranks_per_node=world.ranks_per_node,
+        clock=transport.clock,
+        modelled=False,
+        started=now(),
+        argv=tuple(argv),
+        versions=versions.versions(),
+        facts=transport.facts(),
+        settings=_settings(case, transport),
+        environment=shared,
+        nodes={one["host"]: one["node"] for one in gathered if one["node"] is not None},
+        ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus")} for one in gathered),
+        calibration=calibration,
+        instance=case.instance or None,
+        links=_links(case),
+        notes=tuple(notes),
+    )
+
+
+# Set by launchers to tell ranks apart.
+_PER_RANK = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_orte_ess_vpid",
+             "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION"}  # fmt: skip
+
+
+def now() -> str:
+    """The time as the files have it: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _settings(case: Case, transport: Transport) -> dict[str, Any]:
+    return {
+        "sync": "barrier",
+        "rank_reduction": "max",
+        "iteration_reduction": "median",
+        "cache": case.cache,
+        "data": "position- and rank-dependent",
+        "seed": case.seed,
+        "min_samples": measure.MIN_SAMPLES,
+        "target_half_width": measure.TARGET_HALF_WIDTH,
+        "max_s": case.max_s,
+        "budget_s": case.budget_s,
+        "garbage_collection": "off while timing",
+        "clock_resolution_s": time.get_clock_info("perf_counter").resolution,
+        "launcher": transport.place.launcher,
+    }
+
+
+def _links(case: Case) -> dict[str, Any]:
+    if not case.instance:
+        return {}
+    links = catalogue.node_links(case.instance, case.ranks_per_node)
+    return links.with_rates(dict(case.links)).to_dict()
+
+
+def modelled(case: Case, job: str, argv: Sequence[str]) -> tuple[Header, Iterator[tuple[Record, ...]]]:
+    """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
+    from bench.core.fabric import Fabric, NodeLinks
+    from bench.rank import modelled as model_rows
+
+    if not case.instance:
+        raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
+    case = replace(case, transport="model")
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
+    links = NodeLinks.from_dict(_links(case))
+    world = World(case.nodes or 1, case.ranks_per_node or links.gpus)
+    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
+    head = Header(
+        job=job,
+        case=tuple(to_argv(case)),
+        pattern=case.pattern,
+        transport="model",
+        dtype=case.dtype,
+        reduce_op=case.reduce_op if pattern.reduces else "",
+        root=case.root if pattern.rooted else None,
+        direction=case.direction if pattern.directional else None,
+        topology=pattern.topology or case.topology,
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        ranks_per_node=world.ranks_per_node,
+        clock="virtual",
+        modelled=True,
+        started=now(),
+        argv=tuple(argv),
+        versions=versions.versions(),
+        facts=model.facts(),
+        settings={"seed": case.seed},
+        instance=case.instance,
+        links=links.to_dict(),
+        notes=(f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
+               "isolated and pipelined alike, no cache, nothing measured",),
+    )  # fmt: skip
+    return head, model_rows.rows(case, pattern, world, model)

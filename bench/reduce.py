@@ -1,0 +1,52 @@
+"""The root ends with the reduction of all ranks' buffers.
+
+S is one rank's buffer. Every rank but the root must send its S, combined with what it was given, once: S through a port
+and direction, whatever n is, and the bus factor is 1, as in nccl-tests. Between N equal parts each part but the root's
+sends S, already reduced inside.
+
+    mpirun -n 16 python -m bench.reduce -b 8 -e 128M
+    mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import Pattern, Shape, log2_steps
+from bench.core.program import Collective, Expected, Reduced, Step
+
+
+class Reduce(Pattern):
+    """Everybody sends S, the root receives S."""
+
+    name = "reduce"
+    reduces = True
+    rooted = True
+    in_place = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send; only the root has something to receive."""
+        return shape.payload_bytes, shape.payload_bytes if member == shape.root else 0
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """At the root the reduction of everybody's buffer."""
+        return (Reduced(0, shape.payload_bytes),) if member == shape.root else ()
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """S, out of every part but the root's."""
+        return shape.payload_bytes if num_parts > 1 else 0
+
+    def min_steps(self, num_ranks: int) -> int:
+        """What every rank holds must reach the root, and a rank takes one message at a time."""
+        return log2_steps(num_ranks)
+
+
+PATTERN = Reduce()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

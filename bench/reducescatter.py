@@ -1,0 +1,42 @@
+"""Every rank ends with one block of the reduction of all ranks' buffers.
+
+S is the whole input: n blocks of S/n. An element of the result needs n - 1 contributions from other ranks: (n-1) S
+bytes move in all, (n-1)/n S through each port and direction. The bus factor is (n-1)/n, as in nccl-tests; it is the
+first half of an allreduce. Between N equal parts, each of which reduces inside before it sends, (N-1)/N S cross.
+
+    mpirun -n 16 python -m bench.reducescatter -b 1K -e 64M
+    torchrun --nproc-per-node 8 -m bench.reducescatter --transport nccl --sizes 256M -d bfloat16 -o avg
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import BlockPattern, Shape
+from bench.core.program import Collective, Expected, Reduced, Step
+
+
+class ReduceScatter(BlockPattern):
+    """Send S, receive S/n."""
+
+    name = "reducescatter"
+    reduces = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """All blocks to send, one block to receive."""
+        return shape.payload_bytes, shape.block_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective(self.name, *self.buffers(shape, member)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """Member m gets block m of the reduction."""
+        return (Reduced(member * shape.block_bytes, shape.block_bytes),)
+
+
+PATTERN = ReduceScatter()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

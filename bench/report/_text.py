@@ -1,0 +1,210 @@
+"""The words and numbers that every text format shares: rates, marks, bounds, what was skipped and what failed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.record import Document, Header, Summary
+from bench.core.units import format_size
+
+NOTHING = "-"
+
+# What a flag means to a reader, and the mark that stands beside a figure for it.
+MARKS = {
+    "above-bound": ("!", "above a hard bound: the bound, the clock or the data is wrong"),
+    "not-converged": ("*", "not converged: the median is known less well than was asked"),
+    "few-samples": ("?", "too few independent samples for a 95 % interval"),
+    "bad-samples": ("?", "samples that are no times: no figure can be given"),
+    "drift": ("~", "the samples drift: the median depends on when it was taken"),
+    "warmup-residue": ("~", "the first samples are still warm-up"),
+}
+# Said in the row itself.
+_SAID_ELSEWHERE = ("invalid", "modelled")
+
+ISOLATED = "isolated: one operation at a time, each after a synchronisation"
+PIPELINED = "pipelined: operations back to back, one completion"
+STATISTICS = "times are the slowest rank's; median, 95 % interval of the median within this launch, nearest-rank p95"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number to so many significant digits without an exponent: 12.34, 1234567, 0.001234."""
+    if value == 0:
+        return "0"
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:.{decimals}f}"
+
+
+def microseconds(seconds: float | None) -> str:
+    """Seconds as microseconds, 4 digits; '-' when unknown."""
+    return NOTHING if seconds is None else significant(seconds * 1e6)
+
+
+def gigabytes(bytes_per_s: float | None) -> str:
+    """A rate in GB/s (10^9), 4 digits down to 1, then 3; '-' when unknown."""
+    if bytes_per_s is None:
+        return NOTHING
+    rate = bytes_per_s / 1e9
+    return "<0.001" if rate < 0.001 else significant(rate, 4 if rate >= 1 else 3)
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent with one decimal; '-' when unknown."""
+    return NOTHING if fraction is None else f"{100 * fraction:.1f}"
+
+
+def interval(summary: Summary) -> str:
+    """The interval of the median in microseconds, `12.1..12.6`."""
+    if summary.ci_low_s is None or summary.ci_high_s is None:
+        return NOTHING
+    return f"{microseconds(summary.ci_low_s)}..{microseconds(summary.ci_high_s)}"
+
+
+def wrong(summaries: Iterable[Summary]) -> str:
+    """Wrong elements of a line: their number, `modelled` where nothing was moved, N/A where none were checked."""
+    rows = list(summaries)
+    if any(row.verified is False for row in rows):
+        return str(sum(row.num_wrong or 0 for row in rows) or "INVALID")
+    if any(row.modelled for row in rows):
+        return "modelled"
+    return "N/A" if any(row.verified is None for row in rows) else "0"
+
+
+def marks(summary: Summary) -> str:
+    """The marks beside a figure, the gravest first."""
+    return "".join(dict.fromkeys(mark for flag, (mark, _) in MARKS.items() if flag in summary.flags))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundLine:
+    """One bound that rows name, with the letter that stands for it and the range of its values."""
+
+    letter: str
+    name: str
+    kind: str
+    low_bytes_per_s: float
+    high_bytes_per_s: float
+
+    def __str__(self) -> str:
+        values = gigabytes(self.low_bytes_per_s)
+        if gigabytes(self.high_bytes_per_s) != values:
+            values += f" to {gigabytes(self.high_bytes_per_s)}"
+        kind = "hard bound" if self.kind == "hard" else f"{self.kind}, not a limit"
+        return f"{values} GB/s of busbw: {self.name} ({kind})"
+
+
+def bound_lines(summaries: Iterable[Summary]) -> dict[tuple[str, str], BoundLine]:
+    """The bounds that rows name, lettered a, b, ... in the order of their appearance, by (name, kind)."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    for row in summaries:
+        if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
+            rates.setdefault((row.bound_name, row.bound_kind), []).append(row.bound_bytes_per_s)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return {
+        (name, kind): BoundLine(letters[index % len(letters)], name, kind, min(values), max(values))
+        for index, ((name, kind), values) in enumerate(rates.items())
+    }
+
+
+def mark_lines(summaries: Sequence[Summary]) -> list[str]:
+    """What the marks and the remaining flags of these rows mean, and how many rows of which mode bear them."""
+    lines = []
+    for flag in [*MARKS, *sorted({flag for row in summaries for flag in row.flags} - set(MARKS))]:
+        modes = Counter(row.mode for row in summaries if flag in row.flags)
+        if modes and flag not in _SAID_ELSEWHERE:
+            mark, meaning = MARKS.get(flag, (" ", flag))
+            counts = ", ".join(f"{number} {mode}" for mode, number in modes.items())
+            lines.append(f"{mark} {meaning} ({counts})")
+    return lines
+
+
+def finding_lines(summaries: Sequence[Summary]) -> list[str]:
+    """What a reader must know about the rows beyond their figures, a sentence each."""
+    lines = []
+    invalid = [row for row in summaries if row.verified is False]
+    if invalid:
+        sizes = ", ".join(dict.fromkeys(format_size(row.payload_bytes) for row in invalid))
+        share = f"{len(invalid)} of {len(summaries)} rows"
+        lines.append(f"INVALID: {share} received wrong data ({sizes}) and show no figure")
+    for row in summaries:
+        if row.also_requested_bytes:
+            asked = ", ".join(format_size(size) for size in (row.requested_bytes, *row.also_requested_bytes))
+            lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
+    slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
+    judged = sum(row.num_ranks > 2 for row in summaries)
+    for rank, number in slowest.most_common(3):
+        lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
+    return list(dict.fromkeys(lines))
+
+
+def skipped_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What was not measured and why; sizes with the same reason together."""
+    sizes: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        key = (_what(row), str(row.get("reason", "no reason given")))
+        told = row.get("requested_bytes")
+        sizes.setdefault(key, {}).update({format_size(told): None} if told else {})
+    return [f"skipped {what}{' at ' + ', '.join(at) if at else ''}: {reason}" for (what, reason), at in sizes.items()]
+
+
+def failure_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What went wrong, where that is known, on which rank and host."""
+    lines = []
+    for row in rows:
+        size = f" at {format_size(row['requested_bytes'])}" if row.get("requested_bytes") else ""
+        rank = f" on rank {row['rank']}" if row.get("rank") is not None else ""
+        host = f" ({row['host']})" if row.get("host") else ""
+        lines.append(f"FAILED {_what(row)}{size}{rank}{host}: {row.get('what', 'for a reason unknown')}")
+    return list(dict.fromkeys(lines))
+
+
+def facts(header: Header) -> list[tuple[str, str]]:
+    """(name, value) of what a reader must know of a run before its figures."""
+    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    if header.topology != "world":
+        world += f", topology {header.topology}"
+    pairs = [
+        ("pattern", f"{header.pattern} over {header.transport}, {world}"),
+        ("case", " ".join(header.case)),
+        ("hosts", ", ".join(header.nodes)),
+        ("instance", header.instance or ""),
+        ("clock", f"{header.clock}, started {header.started}"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
+    ]
+    return [(name, value) for name, value in pairs if value]
+
+
+def modelled_line(header: Header) -> str | None:
+    """The sentence that a modelled run must carry; None for a measured one."""
+    if not header.modelled:
+        return None
+    where = f" of {header.instance}" if header.instance else ""
+    return f"MODELLED: nothing was measured, every figure is arithmetic on the links{where}"
+
+
+def modes_of(summaries: Iterable[Summary]) -> tuple[str, ...]:
+    """The modes that rows have, isolated first."""
+    return tuple(sorted({row.mode for row in summaries}))
+
+
+def orphans(document: Document) -> tuple[list[str], list[str]]:
+    """(skipped, failed) lines of jobs that never came to a header."""
+    skipped = [row for row in document.skipped if row.get("job") not in document.headers]
+    failures = [row for row in document.failures if row.get("job") not in document.headers]
+    return skipped_lines(skipped), failure_lines(failures)
+
+
+def _what(row: Mapping[str, Any]) -> str:
+    words = str(row.get("pattern") or row.get("job") or "a job")
+    if row.get("transport"):
+        words += f" over {row['transport']}"
+    if row.get("group") not in (None, "", "world"):
+        words += f", group {row['group']}"
+    return words
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

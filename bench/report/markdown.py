@@ -1,0 +1,88 @@
+"""Markdown for a page or a pull request: for each job its facts, a table for each mode, and the fine print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from bench.core.record import Document, Header, Summary
+from bench.core.units import format_size
+from bench.report import _text
+
+_Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
+
+_ISOLATED: _Columns = (
+    ("time (us)", lambda row: _text.microseconds(row.median_s)),
+    ("ci95 (us)", _text.interval),
+    ("p95 (us)", lambda row: _text.microseconds(row.p95_s)),
+    ("p99 (us)", lambda row: _text.microseconds(row.p99_s)),
+    ("max (us)", lambda row: _text.microseconds(row.max_s)),
+)
+_PIPELINED: _Columns = (
+    ("time (us)", lambda row: _text.microseconds(row.median_s)),
+    ("ci95 (us)", _text.interval),
+    ("algbw (GB/s)", lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
+    ("busbw (GB/s)", lambda row: _text.gigabytes(row.busbw_bytes_per_s)),
+    ("of bound (%)", lambda row: _text.percent(row.bound_fraction)),
+    ("bound", lambda row: row.bound_name or _text.NOTHING),
+)
+
+
+def render(document: Document) -> str:
+    """The whole document; a cell of its own marks what is modelled, invalid or not converged."""
+    lines = ["# Results", "", f"{_text.STATISTICS[0].upper()}{_text.STATISTICS[1:]}.", ""]
+    for job, header in document.headers.items():
+        lines += _job(document, job, header)
+    skipped, failed = _text.orphans(document)
+    if not document.headers:
+        lines += ["Nothing was measured.", ""]
+    lines += _bullets("Beside these", [*skipped, *failed, *document.notes])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _job(document: Document, job: str, header: Header) -> list[str]:
+    rows = [row for row in document.summaries if row.job == job]
+    lines = [f"## {job}", ""]
+    modelled = _text.modelled_line(header)
+    if modelled:
+        lines += [f"**{modelled}.**", ""]
+    lines += [*(f"- {name}: {_escaped(value)}" for name, value in _text.facts(header)), ""]
+    for mode in _text.modes_of(rows):
+        lines += [f"### {_text.ISOLATED if mode == 'isolated' else _text.PIPELINED}", ""]
+        lines += _table([row for row in rows if row.mode == mode], _ISOLATED if mode == "isolated" else _PIPELINED)
+    if not rows:
+        lines += ["Nothing was measured.", ""]
+    remarks = [f"Bound: {bound}" for bound in _text.bound_lines(rows).values()]
+    remarks += [line[2:] for line in _text.mark_lines(rows)] + _text.finding_lines(rows)
+    remarks += _text.skipped_lines(row for row in document.skipped if row.get("job") == job)
+    remarks += _text.failure_lines(row for row in document.failures if row.get("job") == job)
+    return lines + _bullets("Remarks", [*remarks, *header.notes])
+
+
+def _table(rows: Sequence[Summary], columns: _Columns) -> list[str]:
+    grouped = len({row.group for row in rows}) > 1
+    titles = ["size", *(["group"] if grouped else []), *(title for title, _ in columns), "wrong", "remarks"]
+    lines = [_line(titles), _line(["---:"] * (len(titles) - 1) + [":---"])]
+    for row in rows:
+        invalid = row.verified is False
+        cells = [format_size(row.payload_bytes), *([row.group] if grouped else [])]
+        cells += [_text.NOTHING if invalid else show(row) for _, show in columns]
+        words = ["INVALID" if flag == "invalid" else flag for flag in row.flags]
+        lines.append(_line([*cells, _text.wrong([row]), ", ".join(words)]))
+    return [*lines, ""]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _bullets(title: str, lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return []
+    return [f"{title}:", "", *(f"- {_escaped(line)}" for line in lines), ""]
+
+
+def _escaped(text: str) -> str:
+    """Text that can not end a cell or begin emphasis."""
+    for character in ("|", "*", "_"):
+        text = text.replace(character, f"\\{character}")
+    return text

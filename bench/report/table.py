@@ -1,0 +1,201 @@
+"""The table on the terminal: one line per size, after nccl-tests, with the two modes in columns of their own.
+
+Every line is at most 130 characters; all that is no row begins with '#'. `Table` prints line by line while a run goes
+on, `render` a finished document.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.core.dtypes import dtype_of
+from bench.core.record import Document, Header, Summary
+from bench.report import _text
+
+_MAX_WIDTH = 130
+
+# Names that are wider than their column, as nccl-tests writes them.
+_SHORT_TYPES = {"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "complex128": "cplx128", "complex64": "cplx64"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    unit: str
+    width: int  # with the space before it
+    show: Callable[[Summary], str]
+
+
+_ROW = (
+    _Column("size", "(B)", 12, lambda row: str(row.payload_bytes)),
+    _Column("count", "(elements)", 11, lambda row: str(row.payload_bytes // dtype_of(row.dtype).num_bytes)),
+    _Column("type", "", 9, lambda row: _SHORT_TYPES.get(row.dtype, row.dtype)),
+    _Column("redop", "", 6, lambda row: row.reduce_op or _text.NOTHING),
+    _Column("root", "", 5, lambda row: _text.NOTHING if row.root is None else str(row.root)),
+)
+_GROUP = _Column("group", "", 8, lambda row: row.group)
+_MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
+_TIME = _Column("time", "(us)", 8, lambda row: _text.microseconds(row.median_s))
+_ISOLATED = (
+    _TIME,
+    _Column("ci95", "(us)", 17, _text.interval),
+    _Column("p95", "(us)", 8, lambda row: _text.microseconds(row.p95_s)),
+    _MARKS,
+)
+_PIPELINED = (
+    _TIME,
+    _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
+    _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.busbw_bytes_per_s)),
+)
+_WRONG_WIDTH = 9
+_READING = "\n".join(f"# {line}" for line in (_text.ISOLATED, _text.PIPELINED, _text.STATISTICS))
+_BOUND_WIDTH = 7
+
+
+class Table:
+    """One job's rows as they come. `modes` are the modes that will be measured; `grouped`: there are several groups."""
+
+    def __init__(self, modes: Sequence[str], *, grouped: bool = False) -> None:
+        """Choose the columns; nothing is printed yet."""
+        self._modes = tuple(modes)
+        self._columns = (*_ROW, _GROUP) if grouped else _ROW
+        self._seen: list[Summary] = []
+
+    def lines_before(self, header: Header, *, reading: bool = True) -> str:
+        """The run's head, how to read the figures (unless it was said before), the titles and units of the columns."""
+        lines = [head(header, header.notes), *([_READING] if reading else []), "#", self._titles()]
+        return "\n".join(lines)
+
+    def _titles(self) -> str:
+        over = "#" + " " * (sum(column.width for column in self._columns) - 1)
+        titles, units = _titles(self._columns)
+        for mode in self._modes:
+            columns = self._mode_columns(mode)
+            mode_titles, mode_units = _titles(columns)
+            over += f"{mode:^{len(mode_titles)}}"
+            titles += mode_titles
+            units += mode_units
+        titles += f"{'#wrong':>{_WRONG_WIDTH}}"
+        return "\n".join(line.rstrip() for line in (over, "#" + titles[1:], "#" + units[1:]))
+
+    def line(self, summaries: Sequence[Summary]) -> str:
+        """The lines of one size: one for each group, the modes beside each other."""
+        self._seen += [row for row in summaries if row.bound_name]
+        return "\n".join(self._line(row) for row in _rows(summaries))
+
+    def lines_after(self, document: Document) -> str:
+        """What the marks and letters mean, what the rows say together, what was skipped, what failed, the notes."""
+        rows = document.summaries
+        lines = [f"{bound.letter}  {bound}" for bound in _text.bound_lines([*self._seen, *rows]).values()]
+        lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
+        lines += _text.finding_lines(rows)
+        lines += _text.skipped_lines(document.skipped)
+        lines += _text.failure_lines(document.failures)
+        lines += document.notes
+        if not rows:
+            lines.insert(0, "nothing was measured")
+        return _comments(lines)
+
+    def _mode_columns(self, mode: str) -> tuple[_Column, ...]:
+        if mode == "isolated":
+            return _ISOLATED
+        return (*_PIPELINED, _Column("bound", "(%)", _BOUND_WIDTH, self._bound), _MARKS)
+
+    def _bound(self, row: Summary) -> str:
+        if row.bound_fraction is None or row.bound_name is None or row.bound_kind is None:
+            return _text.NOTHING
+        letter = _text.bound_lines(self._seen)[row.bound_name, row.bound_kind].letter
+        return f"{_text.percent(row.bound_fraction)}{letter}"
+
+    def _line(self, by_mode: dict[str, Summary]) -> str:
+        first = next(iter(by_mode.values()))
+        text = "".join(f"{column.show(first):>{column.width}}" for column in self._columns)
+        for mode in self._modes:
+            columns = self._mode_columns(mode)
+            cells = zip(columns, _cells(columns, by_mode.get(mode)), strict=True)
+            text += "".join(f"{cell:>{column.width}}" for column, cell in cells)
+        return text + f"{_text.wrong(by_mode.values()):>{_WRONG_WIDTH}}"
+
+
+def head(header: Header, notes: Sequence[str] = ()) -> str:
+    """The comment lines that say what was run and where."""
+    lines = [f"{name:<9} {value}" for name, value in _text.facts(header)]
+    lines += filter(None, [_text.modelled_line(header)])
+    return _comments([*lines, *notes])
+
+
+def render(document: Document) -> str:
+    """The tables of all jobs, one after the other, then what concerns them all."""
+    several = len(document.headers) > 1
+    parts = [_READING] if several else []
+    for job, header in document.headers.items():
+        part = _only(document, job)
+        rows = part.summaries
+        table = Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1)
+        lines = [f"# ==== {job}"] if several else []
+        lines.append(table.lines_before(header, reading=not several) if rows else head(header, header.notes))
+        parts.append("\n".join([*lines, *map(table.line, _sizes(rows)), table.lines_after(part)]))
+    skipped, failed = _text.orphans(document)
+    rest = [*([] if document.headers else ["nothing was measured"]), *skipped, *failed, *document.notes]
+    if rest:
+        parts.append(_comments(rest))
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _titles(columns: Sequence[_Column]) -> tuple[str, str]:
+    titles = "".join(f"{column.title:>{column.width}}" for column in columns)
+    return titles, "".join(f"{column.unit:>{column.width}}" for column in columns)
+
+
+def _cells(columns: Sequence[_Column], row: Summary | None) -> list[str]:
+    if row is None:
+        return ["" if column is _MARKS else _text.NOTHING for column in columns]
+    if row.verified is False:
+        return ["INVALID", *("" if column is _MARKS else _text.NOTHING for column in columns[1:])]
+    return [column.show(row) for column in columns]
+
+
+def _rows(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
+    """Summaries of one size as {mode: summary} for each line; a mode that comes again begins a new line."""
+    rows: list[dict[str, Summary]] = []
+    for summary in summaries:
+        for row in rows:
+            if summary.mode not in row and next(iter(row.values())).group == summary.group:
+                row[summary.mode] = summary
+                break
+        else:
+            rows.append({summary.mode: summary})
+    return rows
+
+
+def _sizes(summaries: Sequence[Summary]) -> list[list[Summary]]:
+    """Summaries by what their line begins with, in the order of their appearance."""
+    sizes: dict[tuple[int, str, str | None], list[Summary]] = {}
+    for row in summaries:
+        sizes.setdefault((row.payload_bytes, row.dtype, row.reduce_op), []).append(row)
+    return list(sizes.values())
+
+
+def _only(document: Document, job: str) -> Document:
+    """The part of a document that is about one job."""
+    return replace(
+        document,
+        headers={job: document.headers[job]},
+        summaries=tuple(row for row in document.summaries if row.job == job),
+        skipped=tuple(row for row in document.skipped if row.get("job") == job),
+        failures=tuple(row for row in document.failures if row.get("job") == job),
+        notes=(),
+    )
+
+
+def _comments(lines: Sequence[str]) -> str:
+    """Lines behind '# ', long ones continued on the next."""
+    wrapped = []
+    for line in lines:
+        wrapped += textwrap.wrap(
+            line, _MAX_WIDTH, initial_indent="# ", subsequent_indent="#     ", drop_whitespace=True,
+            break_on_hyphens=False,
+        ) or ["#"]  # fmt: skip
+    return "\n".join(wrapped)

@@ -1,0 +1,38 @@
+"""Every rank sends one message to the next rank of a ring and receives one from the rank before.
+
+S is one message. In the time t each port carries S out and S in, so the bus factor is 1, as in nccl-tests: the
+bandwidth is one port's and direction's, not the sum of both. With ranks laid out node by node one message leaves each
+node; with `--order interleaved` all do.
+
+    mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
+    mpirun -n 16 python -m bench.sendrecv --sizes 16M --order interleaved
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import MessagePattern, Shape
+from bench.core.program import Exchange, Message, Step
+
+
+class SendRecv(MessagePattern):
+    """A shift by one around the ring."""
+
+    name = "sendrecv"
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send, S to receive."""
+        return shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """To the next, from the one before."""
+        after, before = (member + 1) % shape.num_ranks, (member - 1) % shape.num_ranks
+        return (Exchange((Message(after, shape.payload_bytes),), (Message(before, shape.payload_bytes),)),)
+
+
+PATTERN = SendRecv()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

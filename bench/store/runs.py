@@ -1,0 +1,143 @@
+"""The layout of results/: one folder a run, in it the plan and one results file and one log per job.
+
+    results/<run id>/plan.json      what was to be done, as planned
+    results/<run id>/outcomes.json  how each job ended
+    results/<run id>/<job>.jsonl    header and records
+    results/<run id>/<job>.log      what the ranks wrote to stderr and stdout
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.store import jsonl
+
+PLAN_SCHEMA = "bench.plan/1"
+
+
+def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
+    """A name that sorts by time: 20261120-214500-local-main."""
+    return f"{(now or datetime.now(UTC)).strftime('%Y%m%d-%H%M%S')}-{cluster}-{scenario}"
+
+
+def create(results: Path, run_id: str) -> Path:
+    """A new folder for a run; a number is added when two start in the same second.
+
+    Raises UsageError when it can not be made or written: nothing is measured that could not be kept.
+    """
+    for attempt in range(1000):
+        folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
+        try:
+            folder.mkdir(parents=True, exist_ok=False)
+            probe = folder / ".writable"
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
+        except FileExistsError:
+            if folder.is_dir():
+                continue
+            raise UsageError(f"results folder {folder} can not be made: there is a file of that name") from None
+        except OSError as error:
+            raise UsageError(
+                f"results folder {folder} can not be written ({error.strerror}): choose another by --results"
+            ) from None
+        return folder
+    raise UsageError(f"no free name for a run was found in {results}")
+
+
+def find(results: Path, name: str) -> Path:
+    """The folder of a run by path, name, or `latest`. Raises UsageError naming what there is."""
+    as_path = Path(name)
+    if as_path.is_dir() and name != "latest":
+        return as_path
+    runs = sorted(folder for folder in results.glob("*") if (folder / "plan.json").exists()) if results.is_dir() else []
+    if name == "latest" and runs:
+        return max(runs, key=lambda folder: folder.stat().st_mtime)
+    if (results / name).is_dir():
+        return results / name
+    known = ", ".join(folder.name for folder in runs[-5:]) or "none yet"
+    raise UsageError(f"no run is called {name!r} in {results}; the latest there: {known}")
+
+
+def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Keep the plan (plain data). Raises UsageError when it can not be written."""
+    _write_whole(folder / "plan.json", json.dumps({"schema": PLAN_SCHEMA, **plan}, indent=1) + "\n")
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """The plan of a run. Raises UsageError when it is missing, broken or from a newer program."""
+    path = folder / "plan.json"
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} can not be read ({error.strerror}): is {folder} a run?") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not whole ({error})") from None
+    if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA:
+        raise UsageError(f"{path} is of another schema than {PLAN_SCHEMA}: use the program that wrote it")
+    return plan
+
+
+def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep how each job ended: {job: {"exit_code", "seconds", "what"}}; `what` is null for a job that ended well."""
+    _write_whole(folder / "outcomes.json", json.dumps(outcomes, indent=1) + "\n")
+
+
+def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
+    """How each job of a run ended; empty for a run that never got so far."""
+    try:
+        outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return outcomes if isinstance(outcomes, dict) else {}
+
+
+def results_file(folder: Path, job: str) -> Path:
+    """Where a job's header and records are."""
+    return folder / f"{job}.jsonl"
+
+
+def log_file(folder: Path, job: str) -> Path:
+    """Where what a job's ranks printed is."""
+    return folder / f"{job}.log"
+
+
+def heartbeat_folder(folder: Path, job: str) -> Path:
+    """Where a job's ranks say that they live."""
+    return folder / f".{job}.heartbeats"
+
+
+def jobs_in(folder: Path) -> tuple[str, ...]:
+    """The jobs of a run that have a results file: in planned order, then any others by name."""
+    present = {path.stem for path in folder.glob("*.jsonl")}
+    planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []
+    return tuple([job for job in planned if job in present] + sorted(present - set(planned)))
+
+
+def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[str, ...]]:
+    """((job or job#2, attempt), ...) and warnings, of a run's folder or of one results file."""
+    files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"{path} holds no results file")
+    found, warnings = [], []
+    for file in files:
+        results = jsonl.read(file)
+        warnings += results.warnings
+        for number, attempt in enumerate(results.attempts, start=1):
+            found.append((file.stem if number == 1 else f"{file.stem}#{number}", attempt))
+    return tuple(found), tuple(warnings)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All of a file or nothing: a reader never sees half of it."""
+    partial = path.with_suffix(path.suffix + ".part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise UsageError(f"{path} can not be written ({error.strerror})") from None

@@ -1,0 +1,105 @@
+"""Buffers in host memory and the timing loops of libraries that complete on the host clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.core.transport import Buffers, Compiled, Timing
+
+GUARD_BYTES = 64
+GUARD = 0xC3
+ALIGNMENT_BYTES = 64
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class HostBuffers(Buffers):
+    """Sets of a send and a receive buffer in one block of memory, every page of it written before use.
+
+    A receive buffer left untouched after allocation made a loop run up to twice as fast (all its pages were the one
+    zero page), so the whole block is filled first.
+    """
+
+    def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int) -> None:
+        self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
+        send_room, recv_room = _room(send_bytes), _room(recv_bytes)
+        self._stride = send_room + recv_room
+        block = np.empty(self._stride * num_sets + ALIGNMENT_BYTES, dtype=np.uint8)
+        start = -block.ctypes.data % ALIGNMENT_BYTES
+        self._block = block[start : start + self._stride * num_sets]
+        self._block.fill(GUARD)
+        self._start = {"send": GUARD_BYTES, "recv": send_room + GUARD_BYTES}
+
+    def view(self, which: Literal["send", "recv"], index: int) -> Bytes:
+        """The memory itself: what the library is given."""
+        start = index * self._stride + self._start[which]
+        return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
+
+    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
+        """Put a whole buffer's bytes into set `index`."""
+        self.view(which, index)[:] = data
+
+    def read(self, which: Literal["send", "recv"], index: int) -> Bytes:
+        """A view of a whole buffer of set `index`."""
+        return self.view(which, index)
+
+    def guards_intact(self, index: int) -> bool:
+        """Are all bytes around both buffers of a set unchanged?"""
+        block = self._block[index * self._stride : (index + 1) * self._stride]
+        inside = np.zeros(len(block), dtype=bool)
+        for which, num_bytes in (("send", self.send_bytes), ("recv", self.recv_bytes)):
+            inside[self._start[which] : self._start[which] + num_bytes] = True
+        return bool((block[~inside] == GUARD).all())
+
+
+def _room(num_bytes: int) -> int:
+    return GUARD_BYTES + -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + GUARD_BYTES
+
+
+def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
+    """One sample per call, all ranks synchronised before each; an idle rank (None) only synchronises."""
+    if compiled is None:
+        for _ in range(num_calls):
+            sync()
+        return Timing((), "python")
+    calls, num_sets, clock = compiled.calls, len(compiled.calls), perf_counter_ns
+    took = [0] * num_calls
+    index = compiled.next_set
+    for sample in range(num_calls):
+        if compiled.refill is not None:
+            compiled.refill(index)
+        call = calls[index]
+        sync()
+        begin = clock()
+        call()
+        took[sample] = clock() - begin
+        compiled.last_set = index
+        index = (index + 1) % num_sets
+    compiled.next_set = index
+    return Timing(tuple(ns * 1e-9 for ns in took), "python")
+
+
+def time_batch(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
+    """One sample: `num_calls` calls back to back after one synchronisation, in seconds per call."""
+    if compiled is None:
+        sync()
+        return Timing((), "python")
+    num_sets = len(compiled.calls)
+    order = [(compiled.next_set + k) % num_sets for k in range(num_calls)]
+    if compiled.refill is not None:
+        for index in order:
+            compiled.refill(index)
+    batch = [compiled.calls[index] for index in order]
+    sync()
+    begin = perf_counter_ns()
+    for call in batch:
+        call()
+    took = perf_counter_ns() - begin
+    compiled.last_set = order[-1]
+    compiled.next_set = (order[-1] + 1) % num_sets
+    return Timing((took * 1e-9 / num_calls,), "python")

@@ -1,0 +1,163 @@
+"""What the transports over torch.distributed share: names that changed between versions, opening, the control plane."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.core.channel import Channel
+from bench.core.errors import RefusedError
+from bench.core.program import Collective, Exchange, Group, Message
+from bench.core.world import Place
+
+# Names that torch 2.13 gave to functions of 2.8 to 2.12; the old ones warn there, which would be timed.
+_RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
+_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG", "band": "BAND", "bor": "BOR",
+        "bxor": "BXOR"}  # fmt: skip
+
+
+def load_torch() -> Any:
+    """torch with torch.distributed; RefusedError when it is not installed."""
+    try:
+        import torch
+        import torch.distributed
+    except ImportError:
+        raise RefusedError("torch is not installed here: pip install torch (on Linux a CPU build first, if wanted)") from None
+    return torch
+
+
+def renamed(dist: Any, name: str) -> Any:
+    """The function of torch.distributed under its newest name, or the one it had before. Resolved once, untimed."""
+    return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
+
+
+def reduce_operation(dist: Any, reduce_op: str) -> Any:
+    """torch's ReduceOp for our word."""
+    return getattr(dist.ReduceOp, _OPS[reduce_op])
+
+
+def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float, **options: Any) -> None:
+    """Join the world of all ranks; on one host without a rendezvous the ranks find each other by a file.
+
+    Raises RefusedError when the ranks lie on several hosts and nobody said where to meet.
+    """
+    dist = torch.distributed
+    timeout = timedelta(seconds=timeout_s)
+    if place.rendezvous is not None:
+        os.environ.setdefault("MASTER_ADDR", place.rendezvous[0])
+        os.environ.setdefault("MASTER_PORT", str(place.rendezvous[1]))
+        dist.init_process_group(
+            backend, init_method="env://", rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
+        )
+        return
+    if place.local_size != place.num_ranks:
+        raise RefusedError(
+            f"{place.num_ranks} ranks on several hosts need a place to meet: "
+            "set MASTER_ADDR to the first host and MASTER_PORT to a free port on every rank, or start by torchrun"
+        )
+    store = dist.FileStore(str(_meeting_file()), place.num_ranks)
+    dist.init_process_group(
+        backend, store=store, rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
+    )
+
+
+def _meeting_file() -> Path:
+    """A file name that all ranks of one launch on this host compute alike, and no other launch does.
+
+    Open MPI names the job; under Hydra all ranks are children of one proxy process.
+    """
+    job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
+    safe = "".join(letter if letter.isalnum() else "-" for letter in job)
+    return Path(tempfile.gettempdir()) / f"bench-rendezvous-{os.getuid()}-{safe}"
+
+
+def _started(process: int) -> str:
+    """When a process began, in clock ticks since boot: with its id it names a process that will not come again."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
+    except OSError:
+        return "0"
+
+
+class TorchChannel(Channel):
+    """The control plane over a process group of CPU tensors."""
+
+    def __init__(self, dist: Any, place: Place, group: Any = None) -> None:
+        self._dist, self._place, self._group = dist, place, group
+
+    def gather(self, value: Any) -> list[Any] | None:
+        gathered: list[Any] | None = [None] * self._place.num_ranks if self._place.rank == 0 else None
+        self._dist.gather_object(value, gathered, dst=0, group=self._group)
+        return gathered
+
+    def broadcast(self, value: Any) -> Any:
+        box = [value]
+        self._dist.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+
+def collective(dist: Any, step: Collective, group: Group, handle: Any, rank: int, send: Any, recv: Any,
+               operation: Any, in_place: bool) -> Callable[[], Any]:  # fmt: skip
+    """One collective with its tensors bound. `send` and `recv` are typed one-dimensional tensors of the whole buffers.
+
+    torch's all_reduce and reduce have no out-of-place form: they run on the receive (the only) tensor.
+    """
+    num = len(group.ranks)
+    root = group.ranks[step.root]
+    is_root = rank == root
+    if step.op == "allreduce":
+        return partial(dist.all_reduce, recv, operation, handle)
+    if step.op == "reduce":
+        return partial(dist.reduce, recv, root, operation, handle)
+    if step.op == "reducescatter":
+        return partial(renamed(dist, "reduce_scatter_single"), recv, send, operation, handle)
+    if step.op == "allgather":
+        own = recv.chunk(num)[group.ranks.index(rank)] if in_place else send
+        return partial(renamed(dist, "all_gather_single"), recv, own, handle)
+    if step.op == "alltoall":
+        return partial(dist.all_to_all_single, recv, send, None, None, handle)
+    if step.op == "alltoallv":
+        size = send.element_size()
+        recv_split, send_split = ([part // size for part in split] for split in (step.recv_split, step.send_split))
+        return partial(dist.all_to_all_single, recv, send, recv_split, send_split, handle)
+    if step.op == "broadcast":
+        return partial(dist.broadcast, send if is_root else recv, root, handle)
+    if step.op == "gather":
+        parts = list(recv.chunk(num)) if is_root else None
+        return partial(dist.gather, send, parts, root, handle)
+    if step.op == "scatter":
+        parts = list(send.chunk(num)) if is_root else None
+        return partial(dist.scatter, recv, parts, root, handle)
+    if step.op == "barrier":
+        return partial(dist.barrier, handle)
+    raise ValueError(f"no collective is called {step.op!r}")
+
+
+def exchange(dist: Any, step: Exchange, group: Group, send: Any, recv: Any,
+             always_batch: bool = False) -> Callable[[], Any]:  # fmt: skip
+    """Sends and receives posted together as prebuilt P2POps; one message alone is a plain send or receive."""
+
+    def part(tensor: Any, message: Message) -> Any:
+        size = tensor.element_size()
+        begin = message.offset_bytes // size
+        return tensor[begin : begin + message.num_bytes // size]
+
+    if len(step.sends) + len(step.recvs) == 1 and not always_batch:
+        for message in step.sends:
+            return partial(dist.send, part(send, message), group.ranks[message.peer])
+        for message in step.recvs:
+            return partial(dist.recv, part(recv, message), group.ranks[message.peer])
+    operations = [dist.P2POp(dist.irecv, part(recv, m), group.ranks[m.peer]) for m in step.recvs]
+    operations += [dist.P2POp(dist.isend, part(send, m), group.ranks[m.peer]) for m in step.sends]
+    post = dist.batch_isend_irecv
+
+    def run() -> None:
+        for work in post(operations):
+            work.wait()
+
+    return run if operations else lambda: None

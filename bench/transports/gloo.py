@@ -1,0 +1,144 @@
+"""Gloo through torch.distributed: collectives over TCP from host memory, on any machine that has torch.
+
+all_reduce and reduce have no out-of-place form in torch; their rows say in_place.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from bench.core.errors import RefusedError
+from bench.core.program import Collective, Exchange, Group, Round, Step
+from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport, chain
+from bench.core.world import Place
+from bench.transports import _host, _torch
+
+_PROBE_BYTES = 64  # per rank: whole elements of every type
+
+
+class Gloo(Transport):
+    """One process group over all ranks, one thread of computation per rank."""
+
+    clock = "host"
+    launcher = "torchrun"
+    in_place_only = frozenset({"allreduce", "reduce"})
+    keeps_order = False  # torch sorts the ranks of a group
+    requires = ("torch",)
+
+    def __init__(self, place: Place, library: str | None = None, timeout_s: float = 60.0) -> None:
+        """Join the process group; `timeout_s` ends an operation whose peer does not answer.
+
+        Raises RefusedError when torch is missing, or the ranks do not find each other.
+        """
+        self._torch = _torch.load_torch()
+        self._dist: Any = self._torch.distributed
+        self._torch.set_num_threads(1)
+        if place.local_size == place.num_ranks:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host whose name does not resolve works, too
+        try:
+            _torch.open_process_group(self._torch, place, "gloo", timeout_s)
+        except (RuntimeError, ValueError) as error:
+            raise RefusedError(
+                f"rank {place.rank} could not join the {place.num_ranks} ranks of this Gloo job "
+                f"({str(error).splitlines()[0]}): check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME"
+            ) from None
+        self.place = place
+        self.channel = _torch.TorchChannel(self._dist, place)
+        self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
+        self._lacks: dict[tuple[str, str, str], str | None] = {}
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._dist.barrier()  # nobody leaves while another still reads: Gloo would call that a broken connection
+        self._dist.destroy_process_group()
+
+    def abort(self) -> None:
+        """Nothing: a rank that ends breaks the connections of the others, which then end, too."""
+
+    def facts(self) -> dict[str, str]:
+        """torch's version and the interface used."""
+        return {
+            "torch": str(self._torch.__version__),
+            "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME", "chosen by host name"),
+            "buffer_alignment_bytes": str(_host.ALIGNMENT_BYTES),
+        }
+
+    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
+        """Found by asking: a tiny operation of this kind, type and reduction, once. All ranks must ask alike."""
+        if not isinstance(step, Collective):
+            return None
+        reduces = step.op in ("allreduce", "reduce", "reducescatter")
+        key = (step.op, reduction.dtype, reduction.reduce_op if reduces else "sum")
+        if key not in self._lacks:
+            reasons = self.channel.share(self._probe(step.op, Reduction(key[1], key[2])))
+            self._lacks[key] = next((reason for reason in reasons if reason), None)
+        return self._lacks[key]
+
+    def _probe(self, op: str, reduction: Reduction) -> str | None:
+        num = self.place.num_ranks
+        whole, block = _PROBE_BYTES * num, _PROBE_BYTES
+        split = (block,) * num if op == "alltoallv" else ()
+        send_bytes = block if op in ("allgather", "gather") else whole
+        recv_bytes = block if op in ("reducescatter", "scatter") else whole
+        group = Group("probe", tuple(range(num)))
+        step = Collective(op, send_bytes, recv_bytes, 0, split, split)
+        buffers = _host.HostBuffers(send_bytes, recv_bytes, 1)
+        buffers.write("send", 0, 0)
+        buffers.write("recv", 0, 0)
+        try:
+            self.compile((step,), group, buffers, reduction, op in self.in_place_only).calls[0]()
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            what = f"{op} of {reduction.dtype}" + (f" by {reduction.reduce_op}" if "reduc" in op else "")
+            return f"Gloo has no {what} ({str(error).splitlines()[0][:80]})"
+        return None
+
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
+        """Host memory, touched; the tensors are views of it."""
+        return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
+
+    def open_groups(self, groups: Round) -> None:
+        """A process group per group; torch wants every rank to make every group."""
+        for group in groups:
+            if group.ranks not in self._handles:
+                self._handles[group.ranks] = self._dist.new_group(list(group.ranks))
+
+    def compile(
+        self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
+    ) -> Compiled:
+        """Functions of torch.distributed with their tensors bound."""
+        assert isinstance(buffers, _host.HostBuffers)
+        dtype = getattr(self._torch, reduction.dtype)
+        operation = _torch.reduce_operation(self._dist, reduction.reduce_op)
+        calls = []
+        for index in range(buffers.num_sets):
+            send, recv = (self._torch.from_numpy(buffers.view(w, index)).view(dtype) for w in ("send", "recv"))
+            parts = []
+            for step in steps:
+                if isinstance(step, Exchange):
+                    parts.append(_torch.exchange(self._dist, step, group, send, recv))
+                else:
+                    handle = self._handles[group.ranks]
+                    parts.append(
+                        _torch.collective(
+                            self._dist, step, group, handle, self.place.rank, send, recv, operation, in_place
+                        )
+                    )
+            calls.append(chain(parts))
+        return Compiled(calls, keep=[buffers])
+
+    def sync(self) -> None:
+        """Gloo's barrier."""
+        self._dist.barrier()
+
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Isolated calls on the host clock."""
+        return _host.time_each(self._dist.barrier, compiled, num_calls)
+
+    def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Back-to-back calls on the host clock."""
+        return _host.time_batch(self._dist.barrier, compiled, num_calls)
+
+
+
+TRANSPORT = Gloo

@@ -1,0 +1,190 @@
+"""NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream that runs the operation.
+
+The control plane and the synchronisation before each call go over Gloo, apart from the measured path. all_reduce and
+reduce have no out-of-place form in torch; their rows say in_place.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal
+
+from bench.core.errors import RefusedError
+from bench.core.program import Collective, Exchange, Group, Round, Step
+from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport, chain
+from bench.core.world import Place
+from bench.transports import _torch
+
+_GUARD_BYTES, _GUARD = 256, 0xC3  # 256 keeps every buffer aligned as cudaMalloc aligns it
+_TYPES = frozenset({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8",
+                    "float8_e4m3fn", "float8_e5m2"})  # fmt: skip
+_OPS = frozenset({"sum", "prod", "min", "max", "avg"})
+
+
+class Nccl(Transport):
+    """One process group over all ranks, this rank on the GPU of its local rank."""
+
+    clock = "device"
+    launcher = "torchrun"
+    in_place_only = frozenset({"allreduce", "reduce"})
+    keeps_order = False  # torch sorts the ranks of a group
+    requires = ("torch",)
+
+    def __init__(self, place: Place, library: str | None = None, timeout_s: float = 60.0) -> None:
+        """Join the process group. Raises RefusedError when this rank has no GPU of its own."""
+        self._torch = _torch.load_torch()
+        self._dist: Any = self._torch.distributed
+        num_gpus = self._torch.cuda.device_count() if self._torch.cuda.is_available() else 0
+        if num_gpus < place.local_size:
+            raise RefusedError(
+                f"rank {place.rank}: {place.local_size} ranks on this host need a GPU each, torch sees {num_gpus}: "
+                "start fewer ranks per node, or use another transport (mpi, gloo)"
+            )
+        self._device = self._torch.device("cuda", place.local_rank)
+        self._torch.cuda.set_device(self._device)
+        # With the device named, the communicator is made now and not inside the first measured operation.
+        _torch.open_process_group(self._torch, place, "nccl", timeout_s, device_id=self._device)
+        self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self.place = place
+        self.channel = _torch.TorchChannel(self._dist, place, self._control)
+        self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._torch.cuda.synchronize()
+        self._dist.barrier(self._control)
+        self._dist.destroy_process_group()
+
+    def abort(self) -> None:
+        """Nothing: the launcher ends the other ranks, and the time-out of their operations does otherwise."""
+
+    def facts(self) -> dict[str, str]:
+        """Versions, and the GPU of rank 0."""
+        return {
+            "torch": str(self._torch.__version__),
+            "cuda": str(self._torch.version.cuda),
+            "nccl": ".".join(map(str, self._torch.cuda.nccl.version())),
+            "gpu": str(self._torch.cuda.get_device_name(self._device)),
+        }
+
+    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
+        """NCCL's element types and reductions."""
+        if reduction.dtype not in _TYPES:
+            return f"NCCL has no element type {reduction.dtype}"
+        reduces = isinstance(step, Collective) and step.op in ("allreduce", "reduce", "reducescatter")
+        return f"NCCL has no reduction {reduction.reduce_op}" if reduces and reduction.reduce_op not in _OPS else None
+
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
+        """Device memory, written before use."""
+        try:
+            return _DeviceBuffers(self._torch, self._device, send_bytes, recv_bytes, num_sets)
+        except self._torch.cuda.OutOfMemoryError as error:
+            raise MemoryError(str(error).splitlines()[0]) from None
+
+    def open_groups(self, groups: Round) -> None:
+        """A process group per group; torch wants every rank to make every group."""
+        for group in groups:
+            if group.ranks not in self._handles:
+                self._handles[group.ranks] = self._dist.new_group(list(group.ranks))
+
+    def compile(
+        self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
+    ) -> Compiled:
+        """Functions of torch.distributed with their tensors bound; point-to-point always as one batch.
+
+        A plain send or receive would build a communicator of its own for every pair of ranks.
+        """
+        assert isinstance(buffers, _DeviceBuffers)
+        dtype = getattr(self._torch, reduction.dtype)
+        operation = _torch.reduce_operation(self._dist, reduction.reduce_op)
+        calls = []
+        for index in range(buffers.num_sets):
+            send, recv = (buffers.view(which, index).view(dtype) for which in ("send", "recv"))
+            parts = []
+            for step in steps:
+                if isinstance(step, Exchange):
+                    parts.append(_torch.exchange(self._dist, step, group, send, recv, always_batch=True))
+                else:
+                    handle = self._handles[group.ranks]
+                    rank = self.place.rank
+                    parts.append(
+                        _torch.collective(self._dist, step, group, handle, rank, send, recv, operation, in_place)
+                    )
+            calls.append(chain(parts))
+        return Compiled(calls, keep=[buffers])
+
+    def sync(self) -> None:
+        """This rank's stream is idle, then all ranks wait for each other on the host."""
+        self._torch.cuda.synchronize()
+        self._dist.barrier(self._control)
+
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Isolated calls between two events each."""
+        return Timing(tuple(s for _ in range(num_calls) for s in self._timed(compiled, 1)), "python")
+
+    def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Back-to-back calls between two events."""
+        return Timing(self._timed(compiled, num_calls), "python")
+
+    def _timed(self, compiled: Compiled | None, num_calls: int) -> tuple[float, ...]:
+        """Seconds per call of `num_calls` calls on the current stream; nothing on an idle rank."""
+        if compiled is None:
+            self.sync()
+            return ()
+        num_sets = len(compiled.calls)
+        order = [(compiled.next_set + k) % num_sets for k in range(num_calls)]
+        for index in order if compiled.refill is not None else ():
+            compiled.refill(index)  # type: ignore[misc]
+        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.sync()
+        begin.record()
+        for index in order:
+            compiled.calls[index]()
+        end.record()
+        end.synchronize()
+        compiled.last_set, compiled.next_set = order[-1], (order[-1] + 1) % num_sets
+        return (begin.elapsed_time(end) * 1e-3 / num_calls,)
+
+
+class _DeviceBuffers(Buffers):
+    """Sets of buffers in one allocation on the GPU, with guard bytes around each."""
+
+    def __init__(self, torch: Any, device: Any, send_bytes: int, recv_bytes: int, num_sets: int) -> None:
+        self._torch = torch
+        self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
+        send_room, recv_room = _room(send_bytes), _room(recv_bytes)
+        self._stride = send_room + recv_room
+        self._start = {"send": _GUARD_BYTES, "recv": send_room + _GUARD_BYTES}
+        self._block = torch.full((self._stride * num_sets,), _GUARD, dtype=torch.uint8, device=device)
+
+    def view(self, which: Literal["send", "recv"], index: int) -> Any:
+        """The device memory itself, as a uint8 tensor."""
+        start = index * self._stride + self._start[which]
+        return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
+
+    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
+        """Copy a whole buffer's bytes to the device."""
+        target = self.view(which, index)
+        if isinstance(data, int):
+            target.fill_(data)
+        else:
+            target.copy_(self._torch.from_numpy(data))
+
+    def read(self, which: Literal["send", "recv"], index: int) -> Any:
+        """A host copy of a whole buffer of set `index`."""
+        return self.view(which, index).cpu().numpy()
+
+    def guards_intact(self, index: int) -> bool:
+        """Are all bytes around both buffers of a set unchanged?"""
+        block = self._block[index * self._stride : (index + 1) * self._stride]
+        outside = self._torch.ones(len(block), dtype=self._torch.bool, device=block.device)
+        for which, num_bytes in (("send", self.send_bytes), ("recv", self.recv_bytes)):
+            outside[self._start[which] : self._start[which] + num_bytes] = False
+        return bool((block[outside] == _GUARD).all())
+
+
+def _room(num_bytes: int) -> int:
+    return _GUARD_BYTES + -(-num_bytes // _GUARD_BYTES) * _GUARD_BYTES + _GUARD_BYTES
+
+
+TRANSPORT = Nccl

@@ -1,0 +1,176 @@
+"""Records become summaries: known figures, flags, and no figure where there must be none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.analysis import summary
+from bench.core.record import Bound, Failure, Header, Record, Samples
+
+Make = Callable[..., Any]
+HARD = Bound(10e9, "NIC", "hard", "every byte crosses it", "a data sheet")
+LOOSE = Bound(300e9, "NVLink", "hard", "every byte crosses it", "a data sheet")
+REFERENCE = Bound(5e9, "memcpy", "reference", "measured at start", "this run")
+
+
+@pytest.fixture(autouse=True)
+def bounds(monkeypatch: pytest.MonkeyPatch) -> list[Bound]:
+    """The bounds that every record gets, tightest first: fill the list. No floor."""
+    given: list[Bound] = []
+    monkeypatch.setattr(summary, "bounds_of", lambda header, record: tuple(given))
+    monkeypatch.setattr(summary, "floor_of", lambda header, record: (3e-6, "2 messages"))
+    return given
+
+
+def steady(num: int, seconds: float = 1e-3) -> tuple[float, ...]:
+    """Samples of a known median without order in them."""
+    return tuple(seconds * (1 + 0.001 * ((index * 7) % 11 - 5)) for index in range(num))
+
+
+def test_bandwidths_follow_from_payload_median_and_bus_factor(a_header: Make, a_record: Make) -> None:
+    row = summary.summarise("job", a_header(), a_record(samples=Samples((1e-3,) * 30), payload_bytes=8_000_000))
+    assert row.median_s == 1e-3
+    assert row.algbw_bytes_per_s == pytest.approx(8e9)
+    assert row.busbw_bytes_per_s == pytest.approx(12e9)
+    assert (row.ci_low_s, row.ci_high_s) == (1e-3, 1e-3)
+    assert (row.num_samples, row.num_effective) == (30, 30.0)
+    assert (row.floor_s, row.floor_name) == (3e-6, "2 messages")
+    assert row.flags == ()
+
+
+def test_percentiles_wait_for_enough_samples(a_header: Make, a_record: Make) -> None:
+    few = summary.summarise("job", a_header(), a_record(samples=Samples(steady(71))))
+    some = summary.summarise("job", a_header(), a_record(samples=Samples(steady(72))))
+    many = summary.summarise("job", a_header(), a_record(samples=Samples(steady(368))))
+    assert (few.p95_s, few.p99_s) == (None, None)
+    assert some.p95_s is not None and some.p99_s is None
+    assert many.p99_s is not None
+
+
+def test_wrong_data_show_no_bandwidth(a_header: Make, a_record: Make, bounds: list[Bound]) -> None:
+    bounds.append(HARD)
+    row = summary.summarise("job", a_header(), a_record(verified=False, num_wrong=7))
+    assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.bound_fraction) == (None, None, None)
+    assert "invalid" in row.flags and row.num_wrong == 7
+
+
+@pytest.mark.parametrize("seconds", [(), (1e-3, math.nan), (1e-3, 0.0), (1e-3, -1.0), (1e-3, math.inf)])
+def test_samples_that_are_no_times_give_no_figure_and_a_flag(
+    a_header: Make, a_record: Make, seconds: tuple[float, ...]
+) -> None:
+    row = summary.summarise("job", a_header(), a_record(samples=Samples(seconds)))
+    assert "bad-samples" in row.flags
+    figures = (row.median_s, row.ci_low_s, row.min_s, row.p95_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
+    assert figures == (None,) * 6
+
+
+def test_the_tightest_hard_bound_is_shown_before_any_reference(
+    a_header: Make, a_record: Make, bounds: list[Bound]
+) -> None:
+    bounds += [REFERENCE, HARD, LOOSE]
+    row = summary.summarise("job", a_header(), a_record(samples=Samples((1e-3,) * 30), payload_bytes=4_000_000))
+    assert (row.bound_name, row.bound_kind, row.bound_bytes_per_s) == ("NIC", "hard", 10e9)
+    assert row.bound_fraction == pytest.approx(0.6)
+
+
+def test_a_reference_is_shown_where_nothing_is_hard_and_may_be_exceeded(
+    a_header: Make, a_record: Make, bounds: list[Bound]
+) -> None:
+    bounds.append(REFERENCE)
+    row = summary.summarise("job", a_header(), a_record(samples=Samples((1e-3,) * 30), payload_bytes=4_000_000))
+    assert row.bound_name == "memcpy" and row.bound_fraction == pytest.approx(1.2)
+    assert "above-bound" not in row.flags
+
+
+@pytest.mark.parametrize(("rate", "flagged"), [(10.1e9, False), (10.3e9, True)])
+def test_more_than_two_percent_above_a_hard_bound_is_flagged(
+    a_header: Make, a_record: Make, bounds: list[Bound], rate: float, flagged: bool
+) -> None:
+    bounds.append(HARD)
+    payload = round(rate / 1.5 * 1e-3)
+    row = summary.summarise("job", a_header(), a_record(samples=Samples((1e-3,) * 30), payload_bytes=payload))
+    assert ("above-bound" in row.flags) is flagged
+
+
+def test_flags_say_what_the_samples_say(a_header: Make, a_record: Make) -> None:
+    def flags(**overrides: Any) -> tuple[str, ...]:
+        return summary.summarise("job", a_header(), a_record(**overrides)).flags
+
+    assert flags(stop_reason="max_time") == ("not-converged",)
+    assert flags(samples=Samples((1e-3,) * 5)) == ("few-samples",)
+    assert "drift" in flags(samples=Samples(tuple(1e-3 + 1e-5 * index for index in range(60))))
+    assert "warmup-residue" in flags(samples=Samples((3e-3,) * 10 + steady(90)))
+    assert "outliers" in flags(samples=Samples((*steady(60), 1.0)))
+    assert flags(modelled=True, verified=None, flags=("hot-cache",)) == ("modelled", "hot-cache")
+
+
+def test_the_last_arriver_is_the_median_of_the_shortest_times(a_header: Make, a_record: Make) -> None:
+    late, early = (1e-3,) * 30, (4e-3,) * 30
+    record = a_record(samples=Samples(early, by_rank=(early, late, early, early)))
+    assert summary.summarise("job", a_header(), record).last_arriver_s == 1e-3
+    assert summary.summarise("job", a_header(), replace(record, mode="pipelined")).last_arriver_s is None
+    assert summary.summarise("job", a_header(pattern="broadcast"), record).last_arriver_s is None
+
+
+def test_the_slowest_rank_is_strictly_slowest_in_more_than_half(a_header: Make, a_record: Make) -> None:
+    def slowest(slow: int, of: int, **header: Any) -> int | None:
+        base = [1e-3] * of
+        ranks = tuple(tuple(base) if rank != 2 else (2e-3,) * slow + (1e-3,) * (of - slow) for rank in range(4))
+        longest = tuple(max(each) for each in zip(*ranks, strict=True))
+        return summary.summarise("job", a_header(**header), a_record(samples=Samples(longest, ranks))).slowest_rank
+
+    assert slowest(16, 30) == 2
+    assert slowest(15, 30) is None
+    assert slowest(0, 30) is None  # all alike: none is slowest
+    assert slowest(5, 5) is None  # too few samples
+    assert slowest(30, 30, case=("allreduce", "--order", "reverse")) == 1  # member 2 of 3, 2, 1, 0
+
+
+def test_of_two_ranks_none_is_called_the_slowest(a_header: Make, a_record: Make) -> None:
+    fast, slow = (1e-3,) * 30, (2e-3,) * 30
+    record = a_record(samples=Samples(slow, (fast, slow)), num_ranks=2)
+    assert summary.summarise("job", a_header(), record).slowest_rank is None
+
+
+def test_a_barrier_has_a_time_and_no_rate(a_header: Make, a_record: Make) -> None:
+    record = a_record(payload_bytes=0, requested_bytes=(0,), bus_factor=None)
+    row = summary.summarise("job", a_header(pattern="barrier"), record)
+    assert row.median_s is not None and row.algbw_bytes_per_s is None and row.busbw_bytes_per_s is None
+
+
+def test_sizes_that_round_to_one_are_listed(a_header: Make, a_record: Make) -> None:
+    row = summary.summarise("job", a_header(), a_record(requested_bytes=(8, 16, 32), payload_bytes=64))
+    assert (row.requested_bytes, row.also_requested_bytes, row.payload_bytes) == (8, (16, 32), 64)
+
+
+def test_a_foreign_mean_fills_no_median(a_header: Make, a_record: Make) -> None:
+    record = a_record(reported={"mean_s": 1e-3, "p99_s": 2e-3, "busbw_bytes_per_s": 5e9})
+    row = summary.summarise("job", a_header(), record)
+    assert (row.median_s, row.p99_s, row.busbw_bytes_per_s) == (None, 2e-3, 5e9)
+    assert row.flags == ("reported",)
+
+
+def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record: Make) -> None:
+    skipped = a_record(skipped="no GPU here", requested_bytes=(8, 16), payload_bytes=16)
+    failed = a_record(failed=Failure("no progress for 60 s", 3, "host1"), mode="pipelined")
+    with pytest.raises(ValueError, match="no summary"):
+        summary.summarise("job", a_header(), skipped)
+    runs: list[tuple[str, Header, list[Record]]] = [("job", a_header(), [a_record(), skipped, failed])]
+    document = summary.document(runs, ["a note"])
+    common = {"job": "job", "pattern": "allreduce", "transport": "mpi", "group": "world"}
+    assert [row.job for row in document.summaries] == ["job"]
+    assert document.skipped == (
+        common | {"mode": "isolated", "requested_bytes": 8, "also_requested_bytes": (16,), "payload_bytes": 16,
+                  "reason": "no GPU here"},
+    )  # fmt: skip
+    assert document.failures == (
+        common | {"mode": "pipelined", "requested_bytes": 1 << 20, "also_requested_bytes": (),
+                  "payload_bytes": 1 << 20, "what": "no progress for 60 s", "rank": 3, "host": "host1"},
+    )  # fmt: skip
+    assert document.schema == "bench.document/1" and document.notes == ("a note",)
+    assert list(document.headers) == ["job"]

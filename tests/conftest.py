@@ -1,0 +1,111 @@
+"""What many tests share: small factories of the core types, and the one way to say that something is missing here.
+
+Each fixture is a function: `a_case(root=1)`, `a_record(mode="pipelined")`, `missing("mpirun", "not on PATH")`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from bench.core.case import Case
+from bench.core.pattern import Shape
+from bench.core.record import Header, Record, Samples
+
+
+@pytest.fixture
+def a_case() -> Callable[..., Case]:
+    """`a_case(**overrides)`: an allreduce of two sizes."""
+
+    def make(**overrides: Any) -> Case:
+        return Case(**({"pattern": "allreduce", "sizes": (1024, 2048)} | overrides))
+
+    return make
+
+
+@pytest.fixture
+def a_shape() -> Callable[..., Shape]:
+    """`a_shape(**overrides)`: 4 ranks, 4096 bytes."""
+
+    def make(**overrides: Any) -> Shape:
+        return Shape(**({"num_ranks": 4, "payload_bytes": 4096} | overrides))
+
+    return make
+
+
+@pytest.fixture
+def a_record() -> Callable[..., Record]:
+    """`a_record(**overrides)`: a verified row of 1 MiB over 4 ranks on 2 nodes, thirty samples near 100 us.
+
+    A record that is skipped, reported or failed leaves the samples out by itself: `a_record(skipped="no GPU")`.
+    """
+
+    def make(**overrides: Any) -> Record:
+        seconds = tuple(1e-4 + 1e-7 * (index * 7 % 30) for index in range(30))
+        given: dict[str, Any] = {
+            "mode": "isolated",
+            "requested_bytes": (1 << 20,),
+            "payload_bytes": 1 << 20,
+            "num_ranks": 4,
+            "num_nodes": 2,
+            "bus_factor": 1.5,
+            "rank_bytes": 1.5 * (1 << 20),
+            "node_bytes": 1.0 * (1 << 20),
+            "min_steps": 2,
+            "cache": "cold",
+            "verified": True,
+            "num_wrong": 0,
+            "stop_reason": "converged",
+        }
+        if not {"samples", "reported", "skipped", "failed"} & set(overrides):
+            given["samples"] = Samples(seconds, by_rank=(seconds,) * 4)
+        return Record(**(given | overrides))
+
+    return make
+
+
+@pytest.fixture
+def a_header() -> Callable[..., Header]:
+    """`a_header(**overrides)`: of an allreduce over MPI, 4 ranks on 2 nodes."""
+
+    def make(**overrides: Any) -> Header:
+        given: dict[str, Any] = {
+            "job": "allreduce-mpi",
+            "case": ("allreduce", "--transport", "mpi"),
+            "pattern": "allreduce",
+            "transport": "mpi",
+            "dtype": "float32",
+            "reduce_op": "sum",
+            "root": None,
+            "direction": None,
+            "topology": "world",
+            "num_ranks": 4,
+            "num_nodes": 2,
+            "ranks_per_node": 2,
+            "clock": "host",
+            "modelled": False,
+            "started": "2026-01-02T03:04:05+00:00",
+            "ranks": tuple({"host": f"host{rank // 2}", "local_rank": rank % 2} for rank in range(4)),
+        }
+        return Header(**(given | overrides))
+
+    return make
+
+
+@pytest.fixture
+def missing() -> Callable[[str, str], NoReturn]:
+    """`missing(name, reason)` skips the test, or fails it where BENCH_REQUIRE (a comma list) names what is missing.
+
+    A machine that is known to have MPI sets BENCH_REQUIRE=mpi, so that a broken installation can not hide as a skip.
+    """
+
+    def skip_or_fail(name: str, reason: str) -> NoReturn:
+        required = {word.strip() for word in os.environ.get("BENCH_REQUIRE", "").split(",")}
+        if name in required:
+            pytest.fail(f"BENCH_REQUIRE asks for {name}, but {reason}")
+        pytest.skip(f"{name}: {reason}")
+
+    return skip_or_fail

@@ -1,0 +1,117 @@
+"""A case is exactly what its command line says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core.case import CACHES, DIRECTIONS, MODES, Case, from_argv, to_argv
+from bench.core.dtypes import DTYPES, REDUCE_OPS
+from bench.core.errors import UsageError
+from bench.core.plugins import names
+
+SECONDS = st.floats(1e-9, 1e9)
+SMALL = st.integers(0, 10_000)
+WORD = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True)
+SIZES = st.sets(st.integers(1, 1 << 45), min_size=1, max_size=12).map(lambda sizes: tuple(sorted(sizes)))
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "transport": st.sampled_from(("auto", *names("transport"))),
+    "sizes": SIZES,
+    "dtype": st.sampled_from(tuple(DTYPES)),
+    "reduce_op": st.sampled_from(REDUCE_OPS),
+    "root": SMALL,
+    "in_place": st.booleans(),
+    "mode": st.sampled_from(MODES),
+    "cache": st.sampled_from(CACHES),
+    "direction": st.sampled_from(DIRECTIONS),
+    "window": st.integers(1, 1000),
+    "topology": st.sampled_from(("world", "node", "rail", "pairs")) | st.integers(1, 64).map("groups of {}".format),
+    "order": st.sampled_from(("linear", "reverse", "interleaved", "0", "1,0", "3,1,2,0")),
+    "matrix": st.integers(1, 4).flatmap(
+        lambda n: st.tuples(*[st.tuples(*[st.integers(0, 9)] * n)] * n).filter(lambda rows: any(map(any, rows)))
+    ),
+    "iterations": st.integers(1, 10_000),
+    "warmup": SMALL,
+    "max_s": SECONDS,
+    "budget_s": SECONDS,
+    "seed": st.integers(0, 1 << 62),
+    "instance": WORD,
+    "nodes": st.integers(1, 1000),
+    "ranks_per_node": st.integers(1, 1000),
+    "links": st.lists(st.tuples(WORD, st.floats(1e-3, 1e20)), min_size=1, max_size=3).map(tuple),
+}
+PATTERN: dict[str, st.SearchStrategy[Any]] = {"pattern": st.sampled_from(names("pattern"))}
+CASES = st.fixed_dictionaries(PATTERN, optional=FIELDS).map(lambda fields: Case(**fields))
+
+
+@given(CASES)
+def test_a_printed_case_reads_back_as_itself(case: Case) -> None:
+    assert from_argv(to_argv(case)) == case
+
+
+def test_the_property_above_tries_every_field() -> None:
+    assert set(FIELDS) | {"pattern"} == set(Case.__dataclass_fields__)
+
+
+def test_only_what_differs_from_the_defaults_is_printed() -> None:
+    assert to_argv(Case("allreduce")) == ["allreduce"]
+    assert to_argv(Case("allreduce", root=3, in_place=True)) == ["allreduce", "--root", "3", "--in-place", "1"]
+
+
+def test_the_options_of_nccl_tests_mean_the_same_here() -> None:
+    case = from_argv(["allreduce", "-b", "8", "-e", "128", "-f", "4", "-d", "half", "-o", "max", "-n", "20", "-w", "5"])
+    assert case == Case("allreduce", sizes=(8, 32, 128), dtype="float16", reduce_op="max", iterations=20, warmup=5)
+
+
+def test_a_range_may_give_one_end_only() -> None:
+    assert from_argv(["allreduce", "-e", "32"]).sizes == (8, 16, 32)
+    assert from_argv(["allreduce", "-b", "8M"]).sizes == (8 << 20, 16 << 20)
+    assert from_argv(["allreduce", "-b", "1G"]).sizes == (1 << 30,)
+
+
+def test_both_modes_are_two_modes() -> None:
+    assert Case("allreduce").modes == ("isolated", "pipelined")
+    assert Case("allreduce", mode="isolated").modes == ("isolated",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["alreduce"], "no pattern is called 'alreduce'; did you mean 'allreduce'"),
+        (["allreduce", "--transport", "mpj"], "--transport: no transport is called 'mpj'; did you mean 'mpi'"),
+        (["allreduce", "--dtype", "flot32"], "--dtype: no element type is called 'flot32'; did you mean 'float32'"),
+        (["allreduce", "--op", "summ"], "--op: no reduce operation is called 'summ'; did you mean 'sum'"),
+        (["allreduce", "--mode", "pipeline"], "--mode: no mode is called 'pipeline'; did you mean 'pipelined'"),
+        (["allreduce", "--cache", "warm"], "--cache: no cache state is called 'warm'; there are: cold, hot"),
+        (["allreduce", "--sizes", "-1"], "--sizes: size '-1' is not a number of bytes"),
+        (["allreduce", "--sizes", "8Q"], "--sizes: size '8Q'"),
+        (["allreduce", "--sizes", "1G:1M"], "--sizes: sizes end .1M. before they begin"),
+        (["allreduce", "--sizes", "8:1M:1"], "--sizes: .* factor '1'"),
+        (["allreduce", "-b", "8Q"], "size '8Q'"),
+        (["allreduce", "-b", "8", "-f", "1"], "factor -f '1'"),
+        (["allreduce", "-b", "8", "--sizes", "8"], "not by both"),
+        (["allreduce", "--root", "-1"], "--root: root '-1' must be a whole number of 0 or more"),
+        (["allreduce", "--window", "0"], "--window: window '0' must be a whole number of 1 or more"),
+        (["allreduce", "--iterations", "0"], "--iterations: iterations '0'"),
+        (["allreduce", "--iterations", "1.5"], "--iterations: iterations '1.5'"),
+        (["allreduce", "--in-place", "yes"], "--in-place: no switch is called 'yes'"),
+        (["allreduce", "--topology", "ring"], "--topology: no topology is called 'ring'"),
+        (["allreduce", "--order", "random"], "--order: no order of ranks is called 'random'"),
+        (["allreduce", "--direction", "both"], "--direction: no direction is called 'both'"),
+        (["allreduce", "--max-seconds", "0"], "--max-seconds: duration '0' must be above zero"),
+        (["allreduce", "--budget", "soon"], "--budget: duration 'soon'"),
+        (["alltoallv", "--matrix", "0,1;1"], "--matrix: traffic matrix '0,1;1' must be square"),
+        (["alltoallv", "--matrix", "0,0;0,0"], "--matrix: traffic matrix"),
+        (["alltoallv", "--matrix", "0,-1;1,0"], "--matrix: traffic matrix"),
+        (["allreduce", "--links", "nic"], "--links: links 'nic' must be name=rate"),
+        (["allreduce", "--links", "nic=fast"], "--links: rate 'fast'"),
+        (["allreduce", "--rot", "1"], "no option is called '--rot'; did you mean '--root'"),
+        (["allreduce", "--root"], "--root"),
+    ],
+)
+def test_a_bad_command_line_names_the_option_and_the_nearest_word(argv: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        from_argv(argv)

@@ -1,0 +1,114 @@
+"""The folder is the registry: a file that is dropped into it is found, and held to its contract."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.core import plugins
+from bench.core.errors import UsageError
+
+ROOT = Path(plugins.__file__).parents[2]
+RELAY = '''"""Member 0 sends one message to the last member.
+
+    mpirun -n 4 python -m bench.relay
+"""
+
+from bench.core.pattern import MessagePattern
+from bench.core.program import Exchange, Message
+
+
+class Relay(MessagePattern):
+    """One message."""
+
+    name = "relay"
+
+    def buffers(self, shape, member):
+        """S from the first to the last."""
+        return (
+            shape.payload_bytes if member == 0 else 0,
+            shape.payload_bytes if member == shape.num_ranks - 1 else 0,
+        )
+
+    def steps(self, shape, member):
+        """A send here, a receive there."""
+        if member == 0:
+            return (Exchange(sends=(Message(shape.num_ranks - 1, shape.payload_bytes),)),)
+        if member == shape.num_ranks - 1:
+            return (Exchange(recvs=(Message(0, shape.payload_bytes),)),)
+        return (Exchange(),)
+
+
+PATTERN = Relay()
+'''
+
+
+def test_names_are_the_public_files_of_a_folder_in_order() -> None:
+    patterns = plugins.names("pattern")
+    assert {"allreduce", "pingpong", "barrier"} <= set(patterns)
+    assert list(patterns) == sorted(patterns)
+    assert not [name for kind in plugins.FOLDERS for name in plugins.names(kind) if name.startswith("_")]
+
+
+def test_a_name_loads_its_module() -> None:
+    assert plugins.load("pattern", "allreduce").__name__ == "bench.allreduce"
+    assert plugins.check("pattern", "allreduce") == "allreduce"
+
+
+def test_an_unknown_name_is_told_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="no pattern is called 'allreduc'; did you mean 'allreduce'?"):
+        plugins.load("pattern", "allreduc")
+
+
+def test_a_name_like_no_other_is_told_what_there_is() -> None:
+    with pytest.raises(UsageError, match="no pattern is called 'xyz'; there are: allgather, .*sendrecv"):
+        plugins.check("pattern", "xyz")
+
+
+def test_nothing_known_ends_the_sentence() -> None:
+    assert plugins.nearest("x", []) == ""
+
+
+def test_a_first_line_is_read_without_importing() -> None:
+    sys.modules.pop("bench.incast", None)
+    assert plugins.first_line("pattern", "incast") == "All ranks send to the root at the same time."
+    assert "bench.incast" not in sys.modules
+
+
+def test_a_file_dropped_into_the_folder_is_a_pattern_and_passes_its_contract(tmp_path: Path) -> None:
+    done = contract_of_a_copy(tmp_path, RELAY)
+    assert done.returncode == 0, done.stdout
+    assert "relay" in done.stdout and "failed" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("Message(0, shape.payload_bytes)", "Message(1, shape.payload_bytes)"),
+        ("shape.payload_bytes if member == 0 else 0", "8 if member == 0 else 0"),
+        ('name = "relay"', 'name = "delay"'),
+        ("mpirun -n 4 python -m bench.relay", "mpirun -n 4 python -m bench.relay --speed 3"),
+    ],
+)
+def test_a_pattern_that_breaks_the_contract_is_caught(tmp_path: Path, right: str, wrong: str) -> None:
+    assert right in RELAY
+    done = contract_of_a_copy(tmp_path, RELAY.replace(right, wrong))
+    assert done.returncode == 1, done.stdout
+
+
+def contract_of_a_copy(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run the contract test of patterns on a copy of the suite that holds one more file, for that file alone."""
+    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "bench" / "relay.py").write_text(source, encoding="utf-8")
+    (folder / "tests").mkdir()
+    for name in ("conftest.py", "test_patterns.py"):
+        shutil.copy(ROOT / "tests" / name, folder / "tests")
+    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-v", "--import-mode=importlib", "-p", "no:cacheprovider", "-k", "relay"]
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)

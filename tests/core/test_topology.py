@@ -1,0 +1,87 @@
+"""Which ranks form groups, in which order, and when."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core.errors import UsageError
+from bench.core.topology import circle, rounds
+from bench.core.world import World
+
+TWO_BY_FOUR = World(num_nodes=2, ranks_per_node=4)
+
+
+def groups(topology: str, order: str = "linear") -> list[tuple[int, ...]]:
+    (only,) = rounds(TWO_BY_FOUR, topology, order)
+    return [group.ranks for group in only]
+
+
+def test_the_world_is_one_group() -> None:
+    assert groups("world") == [(0, 1, 2, 3, 4, 5, 6, 7)]
+
+
+def test_each_node_is_a_group_and_all_run_at_once() -> None:
+    assert groups("node") == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_each_rail_joins_the_same_place_of_every_node() -> None:
+    assert groups("rail") == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_neighbours_in_the_order_form_groups_of_k() -> None:
+    assert groups("groups of 2") == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert groups("groups of 2", "interleaved") == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_orders_permute_the_ranks() -> None:
+    assert groups("world", "reverse") == [(7, 6, 5, 4, 3, 2, 1, 0)]
+    assert groups("world", "interleaved") == [(0, 4, 1, 5, 2, 6, 3, 7)]
+    assert groups("world", "7,6,5,4,0,1,2,3") == [(7, 6, 5, 4, 0, 1, 2, 3)]
+
+
+def test_pairs_carry_their_ends_by_world_rank() -> None:
+    for groups_at_once in rounds(TWO_BY_FOUR, "pairs", "reverse"):
+        for group in groups_at_once:
+            assert group.ranks == (group.src, group.dst)
+            assert group.name == f"{group.src}-{group.dst}"
+
+
+def test_a_lone_rank_is_a_group_that_pairs_can_then_refuse() -> None:
+    assert [[group.ranks for group in one] for one in rounds(World(1, 1), "pairs")] == [[(0,)]]
+
+
+@given(st.permutations(range(12)), st.integers(2, 12))
+def test_each_pair_meets_once_in_rounds_of_disjoint_pairs(order: list[int], num_ranks: int) -> None:
+    check_schedule(tuple(order[:num_ranks]))
+
+
+@pytest.mark.parametrize("num_ranks", range(2, 41))
+def test_the_schedule_is_complete_for_up_to_40_ranks(num_ranks: int) -> None:
+    check_schedule(tuple(range(num_ranks)))
+
+
+def check_schedule(ranks: tuple[int, ...]) -> None:
+    schedule = circle(ranks)
+    met = [pair for pairs in schedule for pair in pairs]
+    assert sorted(met) == sorted(combinations(sorted(ranks), 2))
+    for pairs in schedule:
+        busy = [rank for pair in pairs for rank in pair]
+        assert len(busy) == len(set(busy))
+        assert len(pairs) == len(ranks) // 2
+    assert len(schedule) == (len(ranks) - 1 if len(ranks) % 2 == 0 else len(ranks))
+
+
+@pytest.mark.parametrize(
+    ("topology", "order", "said"),
+    [("nodes", "linear", "no topology is called 'nodes'"), ("groups of 0", "linear", "no topology"),
+     ("groups of K", "linear", "no topology"), ("groups of 3", "linear", "8 ranks do not divide into groups of 3"),
+     ("world", "random", "no order of ranks is called 'random'"), ("world", "0,1,2", "each of the ranks 0 to 7 once"),
+     ("world", "0,1,2,3,4,5,6,6", "each of the ranks 0 to 7 once"), ("world", "-1,0", "no order")],
+)  # fmt: skip
+def test_groups_that_do_not_fit_say_why(topology: str, order: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        rounds(TWO_BY_FOUR, topology, order)

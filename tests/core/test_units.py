@@ -1,0 +1,93 @@
+"""Sizes, rates and times between text and SI units."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core.errors import UsageError
+from bench.core.units import (
+    format_duration,
+    format_rate,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("8", 8), ("1K", 1024), ("1k", 1024), ("128M", 128 << 20), ("1KiB", 1024), ("1GB", 1 << 30), (" 2T ", 2 << 40),
+     ("12 M", 12 << 20), ("7B", 7)],
+)  # fmt: skip
+def test_sizes_are_binary(text: str, num_bytes: int) -> None:
+    assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["-1", "8Q", "", "0", "0K", "1.5M", "K", "1e6", "8 bytes", "1Mbit"])
+def test_what_is_not_a_size_is_named_in_the_error(text: str) -> None:
+    with pytest.raises(UsageError, match=f"size '{text}'"):
+        parse_size(text)
+
+
+@given(st.integers(1, 1 << 50))
+def test_a_printed_size_reads_back_exactly(num_bytes: int) -> None:
+    assert parse_size(format_size(num_bytes)) == num_bytes
+
+
+def test_sizes_print_in_the_largest_exact_unit() -> None:
+    assert [format_size(n) for n in (1, 1000, 1024, 1536, 1 << 20, 3 << 30, 0)] == [
+        "1", "1000", "1K", "1536", "1M", "3G", "0"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("12.5 GB/s", 12.5e9), ("100 Gbit/s", 12.5e9), ("400Gbps", 50e9), ("1 b/s", 0.125), ("3B/s", 3.0),
+     ("1.5TB/s", 1.5e12), ("8 kbit/s", 1e3), ("2e-05B/s", 2e-5), ("1GB/S", 1e9),
+     ("8Gb/S", 1e9), ("8 GBit/s", 1e9), ("1gBPS", 1e9), ("1e+17B/s", 1e17)],
+)  # fmt: skip
+def test_rates_are_decimal_and_bits_are_eighths(text: str, bytes_per_s: float) -> None:
+    assert parse_rate(text) == bytes_per_s
+
+
+@pytest.mark.parametrize("text", ["12.5", "GB/s", "-1 GB/s", "12.5 GiB/s", "0 GB/s", "1 GB/min", ""])
+def test_what_is_not_a_rate_is_named_in_the_error(text: str) -> None:
+    with pytest.raises(UsageError, match=f"rate '{text}'"):
+        parse_rate(text)
+
+
+@given(st.floats(1e-9, 1e20))
+def test_a_float_printed_as_bytes_per_second_reads_back_exactly(rate: float) -> None:
+    assert parse_rate(f"{rate!r}B/s") == rate
+
+
+def test_rates_print_for_people() -> None:
+    assert [format_rate(rate) for rate in (None, 12.5e9, 1e6, 2.5e12, 512.0, 3210.0)] == [
+        "unknown", "12.5 GB/s", "1 MB/s", "2.5 TB/s", "512 B/s", "3.21 kB/s"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), ("30s", 30.0), ("2m", 120.0), ("2min", 120.0), ("1.5h", 5400.0), ("5ms", 5e-3), ("7us", 7e-6)],
+)
+def test_durations_are_seconds_unless_said(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["-1", "soon", "", "0", "0s", "1 day", "s"])
+def test_what_is_not_a_duration_is_named_in_the_error(text: str) -> None:
+    with pytest.raises(UsageError, match=f"duration '{text}'"):
+        parse_duration(text)
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_float_printed_as_seconds_reads_back_exactly(seconds: float) -> None:
+    assert parse_duration(f"{seconds!r}s") == seconds
+
+
+def test_durations_print_for_people() -> None:
+    assert [format_duration(s) for s in (8.5e-4, 0.012, 3.21, 125.0)] == ["850 us", "12 ms", "3.21 s", "2 min 5 s"]

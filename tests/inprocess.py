@@ -1,0 +1,129 @@
+"""All ranks of a group in one process, moving real bytes: the oracle that the verifier is tested with.
+
+It carries out programs by their definition (MPI's), with numpy and nothing of the suite's own expectations, and can be
+told to err.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bench.core.dtypes import DTYPES
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Collective, Exchange, Group
+from bench.rank.verify import Verifier, Wrong
+from bench.transports._host import HostBuffers
+
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+class InProcess:
+    """One group, one size: every member's buffers, verifiers and steps."""
+
+    def __init__(self, pattern: Pattern, shape: Shape, dtype: str = "float32", reduce_op: str = "sum") -> None:
+        self.dtype, self.reduce_op = DTYPES[dtype], reduce_op
+        self.group = Group("world", tuple(range(shape.num_ranks)))
+        members = range(shape.num_ranks)
+        steps = [pattern.steps(shape, member) for member in members]
+        self.steps = [own or (Exchange(),) * len(max(steps, key=len)) for own in steps]  # idle members have none
+        self.buffers = [HostBuffers(*pattern.buffers(shape, member), 1) for member in members]
+        self.verifiers = [
+            Verifier(pattern, shape, self.group, member, self.dtype, reduce_op, False, 1) for member in members
+        ]
+
+    def run(self) -> None:
+        """Fresh data, then every step of the program."""
+        self.prepare()
+        for index in range(len(self.steps[0])):
+            if isinstance(self.steps[0][index], Collective):
+                self._collective([steps[index] for steps in self.steps])
+            else:
+                self._exchange([steps[index] for steps in self.steps])
+
+    def prepare(self) -> None:
+        """Data and poison, nothing moved."""
+        for buffers, verifier in zip(self.buffers, self.verifiers, strict=True):
+            verifier.prepare(buffers, 0, 0)
+
+    def check(self) -> list[Wrong]:
+        """What each member's verifier finds."""
+        return [verifier.check(b, 0, 0) for verifier, b in zip(self.verifiers, self.buffers, strict=True)]
+
+    def num_wrong(self) -> int:
+        """Wrong elements of all members."""
+        return sum(wrong.num_wrong for wrong in self.check())
+
+    def sent(self, member: int) -> Any:
+        """A member's send buffer."""
+        return self.buffers[member].view("send", 0)
+
+    def received(self, member: int) -> Any:
+        """A member's receive buffer."""
+        return self.buffers[member].view("recv", 0)
+
+    def _exchange(self, steps: list[Any]) -> None:
+        for member, step in enumerate(steps):
+            assert isinstance(step, Exchange)
+            queues = {peer: [s for s in steps[peer].sends if s.peer == member] for peer in range(len(steps))}
+            for recv in step.recvs:
+                send = queues[recv.peer].pop(0)
+                assert send.num_bytes == recv.num_bytes
+                data = self.sent(recv.peer)[send.offset_bytes : send.offset_bytes + send.num_bytes]
+                self.received(member)[recv.offset_bytes : recv.offset_bytes + recv.num_bytes] = data
+
+    def _collective(self, steps: list[Any]) -> None:
+        step, num = steps[0], len(steps)
+        sent = [self.sent(member).copy() for member in range(num)]
+        if step.op in ("allreduce", "reduce", "reducescatter"):
+            total = self._reduced(sent)
+            block = len(total) // num
+            for member in range(num):
+                if step.op == "reducescatter":
+                    self.received(member)[:] = total[member * block : (member + 1) * block]
+                elif step.op == "allreduce" or member == step.root:
+                    self.received(member)[:] = total
+        elif step.op in ("allgather", "gather"):
+            for member in range(num):
+                if step.op == "allgather" or member == step.root:
+                    self.received(member)[:] = np.concatenate(sent)
+        elif step.op == "scatter":
+            for member, part in enumerate(np.split(sent[step.root], num)):
+                self.received(member)[:] = part
+        elif step.op == "broadcast":
+            for member in range(num):
+                if member != step.root:
+                    self.received(member)[:] = sent[step.root]
+        elif step.op in ("alltoall", "alltoallv"):
+            self._alltoall(steps, sent)
+        else:
+            assert step.op == "barrier"
+
+    def _alltoall(self, steps: list[Any], sent: list[Any]) -> None:
+        num = len(steps)
+        equal = len(sent[0]) // num
+        splits = [step.send_split or (equal,) * num for step in steps]
+        parts = [np.split(sent[m], np.cumsum(splits[m])[:-1]) for m in range(num)]
+        for member in range(num):
+            self.received(member)[:] = np.concatenate([parts[source][member] for source in range(num)])
+
+    def _reduced(self, sent: list[Any]) -> Any:
+        name = self.dtype.name
+        if name == "bfloat16":
+            values = [(raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for raw in sent]
+        else:
+            values = [raw.view(name) for raw in sent]
+        total = values[-1].copy()
+        for value in reversed(values[:-1]):
+            total = COMBINE[self.reduce_op](total, value)
+        if self.reduce_op == "avg":
+            total = (total / len(sent)).astype(total.dtype)
+        if name == "bfloat16":
+            word = total.astype(np.float32).view(np.uint32)
+            return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16).view(np.uint8)
+        return np.ascontiguousarray(total).view(np.uint8)

@@ -1,0 +1,129 @@
+"""The checker is checked: right data pass, and every way of being wrong is caught, for every pattern."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.core import plugins
+from bench.core.dtypes import DTYPES, REDUCE_OPS, undefined_reduction
+from bench.core.pattern import Pattern, Shape
+
+_SPEC = importlib.util.spec_from_file_location("inprocess", Path(__file__).parent.parent / "inprocess.py")
+assert _SPEC is not None and _SPEC.loader is not None
+inprocess = importlib.util.module_from_spec(_SPEC)
+sys.modules["inprocess"] = inprocess
+_SPEC.loader.exec_module(inprocess)
+
+MOVING = [name for name in plugins.names("pattern") if name != "barrier"]
+
+
+def a_world(name: str, num_ranks: int, requested: int = 4096, **kwargs: Any) -> Any:
+    """All ranks of a pattern in one process."""
+    pattern: Pattern = plugins.load("pattern", name).PATTERN
+    size = DTYPES[kwargs.get("dtype", "float32")].num_bytes
+    blank = Shape(num_ranks, 0, size)
+    if pattern.needs(blank):
+        pytest.skip(pattern.needs(blank) or "")
+    return inprocess.InProcess(pattern, Shape(num_ranks, pattern.payload(requested, blank), size), **kwargs)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("name", MOVING)
+def test_right_data_pass(name: str, num_ranks: int) -> None:
+    if name == "pairs":
+        num_ranks = 2
+    world = a_world(name, num_ranks)
+    world.run()
+    assert [wrong.first for wrong in world.check()] == [""] * num_ranks
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if DTYPES[d].kind != "complex"])
+@pytest.mark.parametrize("reduce_op", REDUCE_OPS)
+def test_reductions_of_every_type_are_exact_in_any_order(dtype: str, reduce_op: str) -> None:
+    if undefined_reduction(DTYPES[dtype], reduce_op):
+        pytest.skip("not defined")
+    for num_ranks in (2, 3, 16):
+        world = a_world("allreduce", num_ranks, dtype=dtype, reduce_op=reduce_op)
+        world.run()
+        assert world.num_wrong() == 0, world.check()[0]
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_flipped_bit_is_caught_wherever_it_is(name: str) -> None:
+    num_ranks = 2 if name == "pairs" else 4
+    for position in (0, 0.37, 1):
+        world = a_world(name, num_ranks)
+        world.run()
+        victim = max(range(num_ranks), key=lambda member: len(world.received(member)))
+        received = world.received(victim)
+        received[int(position * (len(received) - 1))] ^= 0x10
+        assert world.check()[victim].num_wrong == 1
+        assert f"rank {victim}" in world.check()[victim].first
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_two_swapped_blocks_are_caught(name: str) -> None:
+    num_ranks = 2 if name == "pairs" else 4
+    world = a_world(name, num_ranks)
+    world.run()
+    received = max((world.received(member) for member in range(num_ranks)), key=len)
+    half = len(received) // 2
+    swapped = np.concatenate([received[half:], received[:half]])
+    received[:] = swapped
+    assert world.num_wrong() > half // 8
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_skipped_operation_is_caught(name: str) -> None:
+    world = a_world(name, 2 if name == "pairs" else 4)
+    world.prepare()
+    assert world.num_wrong() > 0
+
+
+@pytest.mark.parametrize("name", ["allreduce", "reduce", "reducescatter"])
+@pytest.mark.parametrize("reduce_op", ["sum", "prod", "max", "avg"])
+def test_a_rank_left_out_of_a_reduction_is_caught(name: str, reduce_op: str) -> None:
+    world = a_world(name, 4, reduce_op=reduce_op)
+    full = world._reduced
+    world._reduced = lambda sent: full([sent[0], sent[1], sent[2], sent[0] if reduce_op != "max" else sent[1]])
+    world.run()
+    assert world.num_wrong() > 10
+
+
+def test_data_of_another_call_are_caught() -> None:
+    world = a_world("broadcast", 4)
+    world.run()
+    stale = [verifier.check(buffers, 0, 1) for verifier, buffers in zip(world.verifiers, world.buffers, strict=True)]
+    assert sum(wrong.num_wrong for wrong in stale) > 1000
+
+
+def test_bytes_written_outside_the_buffer_are_caught() -> None:
+    world = a_world("allgather", 4)
+    world.run()
+    buffers = world.buffers[2]
+    buffers._block[buffers._start["recv"] + buffers.recv_bytes] = 0
+    assert "outside the buffers of rank 2" in world.check()[2].first
+
+
+def test_bytes_received_where_nothing_was_sent_to_are_caught() -> None:
+    pattern: Pattern = plugins.load("pattern", "alltoallv").PATTERN
+    matrix = ((0, 1), (1, 0))
+    blank = Shape(2, 0, 4, matrix=matrix)
+    world = inprocess.InProcess(pattern, Shape(2, pattern.payload(256, blank), 4, matrix=matrix))
+    world.run()
+    assert world.num_wrong() == 0
+
+
+def test_above_a_gibibyte_only_pages_are_compared_but_always_both_edges() -> None:
+    from bench.rank.verify import _pieces
+
+    pieces = _pieces((1 << 30) + 12, 4)
+    assert pieces[0] == (0, 4096)
+    assert pieces[-1][1] == (1 << 30) + 12
+    assert 0.009 < sum(end - begin for begin, end in pieces) / (1 << 30) < 0.02

@@ -1,0 +1,173 @@
+"""The shape of the house, read from the syntax trees: who may import whom, which library lives where, who prints."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import bench
+
+PACKAGE = Path(bench.__file__).parent
+# Ground first. Packages on one row never import each other; a public module at the root of bench/ is a pattern.
+ROWS = (
+    ("version",),
+    ("core",),
+    ("transports", "launchers", "tools", "store", "hardware", "probes"),
+    ("analysis",),
+    ("report", "figures"),
+    ("rank", "driver"),
+    ("pattern", "workloads"),
+    ("commands",),
+    ("__main__",),
+)
+ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packages}
+# Library -> the only files (or folders, ending in /) that name it.
+HOMES = {
+    "torch": ("transports/", "workloads/"),
+    "mpi4py": ("transports/", "workloads/"),
+    "cupy": ("transports/", "workloads/"),
+    "psutil": ("probes/",),
+    "pynvml": ("probes/",),
+    "matplotlib": ("figures/",),
+    "pydantic": ("driver/config.py", "hardware/catalogue.py"),
+    "subprocess": ("driver/execute.py", "probes/"),
+}
+PRINTS = ("commands/", "rank/main.py", "__main__.py")
+# `--help` and `list` import these words, and must not pay for (or need) a library.
+HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "pydantic", "psutil", "pynvml")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, where it stands."""
+
+    file: str
+    line: int
+    module: str
+
+
+@cache
+def files() -> dict[str, ast.Module]:
+    """Path below bench/ -> syntax tree."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def module_of(file: str) -> str:
+    """core/units.py -> bench.core.units; core/__init__.py -> bench.core."""
+    parts = ["bench", *file.removesuffix(".py").split("/")]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(module: str) -> str:
+    """bench.core.units -> core; bench.allreduce -> pattern; bench itself holds the version and nothing else."""
+    _, _, inside = module.partition(".")
+    first = inside.split(".")[0]
+    if not inside:
+        return "version"
+    return "pattern" if f"{first}.py" in files() and first != "__main__" else first
+
+
+def imports(file: str) -> Iterator[Import]:
+    """Every import of a file, also those inside functions; of a name that is a module, the module."""
+    modules = {module_of(other) for other in files()}
+    for node in ast.walk(files()[file]):
+        if isinstance(node, ast.Import):
+            yield from (Import(file, node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"bench/{file}:{node.lineno}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield Import(file, node.lineno, full if full in modules else str(node.module))
+
+
+def house_imports() -> Iterator[Import]:
+    """Every import of one module of the suite by another."""
+    for file in files():
+        yield from (found for found in imports(file) if found.module.split(".")[0] == "bench")
+
+
+def at_home(file: str, homes: tuple[str, ...]) -> bool:
+    """Is the file one of the homes, or in one of them?"""
+    return any(file == home or (home.endswith("/") and file.startswith(home)) for home in homes)
+
+
+def test_every_folder_has_its_row() -> None:
+    assert {package_of(module_of(file)) for file in files()} <= set(ROW_OF)
+
+
+def test_a_module_imports_from_lower_rows_only() -> None:
+    wrong = []
+    for found in house_imports():
+        importer, imported = package_of(module_of(found.file)), package_of(found.module)
+        among_themselves = importer == imported and importer != "pattern"
+        if not among_themselves and ROW_OF[imported] >= ROW_OF[importer]:
+            wrong.append(f"bench/{found.file}:{found.line} ({importer}) imports {found.module} ({imported})")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for found in house_imports():
+        if found.module != "bench":
+            graph.setdefault(module_of(found.file), set()).add(found.module)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_a_library_is_imported_in_its_home_only() -> None:
+    wrong = [
+        f"bench/{found.file}:{found.line} imports {found.module}, which lives in {', '.join(HOMES[library])}"
+        for file in files()
+        for found in imports(file)
+        if (library := found.module.split(".")[0]) in HOMES and not at_home(file, HOMES[library])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_commands_and_the_first_rank_print() -> None:
+    wrong = [
+        f"bench/{file}:{node.lineno} prints"
+        for file, tree in files().items()
+        if not at_home(file, PRINTS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_package_file_holds_a_docstring_and_nothing_else() -> None:
+    for file, tree in files().items():
+        if file.endswith("__init__.py"):
+            body = [node for node in tree.body if not (isinstance(node, ast.Expr) and node is tree.body[0])]
+            names = [ast.unparse(node).split(" ")[0] for node in body]
+            assert names == (["__version__"] if file == "__init__.py" else []), f"bench/{file}"
+
+
+def test_there_are_no_utilities() -> None:
+    assert not [file for file in files() if Path(file).stem in ("utils", "util", "helpers", "misc", "common")]
+
+
+LIGHT = [module_of(file) for file in files() if "/" not in file and not file.startswith("__init__")]
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_naming_a_pattern_or_asking_for_help_imports_no_heavy_library(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}} & set({HEAVY!r})))"
+    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
