@@ -9,11 +9,16 @@ import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import hypothesis
 import pytest
 
 from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.record import Header, Record, Samples
+
+# A busy machine is no failure: no test judges how long an example took.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture

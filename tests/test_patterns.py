@@ -362,7 +362,9 @@ def called(call: Collective, at_once: dict[int, Step], sent: list[list[set[Label
     if call.op == "broadcast":
         return {m: sent[call.root] for m in members if m != call.root}
     if call.op in ("allgather", "gather"):
-        return {m: sum(sent, []) for m in members if call.op == "allgather" or m == call.root}
+        return {
+            m: [label for one in sent for label in one] for m in members if call.op == "allgather" or m == call.root
+        }
     if call.op == "scatter":
         part = len(sent[call.root]) // len(sent)
         return {m: sent[call.root][m * part : (m + 1) * part] for m in members}

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import bench
+from bench.commands import _here
 from bench.core import plugins
-from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.units import parse_duration
 from bench.driver import config, expand
 from bench.driver.run import machine, other_mpirun
 from bench.probes import nvml
-
-PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
-
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -44,8 +39,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def planned(args: argparse.Namespace) -> Planned:
     """Read the files and expand the scenario. Raises UsageError naming file and line."""
-    cluster = config.cluster(config_file(args.config), args.cluster)
-    scenario = config.load_scenario(args.scenario, scenarios_folder())
+    cluster = config.cluster(_here.config_file(args.config), args.cluster)
+    scenario = config.load_scenario(args.scenario, _here.scenarios_folder())
     if args.budget is not None:
         scenario = replace(scenario, budget_s=parse_duration(args.budget))
     patterns, launchers = all_patterns(), all_launchers()
@@ -55,18 +50,6 @@ def planned(args: argparse.Namespace) -> Planned:
     if note:
         plan = replace(plan, notes=(*plan.notes, note))
     return Planned(plan, scenario, here, patterns, launchers)
-
-
-def config_file(given: Path | None) -> Path:
-    """bench.yaml here, else the one beside the package."""
-    if given is not None:
-        return given
-    return Path("bench.yaml") if Path("bench.yaml").exists() else PACKAGE_ROOT / "bench.yaml"
-
-
-def scenarios_folder() -> Path:
-    """scenarios/ here, else the one beside the package."""
-    return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
 
 
 def all_patterns() -> dict[str, Pattern]:
@@ -79,21 +62,11 @@ def all_launchers() -> dict[str, Launcher]:
     return {name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")}
 
 
-def lacks(transport: str) -> str | None:
-    """Why a transport can not run on this machine; None when it can. Nothing heavy is imported."""
-    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
-    if missing:
-        return f"Python package {', '.join(missing)} is not installed"
-    if transport == "nccl" and nvml.count_gpus() == 0:
-        return "no NVIDIA GPU was found"
-    return None
-
-
 def this_machine(python: str | None) -> expand.Machine:
     """What this machine offers to ranks that are started on it."""
     names = plugins.names("transport")
     # Another interpreter's packages are not known here: its ranks will say what they miss.
-    reasons = {name: lacks(name) for name in names if python is None or name == "nccl"}
+    reasons = {name: _here.lacks(name) for name in names if python is None or name == "nccl"}
     return machine(
         python,
         len(os.sched_getaffinity(0)),
@@ -101,13 +74,6 @@ def this_machine(python: str | None) -> expand.Machine:
         {name: reason for name, reason in reasons.items() if reason is not None},
         {name: plugins.load("transport", name).TRANSPORT.launcher for name in names},
     )
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"Python package {package} is broken here ({error}): reinstall it") from None
 
 
 def _uses_mpirun(plan: expand.Plan) -> bool:

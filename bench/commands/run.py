@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench.commands import _output, _plan
+from bench.commands import _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED
@@ -66,13 +66,13 @@ def _started(args: argparse.Namespace) -> desk.Ran:
     for skip in planned.plan.skipped:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
-    return desk.start(planned.plan, planned.scenario.text, args.results, _plan.PACKAGE_ROOT, _say)
+    return desk.start(planned.plan, planned.scenario.text, args.results, _here.PACKAGE_ROOT, _say)
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
     folder = runs.find(args.results, args.resume)
     here = _plan.this_machine(runs.read_plan(folder)["cluster"]["python"])
-    return desk.resume(folder, here, _plan.all_patterns(), _plan.all_launchers(), _plan.PACKAGE_ROOT, _say)
+    return desk.resume(folder, here, _plan.all_patterns(), _plan.all_launchers(), _here.PACKAGE_ROOT, _say)
 
 
 def _say(sentence: str) -> None:

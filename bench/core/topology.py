@@ -1,9 +1,9 @@
 """Which ranks form which groups, in which order, and which groups run at the same time.
 
-`world`: everybody. `node`: each node's ranks, all nodes at once. `rail`: the k-th rank of every node, all rails at once.
-`groups of K`: neighbours in the order. `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle method.
-The order of ranks inside a group is a factor of its own: `linear`, `reverse`, `interleaved` (node by node in turn, which
-makes a ring cross the network at every step), or the ranks themselves: `0,2,1,3`.
+`world`: everybody. `node`: each node's ranks, all nodes at once. `rail`: the k-th rank of every node, all rails at
+once. `groups of K`: neighbours in the order. `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle
+method. The order of ranks inside a group is a factor of its own: `linear`, `reverse`, `interleaved` (node by node in
+turn, which makes a ring cross the network at every step), or the ranks themselves: `0,2,1,3`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class Compiled:
     next_set: int = 0
     last_set: int = 0  # which set the last timed call used: that one is checked
     refill: Callable[[int], None] | None = None  # untimed, before a set's call: puts back what an in-place call changed
-    keep: list[Any] = field(default_factory=list)  # what the library needs alive
+    keep: list[Any] = field(default_factory=list)  # what the library needs alive; the buffers first
+    release: Callable[[], None] | None = None  # gives back what the library holds for it, when the row is done
 
 
 class Transport(ABC):

@@ -174,33 +174,69 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     axes.set_xlabel("size (bytes, binary units)", fontsize=TEXT)
 
 
-def draw_bounds(axes: Axes, rows: Sequence[Summary]) -> None:
-    """Every bound that these rows name, as a line (hard: solid, reference: dashed) with its name on it.
+@dataclass(frozen=True, slots=True)
+class _BoundCurve:
+    """One bound of one world over sizes, rising; rates in GB/s."""
 
-    Call it when the data are drawn and the y axis (GB/s, linear) is still free; it fixes the axis from zero up.
+    name: str
+    kind: str
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def flat(self) -> bool:
+        """Is it the same at every size, but for rounding?"""
+        return max(self.rates) < 1.001 * min(self.rates)
+
+    def __str__(self) -> str:
+        rates = f"{max(self.rates):.4g}" if self.flat else f"{min(self.rates):.3g} to {max(self.rates):.3g}"
+        return f"{self.name}: {rates} GB/s ({self.kind})"
+
+
+def draw_bounds(axes: Axes, rows: Iterable[Summary]) -> None:
+    """Every bound that these rows name, as a line (hard: solid, reference: dashed), with its name in words.
+
+    Call it when the data are drawn and the y axis (GB/s, linear) is still free: it fixes the axis from zero up.
     """
-    highest = max((row.busbw_bytes_per_s or 0.0 for row in rows), default=0.0) / 1e9
-    bounds = {
-        (row.bound_name, row.bound_kind, row.bound_bytes_per_s / 1e9)
-        for row in rows
-        if row.bound_name and row.bound_bytes_per_s
-    }
-    shown = sorted((each for each in bounds if each[2] <= _BOUND_IN_VIEW * highest), key=lambda each: each[2])
-    top = max([highest, *(rate for _, _, rate in shown)]) or 1.0
-    axes.set_ylim(0, top * 1.16)
-    previous = None
-    for name, kind, rate in shown:
-        axes.axhline(rate, color=GREY, linewidth=1.3, linestyle="-" if kind == "hard" else "--", zorder=1)
-        # Two close lines share one height of text: the upper one is named above, the lower one below.
-        close = previous is not None and rate - previous < 0.09 * top
-        crowded = any(0 < other - rate < 0.09 * top for _, _, other in shown) and not close
-        axes.annotate(f"{name}: {rate:.4g} GB/s ({kind})", (0.01, rate), xycoords=("axes fraction", "data"),
-                      xytext=(0, -3 if crowded else 3), textcoords="offset points", fontsize=SMALL_TEXT, color=GREY,
-                      va="top" if crowded else "bottom")  # fmt: skip
-        previous = rate
-    beyond = [f"{name}: {rate:.4g} GB/s ({kind}), above this axis" for name, kind, rate in sorted(bounds - set(shown))]
-    if beyond:
-        axes.text(0.01, 0.99, "\n".join(beyond), transform=axes.transAxes, fontsize=SMALL_TEXT, color=GREY, va="top")
+    drawn = list(rows)
+    highest = max((row.busbw_bytes_per_s or 0.0 for row in drawn), default=0.0) / 1e9
+    curves = list({str(curve): curve for curve in _bound_curves(drawn)}.values())
+    inside = [curve for curve in curves if min(curve.rates) <= _BOUND_IN_VIEW * highest]
+    levels = [min(max(curve.rates), _BOUND_IN_VIEW * highest) for curve in inside]
+    top = max([highest, *levels]) or 1.0
+    axes.set_ylim(0, 1.16 * top)
+    corner = [f"{curve}, above this axis" for curve in curves if curve not in inside]
+    for curve in inside:
+        dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"
+        if curve.flat:
+            axes.axhline(max(curve.rates), color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+        else:
+            axes.plot(curve.sizes, curve.rates, color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+            corner.append(f"{'- -' if dashes == '--' else '---'} {curve}")
+    _name_levels(axes, [curve for curve in inside if curve.flat], 0.09 * top)
+    axes.text(0.01, 0.99, "\n".join(corner), transform=axes.transAxes, fontsize=SMALL_TEXT, color=GREY, va="top")
+
+
+def _bound_curves(rows: Iterable[Summary]) -> list[_BoundCurve]:
+    """A curve for each bound and world: the same name can mean another rate on other nodes."""
+    bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
+    worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
+    curves = []
+    for (name, kind, _, _), of_world in worlds.items():
+        points = sorted({row.payload_bytes: (row.bound_bytes_per_s or 0.0) / 1e9 for row in of_world}.items())
+        curves.append(_BoundCurve(name, kind, tuple(size for size, _ in points), tuple(rate for _, rate in points)))
+    return curves
+
+
+def _name_levels(axes: Axes, curves: Sequence[_BoundCurve], text_height: float) -> None:
+    """Names on flat bounds. Of two close ones the upper is named above its line and the lower below its own."""
+    rates = sorted(max(curve.rates) for curve in curves)
+    for curve in curves:
+        rate = max(curve.rates)
+        below = any(0 < other - rate < text_height for other in rates)
+        axes.annotate(str(curve), (0.01, rate), xycoords=("axes fraction", "data"), xytext=(0, -3 if below else 3),
+                      textcoords="offset points", fontsize=SMALL_TEXT, color=GREY,
+                      va="top" if below else "bottom")  # fmt: skip
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:

@@ -25,9 +25,12 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
-        for job, of_job in _style.by(of_pattern, lambda row: row.job).items():
-            _draw_line(panel, looks[labels[job]], _style.slowest_groups(of_job))
-        _style.draw_bounds(panel, of_pattern)
+        drawn = {
+            job: _style.slowest_groups(of_job) for job, of_job in _style.by(of_pattern, lambda row: row.job).items()
+        }
+        for job, line in drawn.items():
+            _draw_line(panel, looks[labels[job]], line)
+        _style.draw_bounds(panel, (row for line in drawn.values() for row in line))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         panel.set_ylabel("busbw (GB/s)", fontsize=_style.TEXT)
         if any(row.modelled for row in of_pattern):

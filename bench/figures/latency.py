@@ -5,8 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.core.record import Document, Summary
+from bench.core.units import format_duration
 from bench.figures import _style
 
 
@@ -32,13 +34,12 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         for job, of_job in _style.by(of_pattern, lambda row: row.job).items():
             _draw_line(panel, looks[labels[job]], _style.slowest_groups(of_job))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
-        panel.set_yscale("log")
-        panel.set_ylabel("time (us)", fontsize=_style.TEXT)
+        _time_axis(panel)
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
     handles = [look.handle() for look in looks.values()]
     if any(row.floor_s for row in rows):
-        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="floor: nothing can be faster"))
+        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="floor: the latencies alone"))
     remarks = ["median of the slowest rank's times; band: fastest sample to p95 (the interval where p95 is not known)"]
     remarks += [*_sizeless(document, labels), *_style.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
@@ -51,14 +52,24 @@ def _rows(document: Document) -> list[Summary]:
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
     sizes = [float(row.payload_bytes) for row in rows]
-    times = [(row.median_s or 0.0) * 1e6 for row in rows]
+    times = [row.median_s or 0.0 for row in rows]
     bands = [_band(row) for row in rows]
-    panel.fill_between(sizes, [low * 1e6 for low, _ in bands], [high * 1e6 for _, high in bands], color=look.colour,
-                       alpha=0.18, linewidth=0)  # fmt: skip
+    panel.fill_between(sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18,
+                       linewidth=0)  # fmt: skip
     _style.points(panel, look, rows, sizes, times)
-    floors = [(size, row.floor_s * 1e6) for size, row in zip(sizes, rows, strict=True) if row.floor_s]
+    floors = [(size, row.floor_s) for size, row in zip(sizes, rows, strict=True) if row.floor_s]
     panel.plot([size for size, _ in floors], [floor for _, floor in floors], color=_style.GREY, linestyle="--",
                linewidth=1.2, zorder=1)  # fmt: skip
+
+
+def _time_axis(panel: Axes) -> None:
+    """Decades labelled 10 us, 1 ms, ...; with 2 and 5 between them where there are few."""
+    panel.set_yscale("log")
+    panel.set_ylabel("time", fontsize=_style.TEXT)
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_duration(seconds)))
+    panel.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _band(row: Summary) -> tuple[float, float]:
@@ -71,5 +82,5 @@ def _band(row: Summary) -> tuple[float, float]:
 
 def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:
     rows = [row for row in _style.valid(document, "isolated") if row.payload_bytes == 0 and row.median_s]
-    texts = [f"{row.pattern} over {labels[row.job]}: {(row.median_s or 0.0) * 1e6:.4g} us" for row in rows]
+    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(row.median_s or 0.0)}" for row in rows]
     return ["; ".join(texts)] if texts else []

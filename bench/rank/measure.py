@@ -120,6 +120,8 @@ class Measurer:
         self._s.beat(f"{what}: last check")
         last = self._shared(prepared.check_last() if prepared else Wrong(0))
         fresh = self._check_call(prepared, variation=1)
+        if prepared and prepared.compiled.release:
+            prepared.compiled.release()
         if self._rank != 0:
             return ()
         wrongs = [a if a.num_wrong else b for a, b in zip(last, fresh, strict=True)]
@@ -382,7 +384,9 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
     """The part of a record that follows from the program alone: sizes, factors, and what must cross which boundary."""
     num_nodes = len({hosts[rank] for rank in group.ranks})
     runs = pattern.needs(shape) is None
-    even = shape.num_ranks % num_nodes == 0
+    at = [hosts[rank] for rank in group.ranks]
+    # Members must lie node by node, the same number on each, for a part of the group to be a node.
+    even = shape.num_ranks % num_nodes == 0 and at == [h for h in dict.fromkeys(at) for _ in range(at.count(h))]
     return {
         "payload_bytes": shape.payload_bytes,
         "num_ranks": shape.num_ranks,

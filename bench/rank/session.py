@@ -20,7 +20,7 @@ from bench.core.units import format_size
 from bench.core.world import Place, World
 from bench.hardware import catalogue
 from bench.launchers import mpirun
-from bench.probes import environment, machine, nvml, versions
+from bench.probes import environment, machine, nvml, sysfs, versions
 from bench.rank import calibrate, measure
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
@@ -55,7 +55,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     if different:
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
-    cache_bytes = machine.last_level_cache_bytes() or 0
+    cache_bytes = sysfs.last_level_cache_bytes() or 0
     local = sum(host == socket.gethostname() for host in hosts)
     available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)

@@ -61,7 +61,7 @@ class Table:
         """Choose the columns; nothing is printed yet."""
         self._modes = tuple(modes)
         self._columns = (*_ROW, _GROUP) if grouped else _ROW
-        self._seen: list[Summary] = []
+        self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
     def lines_before(self, header: Header, *, reading: bool = True) -> str:
         """The run's head, how to read the figures (unless it was said before), the titles and units of the columns."""
@@ -82,13 +82,15 @@ class Table:
 
     def line(self, summaries: Sequence[Summary]) -> str:
         """The lines of one size: one for each group, the modes beside each other."""
-        self._seen += [row for row in summaries if row.bound_name]
+        for row in summaries:
+            if row.bound_name and row.bound_kind:
+                self._bounds.setdefault((row.bound_name, row.bound_kind), row)
         return "\n".join(self._line(row) for row in _rows(summaries))
 
     def lines_after(self, document: Document) -> str:
         """What the marks and letters mean, what the rows say together, what was skipped, what failed, the notes."""
         rows = document.summaries
-        lines = [f"{bound.letter}  {bound}" for bound in _text.bound_lines([*self._seen, *rows]).values()]
+        lines = [f"{bound.letter}  {bound}" for bound in _text.bound_lines([*self._bounds.values(), *rows]).values()]
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
         lines += _text.skipped_lines(document.skipped)
@@ -106,7 +108,7 @@ class Table:
     def _bound(self, row: Summary) -> str:
         if row.bound_fraction is None or row.bound_name is None or row.bound_kind is None:
             return _text.NOTHING
-        letter = _text.bound_lines(self._seen)[row.bound_name, row.bound_kind].letter
+        letter = _text.bound_lines(self._bounds.values())[row.bound_name, row.bound_kind].letter
         return f"{_text.percent(row.bound_fraction)}{letter}"
 
     def _line(self, by_mode: dict[str, Summary]) -> str:
@@ -121,9 +123,8 @@ class Table:
 
 def head(header: Header, notes: Sequence[str] = ()) -> str:
     """The comment lines that say what was run and where."""
-    lines = [f"{name:<9} {value}" for name, value in _text.facts(header)]
-    lines += filter(None, [_text.modelled_line(header)])
-    return _comments([*lines, *notes])
+    said = filter(None, [_text.modelled_line(header)])
+    return _comments([*notes, *said, *(f"{name:<9} {value}" for name, value in _text.facts(header))])
 
 
 def render(document: Document) -> str:
@@ -160,13 +161,13 @@ def _cells(columns: Sequence[_Column], row: Summary | None) -> list[str]:
 def _rows(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
     """Summaries of one size as {mode: summary} for each line; a mode that comes again begins a new line."""
     rows: list[dict[str, Summary]] = []
+    latest: dict[str, dict[str, Summary]] = {}  # group -> its last line
     for summary in summaries:
-        for row in rows:
-            if summary.mode not in row and next(iter(row.values())).group == summary.group:
-                row[summary.mode] = summary
-                break
-        else:
-            rows.append({summary.mode: summary})
+        line = latest.get(summary.group)
+        if line is None or summary.mode in line:
+            line = latest[summary.group] = {}
+            rows.append(line)
+        line[summary.mode] = summary
     return rows
 
 

@@ -10,6 +10,8 @@ import pytest
 from bench.core.dtypes import ALIASES, DTYPES, REDUCE_OPS, dtype_of, undefined_reduction
 from bench.core.errors import UsageError
 
+BITWISE = {"band", "bor", "bxor"}
+
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_the_bits_in_a_name_are_its_bytes(name: str) -> None:
@@ -32,7 +34,7 @@ def test_the_names_of_nccl_tests_are_understood(alias: str, name: str) -> None:
 
 
 def test_an_unknown_type_is_told_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match="no element type is called 'flaot32'; did you mean 'float32'?"):
+    with pytest.raises(UsageError, match=r"no element type is called 'flaot32'; did you mean 'float32'\?"):
         dtype_of("flaot32")
 
 
@@ -44,7 +46,7 @@ def test_floats_and_integers_reduce_by_sum_prod_min_and_max() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ops"),
-    [("float32", {"band", "bor", "bxor"}), ("bfloat16", {"band", "bor", "bxor"}), ("int32", {"avg"}), ("uint64", {"avg"}),
+    [("float32", BITWISE), ("bfloat16", BITWISE), ("int32", {"avg"}), ("uint64", {"avg"}),
      ("complex64", set(REDUCE_OPS) - {"sum"}), ("float8_e4m3fn", set(REDUCE_OPS))],
 )  # fmt: skip
 def test_these_reductions_have_no_meaning_and_a_reason(name: str, ops: set[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from bench.core.record import Document, Header, Summary
 
 GB = 1e9
+SIZES = tuple(1 << power for power in range(3, 31))
 FACTORS: dict[str, Callable[[int], float | None]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -67,7 +68,7 @@ def summary(of: Header, mode: str, payload: int, median: float, spread: float = 
 
 def sweep(
     of: Header, *, alpha: float, rate: float, bound: tuple[float, str, str] | None = None, floor: float | None = None,
-    sizes: Iterable[int] = tuple(1 << k for k in range(3, 31, 1)), noise: float = 0.02, modes: Iterable[str] =
+    sizes: Iterable[int] = SIZES, noise: float = 0.02, modes: Iterable[str] =
     ("isolated", "pipelined"), **overrides: Any,
 ) -> list[Summary]:  # fmt: skip
     """Rows of a library with this latency (s) and rate (bytes/s of busbw); some do not converge."""

@@ -1,0 +1,82 @@
+# One word per task. `make bench CLUSTER=p4d SCENARIO=bandwidth` is all that a measurement needs.
+CLUSTER  ?= local
+SCENARIO ?= main
+RUN      ?= latest
+ARGS     ?=
+MODEL    ?=
+PYTHON   ?= python3
+VENV     ?= .venv
+PIP_ARGS ?=
+
+ifeq ($(VENV),none)
+PY     := $(PYTHON)
+LOCAL  :=
+DEV    :=
+else
+PY     := $(VENV)/bin/python
+LOCAL  := $(VENV)/.local
+DEV    := $(VENV)/.dev
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+endif
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install install-dev bench plan report plots list check format test test-mpi test-torch test-gpu clean
+
+help: ## This list
+	@echo "make <task> [VARIABLE=value ...]"
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14 | sed 's/^/  /'
+	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is)"
+
+bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model it, no hardware needed)
+	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(ARGS)
+
+plan: $(LOCAL) ## Show the commands that `make bench` would run, and how long they take
+	@$(PY) -m bench plan $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(ARGS)
+
+report: $(LOCAL) ## Print the tables of RUN (default: the latest) again
+	@$(PY) -m bench report $(RUN) $(ARGS)
+
+plots: $(LOCAL) ## Draw the plots of RUN (default: the latest) again
+	@$(PY) -m bench plot $(RUN) $(ARGS)
+
+list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, clusters and instance types
+	@$(PY) -m bench list $(ARGS)
+
+install: $(LOCAL) ## Make the environment for measuring here (PIP_ARGS goes to pip)
+
+install-dev: $(DEV) ## Make the environment for changing the suite
+
+check: $(DEV) ## Format, lint and types, as a change must have them
+	@$(PY) -m ruff format --check --quiet .
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m mypy --no-error-summary
+
+format: $(DEV) ## Format the code and mend what can be mended by itself
+	@$(PY) -m ruff check --fix --quiet .
+	@$(PY) -m ruff format --quiet .
+
+test: check ## Everything that must hold before a change is taken
+	@$(PY) -m pytest -q $(ARGS)
+
+test-mpi: $(DEV) ## Only the tests over MPI; none may be skipped
+	@BENCH_REQUIRE=mpi $(PY) -m pytest -q -m mpi $(ARGS)
+
+test-torch: $(DEV) ## Only the tests over PyTorch; none may be skipped
+	@BENCH_REQUIRE=torch $(PY) -m pytest -q -m torch $(ARGS)
+
+test-gpu: $(DEV) ## Only the tests on GPUs; none may be skipped
+	@BENCH_REQUIRE=gpu $(PY) -m pytest -q -m gpu $(ARGS)
+
+clean: ## Remove the environment and caches; results and plots stay
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(LOCAL): extras := local
+$(DEV):   extras := local,dev
+$(LOCAL) $(DEV): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("bench: error: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another by PYTHON=...")'
+	@echo "installing .[$(extras)] into $(VENV), once" >&2
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$(extras)]"
+	@touch $(LOCAL) $@

@@ -1,0 +1,42 @@
+"""What commands find in the folder and on the machine they are called on. Light: `list` waits for nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import bench
+from bench.core import plugins
+from bench.core.errors import UsageError
+from bench.probes import nvml
+
+PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
+
+
+def config_file(given: Path | None = None) -> Path:
+    """bench.yaml here, else the one beside the package."""
+    if given is not None:
+        return given
+    return Path("bench.yaml") if Path("bench.yaml").exists() else PACKAGE_ROOT / "bench.yaml"
+
+
+def scenarios_folder() -> Path:
+    """scenarios/ here, else the one beside the package."""
+    return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
+
+
+def lacks(transport: str) -> str | None:
+    """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
+    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
+    if missing:
+        return f"Python package {', '.join(missing)} is not installed"
+    if transport == "nccl" and nvml.count_gpus() == 0:
+        return "no NVIDIA GPU was found"
+    return None
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"Python package {package} is broken here ({error}): reinstall it") from None

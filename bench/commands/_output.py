@@ -1,0 +1,64 @@
+"""`--format` and `--output`, alike in every command that prints a table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.core.errors import UsageError
+
+FORMATS = ("table", "json", "csv", "markdown")
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    """Declare both options; the first format is the default. A path that can not be written is refused at once."""
+    parser.add_argument("--format", choices=formats, default=formats[0], help=f"how to print (default {formats[0]})")
+    parser.add_argument("--output", type=_writable, metavar="FILE", help="write there instead of to stdout")
+
+
+def emit(text: str, args: argparse.Namespace) -> None:
+    """Write `text`, ended by one line end, to `args.output` (as a whole or not at all), else to stdout.
+
+    Raises UsageError when the file can not be written.
+    """
+    text = text.rstrip("\n") + "\n"
+    path: Path | None = args.output
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        if path.exists() and not path.is_file():  # /dev/stderr, a named pipe: there is nothing to replace
+            path.write_text(text, encoding="utf-8")
+        else:
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"--output {path} can not be written: {error.strerror}") from None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` into a file, as a whole or not at all; a link is followed, permissions stay. Raises OSError."""
+    path = path.resolve()
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_bytes(content)
+        if path.exists():
+            shutil.copymode(path, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _writable(word: str) -> Path:
+    """Said before anything is measured: the folder is not there, or the path is one."""
+    path = Path(word)
+    if path.is_dir():
+        raise UsageError(f"--output {path} is a folder: name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--output {path} can not be written: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise UsageError(f"--output {path} can not be written: permission denied")
+    return path

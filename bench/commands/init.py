@@ -1,0 +1,137 @@
+"""Write a cluster entry for this machine into bench.yaml, from what the machine says of itself."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.commands import _output
+from bench.core import yaml_file
+from bench.core.errors import EXIT_DONE, UsageError
+from bench.hardware import catalogue
+from bench.probes import machine, nvml, sysfs
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORDS_OF_YAML = ("true", "false", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the entry is made from. `instance`: the type's name in the catalogue, None when it is not there."""
+
+    host: str
+    num_cpus: int
+    gpus: tuple[str, ...]
+    product: str | None
+    instance: str | None
+    slurm: bool
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench init`."""
+    parser.add_argument("--name", help="the entry's name (default: this host's)")
+    parser.add_argument("--file", type=Path, default=Path("bench.yaml"), help="file to add it to (default bench.yaml)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Add the entry; everything else in the file stays as it is, byte for byte."""
+    found = probe()
+    name = args.name or re.sub(r"[^A-Za-z0-9._-]+", "-", found.host).strip("-._") or "local"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
+    path: Path = args.file
+    try:
+        old = path.read_bytes() if path.exists() else b""
+        new, entry = with_entry(old, path, name, found)
+        _output.replace_file(path, new)
+    except OSError as error:
+        raise UsageError(f"{path} can not be written: {error.strerror}") from None
+    print(f"added to {path}:\n{entry}\nmeasure there: python -m bench run --cluster {name}")
+    return EXIT_DONE
+
+
+def probe() -> Probed:
+    """Ask this machine."""
+    product = sysfs.product()
+    gpus = nvml.gpus().gpus if nvml.has_device() else ()
+    return Probed(
+        host=socket.gethostname().partition(".")[0],
+        num_cpus=machine.usable_cpus(),
+        gpus=tuple(gpu.name for gpu in gpus),
+        product=product,
+        instance=product if product in catalogue.instances() else None,
+        slurm=shutil.which("srun") is not None,
+    )
+
+
+def entry_lines(name: str, found: Probed) -> list[str]:
+    """The entry, without indentation."""
+    gpus = f"{len(found.gpus)} x {found.gpus[0]}" if found.gpus else "no GPU"
+    lines = [f"{_quoted(name)}:", f"  # {found.host}: {found.num_cpus} CPUs, {gpus}; written by `python -m bench init`"]
+    if found.instance:
+        lines.append(f"  instance: {found.instance}")
+    else:
+        lines.append("  # instance: as in `python -m bench list instances`, so that results are held against its links")
+    lines += ["  nodes: 1", f"  launcher: {'slurm' if found.slurm else 'auto'}"]
+    return lines
+
+
+def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes, str]:
+    """The file's new content, and the entry as it stands in it.
+
+    Raises UsageError when the name is taken, or when the file is written in a way that nothing can be added to.
+    """
+    has_content = any(line.strip() and not line.lstrip().startswith(b"#") for line in old.splitlines())
+    before = yaml_file.read(old, path) if has_content else None
+    value = before.value if before else {}
+    if before is not None and ("clusters", name) in before.places:
+        raise before.fail(("clusters", name), "is there already: give another --name", key=True)
+    if not isinstance(value, dict) or not isinstance(value.get("clusters"), dict | None):
+        raise UsageError(f"{path}: the file must be a mapping whose key `clusters` holds entries by name")
+    at, indent = _place(old, before)
+    end = b"\r\n" if b"\r\n" in old else b"\n"
+    heading = [] if before is not None and "clusters" in value else ["clusters:"]
+    lines = [" " * indent + line for line in entry_lines(name, found)]
+    kept = old.splitlines(keepends=True)
+    if at and not kept[at - 1].endswith((b"\n", b"\r")):
+        kept[at - 1] += end
+    added = [line.encode() + end for line in [*heading, *lines]]
+    new = b"".join([*kept[:at], *added, *kept[at:]])
+    _check(new, path, value, name, lines)
+    return new, "\n".join(lines)
+
+
+def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
+    """After how many of the file's lines the entry belongs, and how far it is indented."""
+    lines = old.splitlines()
+    if before is None or "clusters" not in before.value:
+        return len(lines), 2
+    tops = sorted(before.places[(key,)].key_line for key in before.value)
+    own = before.places[("clusters",)].key_line
+    at = next((line - 1 for line in tops if line > own), len(lines))
+    while at > own and (not lines[at - 1].strip() or lines[at - 1].startswith(b"#")):
+        at -= 1  # blank lines and comments at the margin belong to what follows
+    first = next(iter(before.value["clusters"] or ()), None)
+    return at, 2 if first is None else before.places[("clusters", first)].key_column - 1
+
+
+def _check(new: bytes, path: Path, value: dict[str, Any], name: str, lines: list[str]) -> None:
+    """Nothing is written that would not be read back as the old content and the new entry."""
+    entry = yaml_file.read("\n".join(lines).encode(), path).value[name]
+    wanted = value | {"clusters": (value.get("clusters") or {}) | {name: entry}}
+    try:
+        same = yaml_file.read(new, path).value == wanted
+    except UsageError:
+        same = False
+    if not same:
+        by_hand = "\n".join(lines)
+        raise UsageError(f"{path}: nothing can be added to `clusters:` as it is written; add this by hand:\n{by_hand}")
+
+
+def _quoted(name: str) -> str:
+    return name if name[0].isalpha() and name.lower() not in _WORDS_OF_YAML else f'"{name}"'

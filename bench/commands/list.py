@@ -1,0 +1,131 @@
+"""Show all patterns, transports, launchers, scenarios, clusters and instance types, and what can not run here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.commands import _here, _output
+from bench.core import plugins, yaml_file
+from bench.core.errors import EXIT_DONE, UsageError
+from bench.core.units import format_rate
+
+SCHEMA = "bench.list/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing with its line. `unavailable`: why it can not be used on this machine; None when it can."""
+
+    kind: str
+    name: str
+    description: str
+    unavailable: str | None = None
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench list`."""
+    kind = parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only these: {', '.join(_KINDS)}")
+    kind.completer = lambda **_: tuple(_KINDS)  # type: ignore[attr-defined]  # read by argcomplete
+    _output.add_output_arguments(parser, formats=("table", "json"))
+
+
+def main(args: argparse.Namespace) -> int:
+    """List one kind, or all."""
+    kinds = [_kind(args.kind)] if args.kind else list(_KINDS)
+    found = {kind: list(_KINDS[kind]()) for kind in kinds}
+    _output.emit(_as_json(found) if args.format == "json" else _as_table(found), args)
+    return EXIT_DONE
+
+
+def _patterns() -> Iterator[Entry]:
+    for name in plugins.names("pattern"):
+        yield Entry("pattern", name, plugins.first_line("pattern", name))
+
+
+def _transports() -> Iterator[Entry]:
+    for name in plugins.names("transport"):
+        yield Entry("transport", name, plugins.first_line("transport", name), _here.lacks(name))
+
+
+def _launchers() -> Iterator[Entry]:
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # mpirun of a wheel
+    for name in plugins.names("launcher"):
+        reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=beside))
+        yield Entry("launcher", name, plugins.first_line("launcher", name), reason)
+
+
+def _scenarios() -> Iterator[Entry]:
+    for path in sorted(_here.scenarios_folder().glob("*.yaml")):
+        value = yaml_file.load(path).value
+        described = value.get("description") if isinstance(value, dict) else None
+        yield Entry("scenario", path.stem, " ".join(str(described or "").split()))
+
+
+def _clusters() -> Iterator[Entry]:
+    path = _here.config_file()
+    value = yaml_file.load(path).value if path.exists() else {}
+    clusters = value.get("clusters") if isinstance(value, dict) else None
+    for name, cluster in (clusters if isinstance(clusters, dict) else {}).items():
+        yield Entry("cluster", str(name), _cluster_line(cluster if isinstance(cluster, dict) else {}))
+
+
+def _cluster_line(cluster: dict[str, Any]) -> str:
+    nodes = cluster.get("nodes", 1)
+    words = [str(cluster.get("instance") or "this machine's own kind"), f"{nodes} node{'s' * (nodes != 1)}"]
+    words += [f"{cluster['ranks_per_node']} ranks per node"] if cluster.get("ranks_per_node") else []
+    return ", ".join([*words, f"launcher {cluster.get('launcher', 'auto')}"])
+
+
+def _instances() -> Iterator[Entry]:
+    from bench.hardware import catalogue
+
+    for name in catalogue.instances():
+        found = catalogue.instance(name)
+        links = found.links
+        gpus = f"{found.gpus} x {found.gpu}, peers by {links.peer}"
+        network = f"network {links.num_nics} x {format_rate(links.nic_bytes_per_s)} {found.nic_kind}"
+        yield Entry("instance", name, f"{found.provider}: {gpus}, {network}")
+
+
+# Word the user types -> what it shows, in the order of the whole list.
+_KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
+    "patterns": _patterns,
+    "transports": _transports,
+    "launchers": _launchers,
+    "scenarios": _scenarios,
+    "clusters": _clusters,
+    "instances": _instances,
+}
+
+
+def _kind(word: str) -> str:
+    for kind in _KINDS:
+        if word in (kind, kind.removesuffix("s")):
+            return kind
+    raise UsageError(f"there is no list of {word!r}{plugins.nearest(word, list(_KINDS))}")
+
+
+def _as_json(found: dict[str, list[Entry]]) -> str:
+    entries = [asdict(entry) for each in found.values() for entry in each]
+    return json.dumps({"schema": SCHEMA, "entries": entries}, indent=1, ensure_ascii=False)
+
+
+def _as_table(found: dict[str, list[Entry]]) -> str:
+    blocks = []
+    for kind, entries in found.items():
+        width = max((len(entry.name) for entry in entries), default=0)
+        lines = [f"  {entry.name:<{width}}  {_line(entry)}".rstrip() for entry in entries]
+        blocks.append("\n".join([f"{kind}:", *(lines or ["  (none)"])]))
+    return "\n\n".join(blocks)
+
+
+def _line(entry: Entry) -> str:
+    return entry.description + (f"  [not here: {entry.unavailable}]" if entry.unavailable else "")

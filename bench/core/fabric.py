@@ -1,0 +1,292 @@
+"""Links and who shares them: the time of messages that run at the same time, by latency and max-min fair shares.
+
+A node's links are a value (NodeLinks) that goes into the header of a results file. A Fabric puts them around a World:
+each rank has its own ports, some ranks share a NIC, switches never limit. Rates are fair in the max-min sense, as TCP
+and credit-based networks approach it: no message can go faster without taking from one that is not faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from bench.core.errors import UsageError
+from bench.core.plugins import nearest
+from bench.core.world import World
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+# How two GPUs of a node reach each other. The first four have ports of their own (`nvlink_bytes_per_s`); in a mesh two
+# GPUs are joined by `pair_bytes_per_s` only; `nvlink_pairs` bridges ranks 0-1, 2-3, ... and leaves PCIe to the others.
+PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
+NVLINK_PEERS = PEERS[:4]
+RATES = ("nvlink", "pcie", "nic", "memory")
+
+# In place of a rank: the switch itself, which combines what it is sent and copies what it sends (NVLS).
+SWITCH = -1
+
+Flow = tuple[int, int, float]  # source rank, target rank, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
+
+    `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
+    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
+    `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
+    until the first byte of a message arrives. `sources` and `verified` say for each link (nvlink, pcie, nic, network,
+    memory, latency) where its figure comes from and whether that was read. JSON: `to_dict`, `from_dict`.
+    """
+
+    instance: str
+    gpus: int
+    peer: str
+    nvlink_bytes_per_s: float | None = None
+    pair_bytes_per_s: float | None = None
+    pcie_bytes_per_s: float | None = None
+    nic_bytes_per_s: float | None = None
+    num_nics: int | None = None
+    memory_bytes_per_s: float | None = None
+    peer_s: float | None = None
+    host_s: float | None = None
+    network_s: float | None = None
+    nvls: bool = False
+    network_reduces: bool = False
+    nvlink_nodes: int = 1
+    sources: Mapping[str, str] = field(default_factory=dict)
+    verified: Mapping[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a peer kind that nothing here understands."""
+        if self.peer not in PEERS:
+            hint = nearest(self.peer, PEERS)
+            raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a results file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
+        """The links that `to_dict` wrote; keys of a later version are passed over."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{key: value for key, value in plain.items() if key in known})
+
+    def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
+        """The same node with other rates (bytes/s) of 'nvlink', 'pcie', 'nic' or 'memory'. UsageError: another name."""
+        for name in overrides:
+            if name not in RATES:
+                raise UsageError(f"no link is called {name!r}{nearest(name, RATES)}")
+        rates: dict[str, Any] = {f"{name}_bytes_per_s": rate for name, rate in overrides.items()}
+        given = {*overrides, *(("network",) if "nic" in overrides else ())}
+        return replace(
+            self,
+            num_nics=self.num_nics or (1 if "nic" in overrides else None),
+            pair_bytes_per_s=None if "nvlink" in overrides else self.pair_bytes_per_s,
+            sources={**self.sources, **dict.fromkeys(given, "given for this run")},
+            verified={**self.verified, **dict.fromkeys(given, True)},
+            **rates,
+        )
+
+    def nics_of_a_rank(self, ranks_per_node: int) -> float:
+        """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
+        return max(1.0, (self.num_nics or 1) / ranks_per_node)
+
+
+class Fabric:
+    """The links of all nodes of a world. Times are exact for what the links say, and the same in every run."""
+
+    def __init__(self, links: NodeLinks, world: World) -> None:
+        """Raises UsageError when a node has fewer GPUs than ranks."""
+        if links.peer != "memory" and world.ranks_per_node > links.gpus:
+            raise UsageError(
+                f"{links.instance} has {links.gpus} GPUs per node, not {world.ranks_per_node}: "
+                f"give --ranks-per-node {links.gpus} or less"
+            )
+        self.links, self.world = links, world
+        self._nics_per_node = min(links.num_nics or 1, world.ranks_per_node)
+        self._kinds = self._layout()
+        self._capacity = self._capacities()
+        self._solved: dict[bytes, Floats] = {}
+
+    def path(self, source: int, target: int) -> tuple[str, ...]:
+        """The links that a message of `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in 1')."""
+        import numpy as np
+
+        ids = self._paths(np.array([source]), np.array([target]))[0]
+        return tuple(self._name(int(link)) for link in ids if link < len(self._capacity) - 1)
+
+    def times_s(self, flows: Sequence[Flow]) -> Floats:
+        """Seconds until each of `flows`, all begun together, has arrived. A message to oneself takes none.
+
+        Raises UsageError when a rate or latency that a flow needs is unknown.
+        """
+        import numpy as np
+
+        if not flows:
+            return np.zeros(0)
+        table = np.array(flows, dtype=np.float64)
+        sources, targets, num_bytes = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
+        largest = float(num_bytes.max())
+        # Shares do not depend on the scale: a step of another size, or of another channel, is solved once.
+        scaled = num_bytes / largest if largest else num_bytes
+        key = b"".join(part.tobytes() for part in (sources, targets, scaled))
+        if key not in self._solved:
+            self._solved[key] = _completions(self._paths(sources, targets), self._capacity, scaled)
+        return self._latencies(sources, targets) + largest * self._solved[key]
+
+    def time_s(self, flows: Sequence[Flow]) -> float:
+        """Seconds of one step: until the last of `flows`, all begun together, has arrived."""
+        return float(self.times_s(flows).max(initial=0.0))
+
+    def _layout(self) -> dict[str, tuple[int, int]]:
+        """(first id, number) of each kind of link; the last id is no link at all."""
+        per_rank, world = self.world.num_ranks, self.world
+        sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
+        sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
+        sizes["pair"] = per_rank * world.ranks_per_node if self.links.pair_bytes_per_s else 0
+        layout, first = {}, 0
+        for kind, number in sizes.items():
+            layout[kind] = (first, number)
+            first += number
+        return layout | {"none": (first, 1)}
+
+    def _capacities(self) -> Floats:
+        """Bytes per second of every link by id; NaN where it is unknown."""
+        import numpy as np
+
+        links, nic = self.links, self.links.nic_bytes_per_s
+        if nic is not None:
+            nic *= links.nics_of_a_rank(self.world.ranks_per_node)
+        rates = {"nvlink": links.nvlink_bytes_per_s, "pcie": links.pcie_bytes_per_s, "nic": nic}
+        rates |= {"memory": links.memory_bytes_per_s, "pair": links.pair_bytes_per_s, "none": np.inf}
+        parts = [
+            np.full(number, np.nan if rates[kind.split()[0]] is None else rates[kind.split()[0]], dtype=np.float64)
+            for kind, (_, number) in self._kinds.items()
+        ]
+        return np.concatenate(parts)
+
+    def _name(self, link: int) -> str:
+        kind, first = next((k, first) for k, (first, n) in self._kinds.items() if first <= link < first + n)
+        return f"{kind} {link - first}"
+
+    def _paths(self, sources: Ints, targets: Ints) -> Ints:
+        """Link ids of each flow, (flows, 4); the id of no link where a path is shorter. Unknown rates are refused."""
+        import numpy as np
+
+        crosses, by_nvlink = self._routes(sources, targets)
+        none = self._kinds["none"][0]
+        paths = np.full((len(sources), 4), none, dtype=np.int64)
+        by_port = ~by_nvlink & (sources != targets)
+        inner = "pcie"
+        if self.links.peer == "memory":
+            # Processes of one node meet in its memory; of what goes to the network only the NIC is known to limit it.
+            inner, by_port = "memory", by_port & ~crosses
+        for column, way, ranks in ((0, "out", sources), (3, "in", targets)):
+            there = ranks != SWITCH
+            for used, kind in ((by_nvlink & there, f"nvlink {way}"), (by_port, f"{inner} {way}")):
+                paths[used, column] = self._kinds[kind][0] + ranks[used]
+        for column, way, ranks in ((1, "out", sources), (2, "in", targets)):
+            paths[crosses, column] = self._kinds[f"nic {way}"][0] + self._nic(ranks[crosses])
+        if self.links.pair_bytes_per_s:
+            direct = by_nvlink & (sources != SWITCH) & (targets != SWITCH)
+            per_node = self.world.ranks_per_node
+            paths[direct, 1] = self._kinds["pair"][0] + sources[direct] * per_node + targets[direct] % per_node
+        self._refuse_unknown(paths)
+        return paths
+
+    def _routes(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of each flow: does it cross the network, does it go by NVLink? Neither: through the host (or itself)."""
+        import numpy as np
+
+        links, per_node = self.links, self.world.ranks_per_node
+        by_switch = (sources == SWITCH) | (targets == SWITCH)
+        same_node = sources // per_node == targets // per_node
+        if links.peer not in NVLINK_PEERS:
+            joined = np.zeros(len(sources), dtype=np.bool_)
+        elif links.peer == "nvlink_pairs":
+            joined = same_node & (sources % per_node // 2 == targets % per_node // 2)
+        else:
+            domain = per_node * links.nvlink_nodes
+            joined = sources // domain == targets // domain
+        by_nvlink = (joined | by_switch) & (sources != targets)
+        return ~same_node & ~by_nvlink, by_nvlink
+
+    def _nic(self, ranks: Ints) -> Ints:
+        per_node = self.world.ranks_per_node
+        return ranks // per_node * self._nics_per_node + ranks % per_node * self._nics_per_node // per_node
+
+    def _latencies(self, sources: Ints, targets: Ints) -> Floats:
+        import numpy as np
+
+        crosses, by_nvlink = self._routes(sources, targets)
+        seconds = np.zeros(len(sources))
+        hosted = ~crosses & ~by_nvlink & (sources != targets)
+        for used, name in ((crosses, "network_s"), (by_nvlink, "peer_s"), (hosted, "host_s")):
+            if used.any():
+                latency: float | None = getattr(self.links, name)
+                if latency is None:
+                    raise UsageError(f"the links of {self._whose()} have no latency {name!r}: name an instance type")
+                seconds[used] = latency
+        return seconds
+
+    def _refuse_unknown(self, paths: Ints) -> None:
+        import numpy as np
+
+        unknown = np.isnan(self._capacity[paths])
+        if unknown.any():
+            name = self._name(int(paths[unknown][0])).split()[0]
+            raise UsageError(f"the {name} rate of {self._whose()} is unknown: give it, such as --links {name}=10GB/s")
+
+    def _whose(self) -> str:
+        return self.links.instance or "these nodes"
+
+
+def _completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
+    """Seconds until each flow has sent its bytes; shares are found anew whenever one has finished."""
+    import numpy as np
+
+    left = np.where((paths < len(capacity) - 1).any(axis=1), num_bytes, 0.0)
+    done = np.zeros(len(left))
+    live = left > 0
+    now = 0.0
+    while live.any():
+        rates = fair_rates(paths[live], capacity)
+        seconds = left[live] / rates
+        now += float(seconds.min())
+        finished = seconds <= seconds.min() * (1 + 1e-9)
+        left[live] = np.where(finished, 0.0, left[live] - rates * seconds.min())
+        done[np.flatnonzero(live)[finished]] = now
+        live = left > 0
+    return done
+
+
+def fair_rates(paths: Ints, capacity: Floats) -> Floats:
+    """Max-min fair bytes per second of each flow, by progressive filling.
+
+    `paths`: (flows, hops) link ids, whose last id (infinite capacity) means "no link"; `capacity`: bytes per second by
+    id. All rates grow together until a link is full; its flows stop there, the others go on (Bertsekas and Gallager,
+    Data Networks, section 6.5.2).
+    """
+    import numpy as np
+
+    rates = np.zeros(len(paths))
+    left = capacity.copy()
+    growing = np.ones(len(paths), dtype=np.bool_)
+    while growing.any():
+        users = np.bincount(paths[growing].ravel(), minlength=len(left))
+        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
+        least = share.min()
+        full = growing & (share <= least * (1 + 1e-12))[paths].any(axis=1)
+        rates[full] = least
+        taken = np.bincount(paths[full].ravel(), minlength=len(left)) * least
+        left = np.maximum(left - taken, 0.0)
+        growing &= ~full
+    return rates

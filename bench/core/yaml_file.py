@@ -1,0 +1,233 @@
+"""The one reader of YAML: the core schema of YAML 1.2, strictly, with the place of every value.
+
+PyYAML alone follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal,
+`1e-3` is text and a repeated key silently wins. Here its parser only splits the text; what a word means is decided by
+the tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: a file says what it
+means where it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import UsageError
+
+Loc = tuple[str | int, ...]  # keys and indices from the top of a file to a value
+
+_WORDS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+          "": None, "~": None, "null": None, "Null": None, "NULL": None}  # fmt: skip
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_MOST_DEPTH = 50  # far more than any file of ours, far less than Python's stack
+_MOST_DIGITS = 4000  # Python refuses to read longer whole numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where a value stands (line and column from 1), where its key stands, and a scalar's text as it was written."""
+
+    line: int
+    column: int
+    key_line: int
+    key_column: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class YamlFile:
+    """One file as read: `value` is made of dict, list, str, int, float, bool and None."""
+
+    path: Path
+    text: str
+    value: Any
+    places: dict[Loc, Written]
+
+    def where(self, loc: Loc, key: bool = False) -> str:
+        """`scenarios/x.yaml:7:13`: the value at `loc` (or its key), or the nearest above it that the file holds."""
+        written = self.places[self.present(loc)]
+        line, column = (written.key_line, written.key_column) if key else (written.line, written.column)
+        return f"{_shown(self.path)}:{line}:{column}"
+
+    def typed(self, loc: Loc = ()) -> Any:
+        """`value` (or what is at `loc` in it) with every scalar as the text that was typed: `012` stays "012"."""
+        value = self.value
+        for part in loc:
+            value = value[part]
+        if isinstance(value, dict):
+            return {key: self.typed((*loc, key)) for key in value}
+        if isinstance(value, list):
+            return [self.typed((*loc, index)) for index in range(len(value))]
+        return self.places[loc].text
+
+    def present(self, loc: Loc) -> Loc:
+        """The longest beginning of `loc` that the file holds."""
+        while loc not in self.places:
+            loc = loc[:-1]
+        return loc
+
+    def fail(self, loc: Loc, sentence: str, key: bool = False) -> UsageError:
+        """The error to raise about the value at `loc` (or its key): `FILE:LINE:COLUMN: dotted.key: sentence`."""
+        return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), sentence))))
+
+
+def dotted(loc: Loc) -> str:
+    """`measure.0.patterns` of ("measure", 0, "patterns")."""
+    return ".".join(map(str, loc))
+
+
+def load(path: Path) -> YamlFile:
+    """Read one file. Raises UsageError with file, line and column when it is not what this module's docstring says."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{_shown(path)} can not be read ({error.strerror})") from None
+    return read(raw, path)
+
+
+def read(raw: bytes, path: Path) -> YamlFile:
+    """The same from bytes; `path` is what errors name."""
+    import yaml
+
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _error(path, *_position(raw[: error.start]), "this byte is not UTF-8: save the file as UTF-8") from None
+    places: dict[Loc, Written] = {}
+    try:
+        value = _Reader(path, places, yaml.parse(text, Loader=yaml.BaseLoader)).document()
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position].encode()
+        raise _error(path, *_position(before), f"character {chr(error.character)!r} is not allowed in YAML") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise _error(path, line, column, f"this is not YAML: {_explained(error.problem or str(error))}") from None
+    return YamlFile(path, text, value, places)
+
+
+class _Reader:
+    """Builds plain values from the parser's events, noting where each stands."""
+
+    def __init__(self, path: Path, places: dict[Loc, Written], events: Iterator[Any]) -> None:
+        self._path, self._places, self._events = path, places, events
+
+    def document(self) -> Any:
+        """The file's only document."""
+        import yaml
+
+        started = any(isinstance(event, yaml.DocumentStartEvent) for event in self._events)  # reads up to there
+        value = self._value(next(self._events), (), None) if started else None
+        if value is None:
+            raise UsageError(f"{_shown(self._path)} is empty")
+        next(self._events)  # the document's end
+        event = next(self._events)
+        if isinstance(event, yaml.DocumentStartEvent):
+            raise self._fail(event, "a second document begins here: write one per file")
+        return value
+
+    def _value(self, event: Any, loc: Loc, key: Any) -> Any:
+        import yaml
+
+        self._refuse(event)
+        if len(loc) > _MOST_DEPTH:
+            raise self._fail(event, f"values are nested more than {_MOST_DEPTH} deep")
+        mark, key_mark = event.start_mark, (key or event).start_mark
+        text = event.value if isinstance(event, yaml.ScalarEvent) else ""
+        self._places[loc] = Written(mark.line + 1, mark.column + 1, key_mark.line + 1, key_mark.column + 1, text)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(loc)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(loc)
+        return self._scalar(event)
+
+    def _refuse(self, event: Any) -> None:
+        """Raise when this is an alias, or carries an anchor or a tag."""
+        import yaml
+
+        if isinstance(event, yaml.AliasEvent):
+            raise self._fail(event, f"aliases (*{event.anchor}) are not supported: write the value out")
+        if event.anchor is not None:
+            raise self._fail(event, f"anchors (&{event.anchor}) are not supported: write the value out")
+        if event.tag is not None:
+            raise self._fail(event, f"tags ({event.tag}) are not supported: write a plain value")
+
+    def _mapping(self, loc: Loc) -> dict[str | int, Any]:
+        import yaml
+
+        mapping: dict[str | int, Any] = {}
+        for event in self._events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            key = self._key(event)
+            if key in mapping:
+                first = self._places[(*loc, key)].key_line
+                raise self._fail(event, f"key {key!r} is there twice, first in line {first}: remove one")
+            mapping[key] = self._value(next(self._events), (*loc, key), event)
+        return mapping
+
+    def _key(self, event: Any) -> str | int:
+        import yaml
+
+        self._refuse(event)
+        key = self._scalar(event) if isinstance(event, yaml.ScalarEvent) else None
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise self._fail(event, "a key must be text or a whole number")
+        return key
+
+    def _sequence(self, loc: Loc) -> list[Any]:
+        import yaml
+
+        values: list[Any] = []
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            values.append(self._value(event, (*loc, len(values)), None))
+        return values
+
+    def _scalar(self, event: Any) -> str | int | float | bool | None:
+        text: str = event.value
+        if event.style is not None:  # quoted or a block of text
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INT.fullmatch(text):
+            if len(text) > _MOST_DIGITS:
+                raise self._fail(event, f"a number of {len(text)} digits is too long")
+            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+        if _FLOAT.fullmatch(text):
+            return float(text)
+        return float(text.replace(".", "")) if _SPECIAL.fullmatch(text) else text
+
+    def _fail(self, event: Any, sentence: str) -> UsageError:
+        return _error(self._path, event.start_mark.line + 1, event.start_mark.column + 1, sentence)
+
+
+def _error(path: Path, line: int, column: int, sentence: str) -> UsageError:
+    return UsageError(f"{_shown(path)}:{line}:{column}: {sentence}")
+
+
+def _position(before: bytes) -> tuple[int, int]:
+    """Line and column, from 1, of what follows these bytes."""
+    start_of_line = before.rfind(b"\n") + 1
+    return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
+
+
+def _explained(problem: str) -> str:
+    """The parser's own words, with what to do where it is the commonest mistake."""
+    if "'\\t'" in problem:
+        return "a tab stands here; indent with spaces"
+    if problem.endswith("cannot start any token"):
+        return f"{problem}; put the value in quotes"
+    return problem
+
+
+def _shown(path: Path) -> str:
+    """The path as a person here would type it: relative where it lies below the working directory."""
+    folder = Path.cwd()
+    return os.path.relpath(path, folder) if path.is_absolute() and path.is_relative_to(folder) else str(path)

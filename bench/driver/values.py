@@ -1,0 +1,131 @@
+"""How one value of a YAML file is read: what was typed goes through the functions that read a command line.
+
+Each reader takes text (or, where it says so, lists of it) and raises UsageError, whose sentence says what is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from bench.core import plugins
+from bench.core.case import OPTIONS
+from bench.core.errors import UsageError
+from bench.core.fabric import RATES
+from bench.core.plugins import nearest
+from bench.hardware import catalogue
+
+OPTION: dict[str, Callable[[str], Any]] = {option.field: option.parse for option in OPTIONS}
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def one(parse: Callable[[str], Any]) -> Callable[[object], Any]:
+    """`parse` for a value that must not be a list or a mapping."""
+
+    def read(typed: object) -> Any:
+        if not isinstance(typed, str):
+            raise UsageError(f"must be one value, not a {'list' if isinstance(typed, list) else 'mapping'}")
+        return parse(typed)
+
+    return read
+
+
+def listed(typed: object) -> list[Any]:
+    """A list as it is, one value as a list of it."""
+    if typed == []:
+        raise UsageError("the list is empty: give at least one value, or leave the key out")
+    return typed if isinstance(typed, list) else [typed]
+
+
+def _matching(form: str, what: str) -> Callable[[str], str]:
+    """Text of this form and no other."""
+
+    def parse(typed: str) -> str:
+        if re.fullmatch(form, typed, re.ASCII) is None:
+            raise UsageError(f"{typed!r} is not {what}")
+        return typed
+
+    return parse
+
+
+cluster_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, '.', '_' and '-'")
+host_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a host's name or address")
+variable_name = _matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
+option_name = _matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "an option's name without its dashes")
+
+
+def text(typed: str) -> str:
+    """Any text but none."""
+    if not typed.strip() or "\0" in typed:
+        raise UsageError("some text must stand here")
+    return typed
+
+
+def variable(typed: str) -> str:
+    """The value of an environment variable: any text, also none, without zero bytes."""
+    if "\0" in typed:
+        raise UsageError("a variable can not hold a zero byte")
+    return typed
+
+
+def switch(typed: str) -> bool:
+    """true or false, also 1 or 0."""
+    if typed.lower() not in _SWITCH:
+        raise UsageError(f"{typed!r} must be true or false")
+    return _SWITCH[typed.lower()]
+
+
+def instance(typed: str) -> str:
+    """An instance type of the catalogue."""
+    return catalogue.instance(typed).name
+
+
+def link(typed: str) -> str:
+    """A link whose rate can be said in place of the catalogue's."""
+    if typed not in RATES:
+        raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
+    return typed
+
+
+def pattern(typed: str) -> str:
+    """A pattern, a file at the root of the package."""
+    return plugins.check("pattern", typed)
+
+
+def launcher(typed: str) -> str:
+    """auto, or a file of launchers/."""
+    return typed if typed == "auto" else plugins.check("launcher", typed)
+
+
+def ranks_per_node(typed: str) -> int | None:
+    """A number of 1 or more; None for auto."""
+    return None if typed == "auto" else int(OPTION["ranks_per_node"](typed))
+
+
+def transports(chosen: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Transports already read; None for auto, which stands alone."""
+    if "auto" in chosen and len(chosen) > 1:
+        raise UsageError("auto chooses the transports: leave the others out, or leave it out")
+    return None if chosen == ("auto",) else chosen
+
+
+def sizes(read: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Ranges and sizes already read, merged and sorted. Bytes."""
+    return tuple(sorted({size for part in read for size in part}))
+
+
+def orders(typed: object) -> list[Any]:
+    """Orders of ranks, not yet checked: `[0, 2, 1, 3]` is one order, not four."""
+    parts = listed(typed)
+    if all(isinstance(part, str) and part.isdecimal() for part in parts):
+        return [",".join(parts)]
+    return parts
+
+
+def matrix(typed: object) -> list[Any]:
+    """The one text of the command line, `0,1;2,0`, also of a list of rows."""
+    if isinstance(typed, list):
+        rows = [row if isinstance(row, list) else [row] for row in typed]
+        return [";".join(",".join(map(str, row)) for row in rows)]
+    return [typed]

@@ -1,0 +1,245 @@
+"""What this traffic on these links can reach at most, and the least time that it needs.
+
+A bound follows from bytes that must cross a link whatever the algorithm is: t >= bytes / rate, so that the bus
+bandwidth, S x factor / t, is at most S x factor x rate / bytes. `hard` bounds are physics: a figure above one is a
+mistake. `reference` bounds are ceilings met in practice, which may be exceeded. Where a rate is unknown there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+
+from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.record import Bound, Header, Record
+from bench.core.units import format_rate
+from bench.hardware.catalogue import pcie_packet_share
+
+# Transports that move bytes from host memory: a GPU's ports say nothing about them.
+HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """One record beside the links it ran on."""
+
+    header: Header
+    record: Record
+    links: NodeLinks
+    useful_bytes: float  # S x factor: what the bus bandwidth counts
+
+    @property
+    def port_bytes(self) -> float:
+        """Bytes per direction through one rank's port; S x factor is what they are by definition of the factor."""
+        return self.useful_bytes if self.record.rank_bytes is None else self.record.rank_bytes
+
+    @property
+    def one_node(self) -> bool:
+        return self.record.num_nodes == 1
+
+    @property
+    def one_rank_per_node(self) -> bool:
+        return self.record.num_ranks == self.record.num_nodes
+
+    @property
+    def in_gpus(self) -> bool:
+        return self.links.peer != "memory" and self.header.transport not in HOST_MEMORY_TRANSPORTS
+
+    @property
+    def by_nvlink(self) -> bool:
+        """Can some of it go by NVLink?"""
+        inside = not self.one_rank_per_node or self.links.nvlink_nodes > 1
+        return self.in_gpus and inside and self.links.peer in NVLINK_PEERS
+
+    def bound(self, rate: float, num_bytes: float, name: str, kind: str, why: str, used: Sequence[str]) -> Bound:
+        """The bound of `num_bytes` at `rate`; `used`: the links of NodeLinks.sources that it rests on."""
+        sources = dict.fromkeys(self.links.sources[link] for link in used if link in self.links.sources)
+        return Bound(
+            bytes_per_s=self.useful_bytes * rate / num_bytes,
+            name=name,
+            kind=kind,
+            why=why,
+            source="; ".join(sources) or "unknown",
+            verified=all(self.links.verified.get(link, False) for link in used),
+        )
+
+
+def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
+    """Every known bound on the bus bandwidth of a record, tightest first; none where no bus bandwidth is defined."""
+    if not record.bus_factor or not record.payload_bytes or record.num_ranks < 2:
+        return ()
+    found = list(_memory_bound(header, record))
+    if header.links:
+        links = NodeLinks.from_dict(header.links)
+        traffic = _Traffic(header, record, links, record.payload_bytes * record.bus_factor)
+        found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
+    return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+
+
+def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
+    """The least seconds that an isolated operation needs for its latencies alone, and what they are; None: unknown.
+
+    Pipelined operations overlap: their latency is no floor.
+    """
+    if record.mode == "pipelined" or record.num_ranks < 2:
+        return None
+    steps = record.min_steps
+    message_s = header.calibration.get("message_s")
+    if message_s is not None:
+        return steps * float(message_s), _times("ping-pong", steps)
+    if not header.links:
+        return None
+    traffic = _Traffic(header, record, NodeLinks.from_dict(header.links), 0.0)
+    if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
+        steps = min(steps, 2)  # up to the switch and down again, however many ranks there are
+    known = [(latency, name) for latency, name in _latencies(traffic) if latency is not None]
+    if not known:
+        return None
+    latency, name = min(known)
+    return steps * latency, _times(f"{name} latency", steps)
+
+
+def _latencies(traffic: _Traffic) -> Iterator[tuple[float | None, str]]:
+    links = traffic.links
+    if traffic.by_nvlink:
+        yield links.peer_s, "NVLink"
+    elif not traffic.one_rank_per_node:
+        yield links.host_s, "host"
+    if not traffic.one_node:
+        yield links.network_s, "network"
+
+
+def _times(what: str, steps: int) -> str:
+    return f"{what} x {steps} step{'s' if steps > 1 else ''}"
+
+
+def _port_bounds(traffic: _Traffic) -> Iterator[Bound]:
+    """What must go through one rank's ports: NVLink, PCIe, or both where either may be taken."""
+    if not traffic.in_gpus:
+        return
+    links = traffic.links
+    if not traffic.by_nvlink:
+        yield from _pcie_bounds(traffic)
+    elif links.nvlink_bytes_per_s is not None:
+        nvlink, why = _nvlink_rate(traffic)
+        if _keeps_to_nvlink(traffic):
+            yield from _nvlink_bounds(traffic, nvlink, 0.0, "NVLink port", why, ("nvlink",))
+        elif links.pcie_bytes_per_s is not None:
+            pcie = links.pcie_bytes_per_s
+            why = f"{why}, and {format_rate(pcie)} by its PCIe link"
+            yield from _nvlink_bounds(traffic, nvlink, pcie, "NVLink and PCIe ports", why, ("nvlink", "pcie"))
+
+
+def _keeps_to_nvlink(traffic: _Traffic) -> bool:
+    """Is NVLink the way between any two ranks of the group?"""
+    if traffic.links.peer == "nvlink_pairs":
+        return traffic.one_node and traffic.record.num_ranks == 2
+    return traffic.record.num_nodes <= traffic.links.nvlink_nodes
+
+
+def _nvlink_rate(traffic: _Traffic) -> tuple[float, str]:
+    """One rank's NVLink bytes per second inside its group, and how that comes."""
+    links, peers = traffic.links, traffic.record.num_ranks - 1
+    assert links.nvlink_bytes_per_s is not None
+    pairs = None if links.pair_bytes_per_s is None else peers * links.pair_bytes_per_s
+    if pairs is not None and pairs < links.nvlink_bytes_per_s:
+        return pairs, f"a rank has {format_rate(links.pair_bytes_per_s)} to each of {peers} peers"
+    return links.nvlink_bytes_per_s, f"a rank's NVLink port carries {format_rate(links.nvlink_bytes_per_s)} each way"
+
+
+def _nvlink_bounds(
+    traffic: _Traffic, nvlink: float, pcie: float, name: str, why: str, used: Sequence[str]
+) -> Iterator[Bound]:
+    """The ports' bound; where the switch reduces that is only a reference, and the switch's own bound is the hard one.
+
+    In-network reduction: a port sends S when the switch reads its buffer, and S/n as its share of the result (n ranks
+    on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
+    """
+    rate, port_bytes = nvlink + pcie, traffic.port_bytes
+    message = f"{why}; {port_bytes:.6g} bytes must leave through it"
+    record = traffic.record
+    num = min(record.num_ranks, record.num_ranks // record.num_nodes * traffic.links.nvlink_nodes)
+    reduced = nvlink * num / (num + 1) + pcie  # payload per second
+    payload = record.payload_bytes
+    if not _reduces_in_node(traffic) or reduced / payload <= rate / port_bytes:
+        yield traffic.bound(rate, port_bytes, name, "hard", message, used)
+        return
+    reads = f"{why}; the switch reduces, so that a port sends S (1 + 1/{num})"
+    yield traffic.bound(reduced, payload, f"{name}, in-network reduction", "hard", reads, used)
+    yield traffic.bound(rate, port_bytes, f"{name}, without in-network reduction", "reference", message, used)
+
+
+def _reduces_in_node(traffic: _Traffic) -> bool:
+    return traffic.header.pattern == "allreduce" and traffic.by_nvlink and traffic.links.nvls
+
+
+def _pcie_bounds(traffic: _Traffic) -> Iterator[Bound]:
+    rate = traffic.links.pcie_bytes_per_s
+    if rate is None:
+        return
+    num_bytes = traffic.port_bytes
+    why = f"a rank's PCIe link carries {format_rate(rate)} each way, {num_bytes:.6g} bytes must leave through it"
+    yield traffic.bound(rate, num_bytes, "PCIe port", "hard", why, ("pcie",))
+    share, packets = pcie_packet_share()
+    yield traffic.bound(rate * share, num_bytes, "PCIe packets", "reference", f"{why}; {packets}", ("pcie",))
+
+
+def _network_bounds(traffic: _Traffic) -> Iterator[Bound]:
+    """What must leave a node through all its NICs together."""
+    links, record = traffic.links, traffic.record
+    if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
+        return
+    rate = links.num_nics * links.nic_bytes_per_s
+    node = f"a node's {links.num_nics} NICs carry {format_rate(rate)} each way"
+    why = f"{node}, {record.node_bytes:.6g} bytes must leave it by any algorithm of sends and receives"
+    # A switch that reduces takes S from each node and returns S, whatever the number of nodes.
+    if links.network_reduces and traffic.header.pattern == "allreduce" and record.node_bytes > record.payload_bytes:
+        reads = f"{node}; switches that reduce need S from each"
+        yield traffic.bound(rate, record.payload_bytes, "network, in-network reduction", "hard", reads, ("network",))
+        yield traffic.bound(rate, record.node_bytes, "network", "reference", why, ("network",))
+    else:
+        yield traffic.bound(rate, record.node_bytes, "network", "hard", why, ("network",))
+
+
+def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
+    """One rank of each node: only the NICs that a rank has to itself, where ranks share out a node's."""
+    links, per_node = traffic.links, traffic.header.ranks_per_node
+    alone = traffic.one_rank_per_node and not traffic.one_node and per_node > 1
+    if not alone or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
+        return
+    num = links.nics_of_a_rank(per_node)
+    rate = num * links.nic_bytes_per_s
+    own = f"a rank's own {num:g} of {links.num_nics} NICs carry {format_rate(rate)} each way"
+    why = f"{own}, {traffic.port_bytes:.6g} bytes must leave through them"
+    yield traffic.bound(rate, traffic.port_bytes, "own NICs", "hard", why, ("nic",))
+
+
+def _in_one_switch(traffic: _Traffic) -> bool:
+    """NVLink may join these nodes, too, so that their NICs need not carry anything."""
+    return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
+
+
+def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
+    """What copying alone reached on this machine: a message through memory is copied once at least."""
+    points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
+    if not points:
+        return
+    assert record.bus_factor is not None
+    rate = _interpolated(points, record.payload_bytes)
+    useful = record.payload_bytes * record.bus_factor
+    num_bytes = useful if record.rank_bytes is None else record.rank_bytes
+    why = f"while all ranks copied {record.payload_bytes} bytes, each reached {format_rate(rate)}"
+    yield Bound(useful * rate / num_bytes, "memory copy", "reference", why, "measured at the start of this run")
+
+
+def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
+    """The rate at a size between measured (bytes, bytes/s), straight in the logarithm of size; the ends beyond them."""
+    ordered = sorted((float(size), float(rate)) for size, rate in points)
+    if num_bytes <= ordered[0][0]:
+        return ordered[0][1]
+    for (left, low), (right, high) in pairwise(ordered):
+        if num_bytes <= right:
+            return low + (high - low) * log(num_bytes / left) / log(right / left)
+    return ordered[-1][1]

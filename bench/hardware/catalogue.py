@@ -1,0 +1,225 @@
+"""What machines are made of and cost: look-ups in links.yaml, gpus.yaml and instances.yaml beside this file.
+
+Each figure keeps where it comes from, and whether it was read there (`verified`). The files are read once, when first
+asked. Rates in bytes per second and direction, sizes in bytes, prices in US dollars per hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.plugins import nearest
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per hour of one instance, on demand, as it stood in `source` at `date` (ISO; None: undated)."""
+
+    usd_per_hour: float
+    region: str
+    date: str | None
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU model. `pcie`: (generation, lanes) that it can link at; `flops`: dense operations per second by type."""
+
+    name: str
+    architecture: str
+    memory_bytes: float | None
+    memory_bytes_per_s: float | None
+    pcie: tuple[int, int] | None
+    nvlink_generation: int | None
+    flops: Mapping[str, float]
+    measured_bf16_flops: float | None
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance type. `prices`: oldest first. `notes`: remarks on single facts by their name."""
+
+    name: str
+    provider: str
+    gpu: str
+    gpus: int
+    vcpus: int | None
+    memory_bytes: float | None
+    pcie: tuple[int, int] | None
+    nic_kind: str
+    links: NodeLinks
+    prices: tuple[Price, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def price(self, region: str | None = None) -> Price | None:
+        """The latest price, of one region or of any; None when none is known."""
+        known = [each for each in self.prices if region in (None, each.region)]
+        return known[-1] if known else None
+
+
+def instances() -> tuple[str, ...]:
+    """The names of all instance types, in the order of the file."""
+    return tuple(_file("instances")["instances"])
+
+
+def instance(name: str) -> Instance:
+    """One instance type. Raises UsageError naming the nearest name when there is none."""
+    entries = _file("instances")["instances"]
+    if name not in entries:
+        raise UsageError(f"no instance type is called {name!r}{nearest(name, instances())}")
+    return _instance(name, entries[name])
+
+
+def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
+    """The links of one node of an instance type.
+
+    Raises UsageError for an unknown name, and when `ranks_per_node` (ranks that use a GPU each) exceeds its GPUs.
+    """
+    found = instance(name)
+    if ranks_per_node is not None and ranks_per_node > found.gpus:
+        most = found.gpus
+        raise UsageError(f"{name} has {most} GPUs, not {ranks_per_node}: give {most} ranks per node or less")
+    return found.links
+
+
+def gpus() -> tuple[str, ...]:
+    """The names of all GPU models."""
+    return tuple(_file("gpus")["gpus"])
+
+
+def gpu(name: str) -> Gpu:
+    """One GPU model. Raises UsageError naming the nearest name when there is none."""
+    file = _file("gpus")
+    if name not in file["gpus"]:
+        raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
+    entry = file["gpus"][name]
+    return Gpu(
+        name=name,
+        architecture=entry["architecture"],
+        memory_bytes=_scaled(entry["memory_gb"], 1e9),
+        memory_bytes_per_s=_scaled(entry["memory_gbyte_per_s"], 1e9),
+        pcie=tuple(entry["pcie"]) if entry["pcie"] else None,
+        nvlink_generation=entry["nvlink"],
+        flops={kind: rate * 1e12 for kind, rate in entry["tflops"].items()},
+        measured_bf16_flops=_scaled(entry.get("measured_bf16", {}).get("tflops"), 1e12),
+        source=_source(file, entry),
+        verified=_verified(entry),
+    )
+
+
+def pcie_bytes_per_s(generation: int, lanes: int) -> float:
+    """A PCIe link's bytes per second and direction after line coding: GT/s x lanes x coding / 8.
+
+    Raises UsageError for a generation that is not in links.yaml.
+    """
+    generations = _file("links")["pcie"]
+    if generation not in generations:
+        known = ", ".join(map(str, generations))
+        raise UsageError(f"PCIe generation {generation} is not in links.yaml; there are: {known}")
+    entry = generations[generation]
+    data, sent = entry["coding"]
+    return float(entry["gt_per_s"] * 1e9 * lanes * data / sent / 8)
+
+
+def pcie_packet_share() -> tuple[float, str]:
+    """What packet headers leave of a PCIe link's rate (a fraction), and the derivation with its source."""
+    file = _file("links")
+    packet = file["pcie_packet"]
+    payload, overhead = packet["payload_bytes"], packet["overhead_bytes"]
+    why = f"packets of {payload} bytes carry {overhead} bytes more: {payload}/{payload + overhead}"
+    return payload / (payload + overhead), f"{why} ({_source(file, packet)})"
+
+
+def _instance(name: str, entry: Mapping[str, Any]) -> Instance:
+    blocks = {key: entry[key] for key in ("host", "peers", "pcie", "network", "nics") if key in entry}
+    host, pcie = blocks.get("host", {}), blocks.get("pcie", {})
+    file = _file("instances")
+    return Instance(
+        name=name,
+        provider=entry["provider"],
+        gpu=entry["gpu"],
+        gpus=entry["gpus"],
+        vcpus=host.get("vcpus"),
+        memory_bytes=_scaled(host.get("memory_gib"), 2**30),
+        pcie=(pcie["generation"], pcie["lanes"]) if "generation" in pcie else None,
+        nic_kind=blocks["nics"]["kind"],
+        links=_links(name, entry["gpus"], blocks),
+        prices=tuple(
+            Price(each["usd_per_hour"], each["region"], each["date"], _source(file, each), _verified(each))
+            for each in entry["prices"]
+        ),
+        notes={key: block["note"] for key, block in blocks.items() if "note" in block},
+    )
+
+
+def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) -> NodeLinks:
+    file, links = _file("instances"), _file("links")
+    peers, nics = blocks["peers"], blocks["nics"]
+    latency = links["latency"]
+    of_link = {"peers": "nvlink" if peers["kind"] in NVLINK_PEERS else "peers", "nics": "nic"}
+    described = {of_link.get(key, key): block for key, block in blocks.items() if key != "host"}
+    return NodeLinks(
+        instance=name,
+        gpus=num_gpus,
+        peer=peers["kind"],
+        nvlink_bytes_per_s=_scaled(peers.get("gbyte_per_s"), 1e9),
+        pair_bytes_per_s=_scaled(peers.get("pair_gbyte_per_s"), 1e9),
+        pcie_bytes_per_s=_pcie_rate(blocks.get("pcie")),
+        nic_bytes_per_s=blocks["network"]["gbit_per_s"] * 1e9 / 8 / nics["count"],
+        num_nics=nics["count"],
+        peer_s=latency["peer"]["us"] * 1e-6,
+        host_s=latency["host"]["us"] * 1e-6,
+        network_s=latency["network"]["us"] * 1e-6,
+        nvls=peers["kind"] == "nvswitch" and links["nvlink"][peers["nvlink"]]["switch_reduces"],
+        network_reduces=links["nics"][nics["kind"]]["switch_reduces"],
+        nvlink_nodes=max(1, peers.get("domain_gpus", num_gpus) // num_gpus),
+        sources={key: _source(file, block) for key, block in described.items()}
+        | {"latency": _source(links, latency["network"])},
+        verified={key: _verified(block) for key, block in described.items()}
+        | {"latency": all(_verified(each) for each in latency.values())},
+    )
+
+
+def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
+    """Bytes per second of the GPU's way to its host; None when it is unknown."""
+    if block is None:
+        return None
+    if "gbyte_per_s" in block:
+        return float(block["gbyte_per_s"] * 1e9)
+    return pcie_bytes_per_s(block["generation"], block["lanes"])
+
+
+def _source(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
+    """`<what> (<date>)` of a block: its own date if it has one, else the source's."""
+    source = file["sources"][block["source"]]
+    date = block.get("date") or source["date"]
+    return f"{source['text']} ({date})" if date else str(source["text"])
+
+
+def _verified(block: Mapping[str, Any]) -> bool:
+    return bool(block.get("verified", True))
+
+
+def _scaled(number: float | None, factor: float) -> float | None:
+    return None if number is None else number * factor
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    """One of this folder's files. They ship with the suite; a test holds their form."""
+    import yaml
+
+    with (_FOLDER / f"{name}.yaml").open("rb") as stream:
+        loaded: dict[str, Any] = yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return loaded

@@ -1,0 +1,54 @@
+"""What launchers share in reading a rank's environment and in writing options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.core.errors import UsageError
+from bench.core.world import Place
+
+
+def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
+    """A variable as a whole number of 0 or more; UsageError when it is missing or something else."""
+    if name not in env:
+        raise UsageError(f"{launcher} started this process, but {name} is not set: unset its other variables")
+    text = env[name].strip()
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"{name}={env[name]!r}, set by {launcher}, is not a whole number of 0 or more")
+    return int(text)
+
+
+def checked(place: Place) -> Place:
+    """The place itself when its numbers can be true, else UsageError."""
+    p = place
+    if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
+        raise UsageError(
+            f"{p.launcher} says rank {p.rank} of {p.num_ranks}, and on its host {p.local_rank} of {p.local_size}, "
+            "which can not be: its variables come from different launches; unset the old ones"
+        )
+    return place
+
+
+def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
+    """Where torch's ranks meet: MASTER_ADDR and MASTER_PORT, or None when neither is set."""
+    address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if not address and not port:
+        return None
+    if not address or not port:
+        missing = "MASTER_PORT" if address else "MASTER_ADDR"
+        raise UsageError(f"MASTER_ADDR and MASTER_PORT go together, and {missing} is not set: set or unset both")
+    number = whole(env, "MASTER_PORT", launcher)
+    if not 0 < number < 1 << 16:
+        raise UsageError(f"MASTER_PORT={port!r} is not a port: give one from 1 to 65535")
+    return address, number
+
+
+def long_options(options: Mapping[str, str]) -> list[str]:
+    """`--name=value` of each option, `--name` where the value is empty; `-p value` of a name of one letter."""
+    words: list[str] = []
+    for name, value in options.items():
+        if len(name) == 1:
+            words += [f"-{name}", *filter(None, (value,))]
+        else:
+            words.append(f"--{name}={value}" if value else f"--{name}")
+    return words

@@ -1,0 +1,26 @@
+"""One process, started as it is: a world of one rank, or a model of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.core.launcher import Launcher, Site
+from bench.core.world import Place, World
+
+
+class Direct(Launcher):
+    """No launcher at all. It asks nothing of the environment, so every other launcher is asked before it."""
+
+    program = ""
+    precedence = 100
+
+    def place(self, env: Mapping[str, str]) -> Place:
+        """The only rank."""
+        return Place(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
+
+    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+        """The interpreter and the program: `world` may be larger only where the program models it."""
+        return [site.python, *program]
+
+
+LAUNCHER = Direct()

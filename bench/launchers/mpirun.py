@@ -1,0 +1,95 @@
+"""mpirun of Open MPI (4 and 5) and of MPICH and its relatives (Hydra).
+
+One command line serves all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs, numbers
+ranks host by host, and pins nothing (Open MPI's own default binds each rank to one core). `--oversubscribe`, `-x` and
+`--allow-run-as-root` exist in Open MPI only, `-env` in Hydra only: consent to run as root is given in the environment,
+and variables travel to other hosts by `env NAME=value` before the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+from bench.core.errors import UsageError
+from bench.core.launcher import Launcher, Site
+from bench.core.world import Place, World
+from bench.launchers._variables import checked, rendezvous, whole
+
+Flavour = Literal["mpich", "openmpi"]
+
+_ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# rank, ranks, rank on its host, ranks on its host
+_NAMES: dict[Flavour, tuple[str, str, str, str]] = {
+    "openmpi": (
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "mpich": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}  # fmt: skip
+
+
+class Mpirun(Launcher):
+    """Ranks under an MPI's own process manager."""
+
+    program = "mpirun"
+    precedence = 20
+
+    def place(self, env: Mapping[str, str]) -> Place | None:
+        """From OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None when neither is there."""
+        library = library_for(env)
+        if library is None:
+            return None
+        rank, num_ranks, local_rank, local_size = (whole(env, name, f"mpirun ({library})") for name in _NAMES[library])
+        return checked(Place(rank, num_ranks, local_rank, local_size, "mpirun", rendezvous(env, "mpirun")))
+
+    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+        """`mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`; the site's options replace ours.
+
+        Named hosts get their number of ranks, and the variables go along. Without them one node is this one, and
+        several are those of a scheduler's allocation, which mpirun finds by itself.
+        """
+        options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
+        words = [site.mpirun]
+        for name, value in options.items():
+            words += [f"-{name}" if len(name) == 1 else f"--{name}", *filter(None, (value,))]
+        carried: dict[str, str] = {}
+        if site.hosts:
+            if len(site.hosts) < world.num_nodes:
+                raise UsageError(f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: name as many hosts")
+            hosts = site.hosts[: world.num_nodes]
+            words += ["--host", ",".join(f"{host}:{world.ranks_per_node}" for host in hosts)]
+            meeting = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(site.rendezvous_port)}
+            carried = {**(meeting if world.num_nodes > 1 else {}), **env}
+        elif world.num_nodes > 1:
+            words += ["-N", str(world.ranks_per_node)]
+            carried = dict(env)
+        variables = [f"{name}={value}" for name, value in carried.items() if name not in _ROOT_CONSENT]
+        carrier = ["env", *variables] if variables else []
+        return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
+
+    def environment(self) -> dict[str, str]:
+        """For root, the consent that Open MPI asks for (containers have no other user); MPICH ignores it."""
+        return dict(_ROOT_CONSENT) if os.geteuid() == 0 else {}
+
+
+def library_for(env: Mapping[str, str]) -> Flavour | None:
+    """Which MPI's mpirun started this process: the library to load must be the same. None: no mpirun did.
+
+    Slurm's pmi2 sets PMI_RANK as well, but not Hydra's MPI_LOCALRANKID: those ranks are srun's.
+    """
+    if any(name in env for name in _NAMES["openmpi"][:2]):
+        return "openmpi"
+    if any(name in env for name in _NAMES["mpich"][:2]) and ("SLURM_STEP_ID" not in env or "MPI_LOCALRANKID" in env):
+        return "mpich"
+    return None
+
+
+def flavour(version_text: str) -> Flavour | None:
+    """Whose mpirun prints this text for `mpirun --version`; None when it is neither's."""
+    if "Open MPI" in version_text or "OpenRTE" in version_text:
+        return "openmpi"
+    return "mpich" if "HYDRA" in version_text or "MPICH" in version_text or "Intel(R) MPI" in version_text else None
+
+
+LAUNCHER = Mpirun()

@@ -1,0 +1,1 @@
+"""What this machine is. Read-only: nothing here changes a setting."""

@@ -1,0 +1,160 @@
+"""The kernel's own description of CPUs, caches, memory nodes and network ports, from the trees /sys and /proc.
+
+Every function takes the root of those trees, so that recorded ones can be read as well; what is not there is None.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+_CPUS = "sys/devices/system/cpu"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One memory node: its CPUs as the kernel lists them (`0-15,32-47`) and its memory."""
+
+    node: int
+    cpus: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One network port. `kind`: `ethernet`, `infiniband` (also EFA and RoCE devices), `virtual` (no device behind it).
+
+    `bytes_per_s`: line rate of one direction; None where the driver does not say (many cloud and virtual ports).
+    """
+
+    name: str
+    kind: str
+    state: str | None
+    bytes_per_s: float | None
+    mtu_bytes: int | None
+    driver: str | None
+    numa_node: int | None
+
+
+def last_level_cache_bytes(root: Path = ROOT) -> int | None:
+    """Size of the last cache that CPU 0 reaches, the others being taken alike; shared caches count once."""
+    levels = {}
+    for index in (root / _CPUS / "cpu0/cache").glob("index*"):
+        level, size = _number(index / "level"), _size(read(index / "size"))
+        if level is not None and size and read(index / "type") != "Instruction":
+            levels[level] = size
+    return levels[max(levels)] if levels else None
+
+
+def num_cores(root: Path = ROOT) -> int | None:
+    """Physical cores: CPUs that are hardware threads of one core count once."""
+    return _distinct(root, "physical_package_id", "core_id")
+
+
+def num_sockets(root: Path = ROOT) -> int | None:
+    """Processor packages."""
+    return _distinct(root, "physical_package_id")
+
+
+def governor(root: Path = ROOT) -> str | None:
+    """How the kernel chooses CPU 0's frequency: `performance`, `powersave`, ...; None where it has no say (clouds)."""
+    return read(root / _CPUS / "cpu0/cpufreq/scaling_governor")
+
+
+def cpu_model(root: Path = ROOT) -> str | None:
+    """The processor's name: `model name` on x86, the implementer's and the part's numbers on Arm."""
+    fields = dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE))
+    if "model name" in fields:
+        return str(fields["model name"])
+    if "CPU part" in fields:
+        return f"implementer {fields.get('CPU implementer')} part {fields['CPU part']}"
+    return None
+
+
+def memory_bytes(root: Path = ROOT, key: str = "MemTotal") -> int | None:
+    """A line of /proc/meminfo in bytes: all memory, or `MemAvailable`, what can be had without swapping."""
+    found = re.search(rf"^{key}:\s+(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
+    return None if found is None else int(found[1]) << 10
+
+
+def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
+    """The memory nodes, by number."""
+    nodes = []
+    for path in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        total = re.search(r"MemTotal:\s+(\d+) kB", read(path / "meminfo") or "")
+        cpus = read(path / "cpulist") or ""
+        nodes.append(NumaNode(int(path.name[4:]), cpus, None if total is None else int(total[1]) << 10))
+    return tuple(sorted(nodes, key=lambda node: node.node))
+
+
+def ports(root: Path = ROOT) -> tuple[Port, ...]:
+    """Network interfaces, the loopback excepted, and InfiniBand-like ports, by name."""
+    network = [_interface(path) for path in (root / "sys/class/net").glob("*") if path.name != "lo"]
+    fabric = [_fabric_port(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
+    return tuple(sorted((*network, *fabric), key=lambda port: port.name))
+
+
+def product(root: Path = ROOT) -> str | None:
+    """What the machine's maker calls it; on AWS this is the instance type: `p4d.24xlarge`."""
+    return read(root / "sys/class/dmi/id/product_name")
+
+
+def read(path: Path) -> str | None:
+    """A file's text without the blanks around it; None when it is not there or can not be read, as many in /sys."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _interface(path: Path) -> Port:
+    megabits = _number(path / "speed")  # -1 or an error when the port is down or does not know
+    device = path / "device"
+    return Port(
+        name=path.name,
+        kind="ethernet" if device.exists() else "virtual",
+        state=read(path / "operstate"),
+        bytes_per_s=megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None,
+        mtu_bytes=_number(path / "mtu"),
+        driver=(device / "driver").resolve().name if (device / "driver").exists() else None,
+        numa_node=_node_of(device),
+    )
+
+
+def _fabric_port(path: Path) -> Port:
+    device = path.parents[1]
+    rate = re.match(r"([\d.]+) Gb/sec", read(path / "rate") or "")
+    driver = device / "device/driver"
+    return Port(
+        name=f"{device.name}:{path.name}",
+        kind="infiniband",
+        state=(read(path / "state") or "").rpartition(": ")[2].lower() or None,
+        bytes_per_s=None if rate is None else float(rate[1]) * 1e9 / 8,
+        mtu_bytes=None,
+        driver=driver.resolve().name if driver.exists() else None,
+        numa_node=_node_of(device / "device"),
+    )
+
+
+def _node_of(device: Path) -> int | None:
+    node = _number(device / "numa_node")  # -1: the firmware does not say
+    return node if node is not None and node >= 0 else None
+
+
+def _distinct(root: Path, *names: str) -> int | None:
+    topologies = (root / _CPUS).glob("cpu[0-9]*/topology")
+    found = {tuple(read(path / name) for name in names) for path in topologies}
+    return len(found) or None
+
+
+def _number(path: Path) -> int | None:
+    text = read(path)
+    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
+
+
+def _size(text: str | None) -> int | None:
+    match = re.fullmatch(r"(\d+)([KMG]?)", text or "")
+    return int(match[1]) * _UNITS[match[2]] if match else None

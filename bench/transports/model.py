@@ -1,0 +1,119 @@
+"""No hardware: every message takes the time that its links allow, on a virtual clock that is the same in every run.
+
+All ranks are simulated in one process. Nothing is launched, reduced or copied: times are those of the links alone, a
+limit that software can only approach. A collective takes the fastest of the algorithms that its group can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from bench.core.fabric import NVLINK_PEERS, Fabric, Flow
+from bench.core.program import Collective, Group, Round, Step
+from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
+from bench.core.units import format_rate
+
+MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
+
+
+class Model:
+    """The ranks of one world on one fabric."""
+
+    clock = "virtual"
+    launcher = "direct"
+    requires: tuple[str, ...] = ()
+
+    def __init__(self, fabric: Fabric) -> None:
+        """`fabric`: the links, and the world on them."""
+        self.fabric = fabric
+        self.algorithm_used = ""  # of the last simulation, step by step: "ring", "messages, tree"
+
+    def facts(self) -> dict[str, str]:
+        """What the figures rest on."""
+        links = self.fabric.links
+        rates = {name: getattr(links, f"{name}_bytes_per_s") for name in ("nvlink", "pcie", "nic", "memory")}
+        known = {f"model_{name}": format_rate(rate) for name, rate in rates.items() if rate is not None}
+        return {"model_instance": links.instance, "model_peers": links.peer, **known}
+
+    def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
+        """Seconds of one pass through the steps for each group, all groups at the same time.
+
+        `steps[g][m]`: of member m of group g. Step k of all groups shares the fabric. Raises UsageError where a rate
+        that is needed is unknown.
+        """
+        seconds = [0.0] * len(groups)
+        names = []
+        for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
+            at_once = [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
+            took, name = self._fastest(groups, at_once)
+            seconds = [before + more for before, more in zip(seconds, took, strict=True)]
+            names.append(name)
+        self.algorithm_used = ", ".join(dict.fromkeys(names))
+        return tuple(seconds)
+
+    def _fastest(self, groups: Round, steps: Sequence[tuple[Step, ...]]) -> tuple[list[float], str]:
+        """Seconds of each group, and the algorithms, of the choice by which the last group ends soonest."""
+        ops = sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
+        choices = []
+        for names in product(*map(algorithms, ops)):
+            chosen = dict(zip(ops, names, strict=True))
+            phases = [self._phases(group, each, chosen) for group, each in zip(groups, steps, strict=True)]
+            if all(each is not None for each in phases):
+                seconds = self._run([each for each in phases if each is not None])
+                choices.append((seconds, "+".join(names) or "messages"))
+        return min(choices, key=lambda choice: max(choice[0], default=0.0))
+
+    def _phases(self, group: Group, steps: tuple[Step, ...], chosen: dict[str, str]) -> Phases | None:
+        """One step of one group as phases; None when the chosen algorithm can not run there."""
+        if steps and isinstance(steps[0], Collective):
+            return schedule(steps[0].op, chosen[steps[0].op], self._call(group, steps))
+        return [Phase(1, _messages(group, steps))]
+
+    def _call(self, group: Group, steps: tuple[Step, ...]) -> Call:
+        calls = [each for each in steps if isinstance(each, Collective)]
+        return Call(
+            ranks=group.ranks,
+            ranks_per_node=self.fabric.world.ranks_per_node,
+            payload_bytes=max(max(each.send_bytes, each.recv_bytes) for each in calls),
+            root=calls[0].root,
+            split=tuple(each.send_split for each in calls),
+            reduces=self.fabric.links.nvls and self.fabric.links.peer in NVLINK_PEERS,
+        )
+
+    def _run(self, phases: Sequence[Phases]) -> list[float]:
+        """Seconds of each group when all run at once: their phases in step, each with its own repeats."""
+        seconds = [0.0] * len(phases)
+        for repeat, at_once in _in_step(phases):
+            times = self.fabric.times_s([flow for flows in at_once for flow in flows])
+            first = 0
+            for index, flows in enumerate(at_once):
+                seconds[index] += repeat * float(times[first : first + len(flows)].max(initial=0.0))
+                first += len(flows)
+        return seconds
+
+
+def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
+    """The sends of an exchange as flows; several from one rank to another follow each other on one."""
+    flows: dict[tuple[int, int], float] = {}
+    for member, step in enumerate(steps):
+        for send in () if isinstance(step, Collective) else step.sends:
+            pair = (group.ranks[member], group.ranks[send.peer])
+            flows[pair] = flows.get(pair, 0.0) + send.num_bytes
+    return tuple((source, target, num_bytes) for (source, target), num_bytes in flows.items())
+
+
+def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:
+    """(times, the flows of each group) so that every group's phases run in order; one that has ended sends nothing."""
+    waiting = [[(each.repeat, each.flows) for each in reversed(of_group) if each.repeat] for of_group in phases]
+    while any(waiting):
+        repeat = min(of_group[-1][0] for of_group in waiting if of_group)
+        yield repeat, [of_group[-1][1] if of_group else () for of_group in waiting]
+        for of_group in waiting:
+            if of_group:
+                left, flows = of_group.pop()
+                if left > repeat:
+                    of_group.append((left - repeat, flows))
+
+
+TRANSPORT = Model

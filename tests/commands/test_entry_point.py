@@ -1,0 +1,180 @@
+"""`python -m bench` as a user meets it: words in, sentence and exit code out."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import bench
+from bench import __main__ as entry
+from bench.core import plugins
+from bench.core.errors import Interrupted, MeasurementError, RefusedError
+
+_ROOT = Path(bench.__file__).parent.parent
+_ENV = {**os.environ, "PYTHONPATH": str(_ROOT)}
+
+
+def _call(*words: str, cwd: Path = _ROOT) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "bench", *words], capture_output=True, text=True, cwd=cwd, env=_ENV)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lits"], "bench: error: no command is called 'lits'; did you mean 'list'?"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["list", "--bogus"], "unrecognized arguments: --bogus"),
+        (["list", "--form", "json"], "unrecognized arguments: --form"),
+        (["list", "--format", "xml"], "invalid choice: 'xml'"),
+        (["list", "patern"], "no list of 'patern'; did you mean 'patterns'?"),
+        (["list", "--output", "/no/such/folder/x"], "there is no folder /no/such/folder"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence_and_exit_code_2(words: list[str], sentence: str) -> None:
+    told = _call(*words)
+    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+    assert told.stderr.startswith("bench: error: ")
+    assert sentence in told.stderr
+
+
+def test_without_a_command_all_are_shown_with_their_first_lines() -> None:
+    told = _call()
+    assert told.returncode == 0
+    assert told.stdout == _call("--help").stdout
+    shown = " ".join(told.stdout.split())
+    for name in plugins.names("command"):
+        assert f"{name} {plugins.first_line('command', name)}" in shown
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert _call("--version").stdout == f"linkbench-suite {bench.__version__}\n"
+
+
+@pytest.mark.parametrize("name", plugins.names("command"))
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main([name, "--help"])
+    assert ended.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"usage: python -m bench {name}" in told
+    assert plugins.first_line("command", name) in told
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list", "patterns"]])
+def test_no_heavy_library_is_imported_to_answer_a_simple_question(words: list[str]) -> None:
+    code = f"""
+        import contextlib, io, sys
+        from bench.__main__ import main
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            main({words})
+        heavy = "torch mpi4py cupy matplotlib pydantic psutil pynvml numpy rich".split()
+        print([name for name in heavy if name in sys.modules])
+    """
+    told = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=_ENV)
+    assert told.stdout == "[]\n", told.stderr
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException], None]]:
+    """`raising(error)`: every command ends in that error; this process's own signal handlers come back afterwards."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def use(error: BaseException) -> None:
+        def run(words: list[str]) -> int:
+            raise error
+
+        monkeypatch.setattr(entry, "_run", run)
+
+    yield use
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (RefusedError("no GPU here"), 3, "no GPU here"),
+        (MeasurementError("rank 3 died"), 4, "rank 3 died"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (Interrupted("ended", 143), 143, "ended"),
+        (PermissionError(13, "Permission denied", "results/x"), 2, "results/x: Permission denied"),
+        (ZeroDivisionError("division by zero"), 4, "a fault of the suite itself, ZeroDivisionError: division by zero"),
+    ],
+)
+def test_an_error_is_a_sentence_and_its_exit_code_with_a_traceback_only_on_request(
+    raising: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    sentence: str,
+) -> None:
+    raising(error)
+    assert entry.main([]) == code
+    brief = capsys.readouterr()
+    assert (brief.out, brief.err.count("\n")) == ("", 1)
+    assert brief.err.startswith(f"bench: error: {sentence}")
+    for words in (["--debug", "list"], ["list", "--debug"]):
+        assert entry.main(words) == code
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_debug_is_accepted_on_either_side_of_the_command() -> None:
+    for words in (["--debug", "list", "patterns"], ["list", "patterns", "--debug"]):
+        assert _call(*words).returncode == 0
+
+
+# Stands for a command that takes its time, and tidies up when it is ended.
+_LONG = """
+import sys, time
+from bench import __main__ as entry
+def run(words):
+    print("up", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("tidied", flush=True)
+entry._run = run
+sys.exit(entry.main([]))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_command_in_order(number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-c", _LONG]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_ENV) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, "tidied\n")
+    assert err.startswith("bench: error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_has_gone_away_is_no_error_to_speak_of() -> None:
+    command = [sys.executable, "-m", "bench", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=_ROOT, env=_ENV) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_a_shell_that_asks_for_completion_gets_the_words_that_fit(missing: Callable[[str, str], NoReturn]) -> None:
+    if importlib.util.find_spec("argcomplete") is None:
+        missing("argcomplete", "it is not installed")
+    line = "linkbench list pat"
+    answers = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    with tempfile.NamedTemporaryFile() as told:
+        env = {**_ENV, **answers, "_ARGCOMPLETE_STDOUT_FILENAME": told.name}
+        subprocess.run([sys.executable, "-m", "bench"], env=env, cwd=_ROOT, check=True)
+        assert told.read().decode().split() == ["patterns"]

@@ -1,0 +1,126 @@
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import __main__ as entry
+from bench.commands import _here
+from bench.commands import list as listing
+from bench.core import plugins
+from bench.probes import nvml
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with two scenarios and two clusters."""
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "two.yaml").write_text("description: the\n  second\n")
+    (tmp_path / "scenarios" / "one.yaml").write_text("description: the first\n")
+    (tmp_path / "bench.yaml").write_text(
+        "clusters:\n  here:\n    nodes: 1\n  p4d:\n    {instance: p4d.24xlarge, nodes: 2, ranks_per_node: 8, launcher: slurm}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _listed(*words: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert entry.main(["list", *words, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "bench.list/1"
+    entries: list[dict[str, Any]] = told["entries"]
+    return entries
+
+
+@pytest.mark.usefixtures("site")
+def test_everything_is_listed_kind_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = _listed(capsys=capsys)
+    kinds = list(dict.fromkeys(each["kind"] for each in entries))
+    assert kinds == ["pattern", "transport", "launcher", "scenario", "cluster", "instance"]
+    for kind in ("pattern", "transport", "launcher"):
+        assert tuple(each["name"] for each in entries if each["kind"] == kind) == plugins.names(kind)
+
+
+def test_every_plug_in_says_in_its_first_line_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ("patterns", "transports", "launchers"):
+        for each in _listed(kind, capsys=capsys):
+            assert len(each["description"]) > 20, each["name"]
+
+
+@pytest.mark.usefixtures("site")
+def test_scenarios_show_their_description_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    told = [(each["name"], each["description"]) for each in _listed("scenarios", capsys=capsys)]
+    assert told == [("one", "the first"), ("two", "the second")]
+
+
+@pytest.mark.usefixtures("site")
+def test_clusters_show_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {each["name"]: each["description"] for each in _listed("clusters", capsys=capsys)}
+    assert told == {
+        "here": "this machine's own kind, 1 node, launcher auto",
+        "p4d": "p4d.24xlarge, 2 nodes, 8 ranks per node, launcher slurm",
+    }
+
+
+def test_instance_types_show_their_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {each["name"]: each["description"] for each in _listed("instances", capsys=capsys)}
+    assert "8 x A100" in told["p4d.24xlarge"]
+
+
+def test_a_file_that_is_no_yaml_is_an_error_with_its_place(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (site / "bench.yaml").write_text("clusters:\n  here: [1,\n")
+    assert entry.main(["list", "clusters"]) == 2
+    assert "bench.yaml:3:1" in capsys.readouterr().err
+
+
+def test_without_a_bench_yaml_there_are_no_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_here, "PACKAGE_ROOT", tmp_path)
+    assert entry.main(["list", "clusters"]) == 0
+    assert capsys.readouterr().out == "clusters:\n  (none)\n"
+
+
+def test_one_kind_may_be_named_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _listed("pattern", capsys=capsys) == _listed("patterns", capsys=capsys)
+
+
+def test_a_transport_whose_package_is_missing_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mpi4py" else found(name))
+    (mpi,) = [each for each in _listed("transports", capsys=capsys) if each["name"] == "mpi"]
+    assert mpi["unavailable"] == "Python package mpi4py is not installed"
+
+
+def test_nccl_is_not_available_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(nvml, "count_gpus", lambda: 0)
+    assert _here.lacks("nccl") == "no NVIDIA GPU was found"
+    monkeypatch.setattr(nvml, "count_gpus", lambda: 8)
+    assert _here.lacks("nccl") is None
+
+
+def test_a_launcher_whose_program_is_missing_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (slurm,) = [each for each in _listed("launchers", capsys=capsys) if each["name"] == "slurm"]
+    assert slurm["unavailable"] == "no srun was found on PATH"
+    (tmp_path / "srun").touch(mode=0o755)
+    (slurm,) = [each for each in _listed("launchers", capsys=capsys) if each["name"] == "slurm"]
+    assert slurm["unavailable"] is None
+
+
+def test_the_table_has_one_line_each_and_says_what_can_not_run_here() -> None:
+    found = {
+        "transports": [
+            listing.Entry("transport", "a", "First."),
+            listing.Entry("transport", "bcd", "Second.", "broken"),
+        ]
+    }
+    lines = listing._as_table(found).splitlines()
+    assert lines == ["transports:", "  a    First.", "  bcd  Second.  [not here: broken]"]

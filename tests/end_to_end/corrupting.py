@@ -1,0 +1,42 @@
+"""Run a pattern while, beneath the transport, one rank's receive buffer is spoilt after the last timed call.
+
+    mpirun -n 4 python tests/end_to_end/corrupting.py RANK PATTERN [options]
+
+Every timed call is followed by the damage; all but the last are overwritten by the next call, and the check before
+timing runs no timed call, so it passes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bench.core.transport import Compiled, Timing
+from bench.rank.main import run_pattern
+from bench.rank.place import place
+from bench.transports import _host
+
+
+def spoiling(timed: Callable[..., Timing], victim: int) -> Callable[..., Timing]:
+    """`timed`, and then one bit of the receive buffer that its last call filled is flipped on rank `victim`."""
+    import os
+
+    mine = place(os.environ).rank == victim
+
+    def run(sync: Any, compiled: Compiled | None, num_calls: int) -> Timing:
+        timing = timed(sync, compiled, num_calls)
+        if mine and compiled is not None:
+            received = compiled.keep[0].view("recv", compiled.last_set)
+            if len(received) >= 64:  # the calibration's few bytes are nobody's data
+                received[len(received) // 2] ^= 1
+        return timing
+
+    return run
+
+
+if __name__ == "__main__":
+    _victim, _pattern, *_options = sys.argv[1:]
+    _host.time_each = spoiling(_host.time_each, int(_victim))
+    _host.time_batch = spoiling(_host.time_batch, int(_victim))
+    run_pattern(_pattern, _options)

@@ -1,0 +1,171 @@
+"""Every figure draws from every synthetic document, and shows what the methodology asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from bench.core import plugins
+from bench.core.record import Document
+from bench.figures import _style, bandwidth, latency, pairs, scaling
+
+Documents = dict[str, Callable[[], Document]]
+
+
+def texts(figure: Figure) -> list[str]:
+    """Every piece of text in a figure."""
+    from matplotlib.text import Text
+
+    return [found.get_text() for found in figure.findobj(Text) if isinstance(found, Text) and found.get_text()]
+
+
+def cells(axes: Axes) -> Any:
+    """The values of a map, NaN where it is blank."""
+    values: Any = axes.images[0].get_array()
+    return np.ma.filled(values, np.nan)
+
+
+@pytest.mark.parametrize("name", plugins.names("figure"))
+@pytest.mark.filterwarnings("error")
+def test_every_figure_draws_what_it_says_applies(name: str, a_document: Document, tmp_path: Path) -> None:
+    module = plugins.load("figure", name)
+    drawn = module.draw(a_document)
+    assert bool(drawn) is module.applies(a_document)
+    for file_name, figure in drawn:
+        png, svg = _style.save(figure, tmp_path / "plots" / file_name)
+        assert imread(png).shape[1] == 1000 and float(np.ptp(imread(png))) > 0
+        assert svg.read_text(encoding="utf-8").lstrip().startswith("<?xml")
+
+
+@pytest.mark.parametrize("name", plugins.names("figure"))
+def test_no_text_is_smaller_than_nine_points(name: str, a_document: Document) -> None:
+    from matplotlib.text import Text
+
+    for _, figure in plugins.load("figure", name).draw(a_document):
+        figure.draw_without_rendering()
+        shown = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text()]
+        assert all(float(text.get_fontsize()) >= 9 for text in shown)
+        assert not any("^" in text.get_text() for text in shown)  # exponents are set smaller than their base
+
+
+def test_bandwidth_begins_at_zero_and_names_each_bound_with_its_kind(documents: Documents) -> None:
+    [(name, figure)] = bandwidth.draw(documents["modelled_p4d"]())
+    assert name == "bandwidth"
+    assert all(axes.get_ylim()[0] == 0 for axes in figure.axes)
+    for words in ("NVLink port: 300 GB/s (hard)", "NIC, 4 x 100 Gbit/s: 93.75 GB/s (hard)"):
+        assert texts(figure).count(words) == 2
+
+
+def test_a_bound_far_above_the_data_is_named_instead_of_drawn(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    slow = [replace(row, busbw_bytes_per_s=1e8) for row in document.summaries if row.busbw_bytes_per_s]
+    [(_, figure)] = bandwidth.draw(replace(document, summaries=tuple(slow)))
+    assert all(axes.get_ylim()[1] < 1 for axes in figure.axes)
+    assert any("93.75 GB/s (hard), above this axis" in text for text in texts(figure))
+
+
+def test_a_bound_that_changes_with_size_is_one_curve_with_one_name(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    rows = tuple(
+        replace(row, bound_name="memory copy", bound_kind="reference", bound_bytes_per_s=60e9 + 1e9 * index)
+        for index, row in enumerate(row for row in document.summaries if row.job == "allreduce-nccl")
+    )
+    [(_, figure)] = bandwidth.draw(replace(document, summaries=rows))
+    named = [text for text in texts(figure) if "memory copy" in text]
+    assert named == ["- - memory copy: 61 to 115 GB/s (reference)"]
+    assert [len(np.asarray(line.get_xdata())) for line in figure.axes[0].lines if line.get_linestyle() == "--"] == [28]
+
+
+@pytest.mark.parametrize("module", [bandwidth, latency, scaling])
+def test_what_is_modelled_says_so_in_title_legend_and_panels(module: object, documents: Documents) -> None:
+    [(_, figure)] = module.draw(documents["modelled_p4d"]())  # type: ignore[attr-defined]
+    words = texts(figure)
+    assert words.count("MODELLED") == 2
+    assert any("modelled, not measured" in text for text in words)
+    assert any(text.startswith("model") and text.endswith("(modelled)") for text in words)
+
+
+def test_what_is_measured_does_not_say_modelled(documents: Documents) -> None:
+    [(_, figure)] = bandwidth.draw(documents["two_libraries"]())
+    assert not any("modelled" in text.lower() for text in texts(figure))
+
+
+def test_rows_that_did_not_converge_are_hollow(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    rows = tuple(replace(row, flags=("not-converged",)) for row in document.summaries)
+    for rows_now, hollow in ((rows, True), (tuple(replace(row, flags=()) for row in rows), False)):
+        [(_, figure)] = bandwidth.draw(replace(document, summaries=rows_now))
+        circles = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "o"]
+        drawn = [line for line in circles if np.size(line.get_xdata())]
+        assert drawn and all((line.get_markerfacecolor() == "white") is hollow for line in drawn)
+        assert ("not converged" in texts(figure)) is hollow
+
+
+def test_wrong_data_are_not_drawn_but_counted(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    wrong = replace(document.summaries[-3], verified=False, busbw_bytes_per_s=None, flags=("invalid",))
+    rows = (*document.summaries, replace(wrong, mode="pipelined"))
+    [(_, figure)] = bandwidth.draw(replace(document, summaries=rows))
+    assert any("INVALID: 1 rows" in text for text in texts(figure))
+    slow = replace(wrong, mode="isolated", median_s=1e6)
+    [(_, figure)] = latency.draw(replace(document, summaries=(*document.summaries, slow)))
+    assert all(axes.get_ylim()[1] < 10 for axes in figure.axes)
+
+
+def test_a_pattern_without_a_size_is_said_below_the_latencies(documents: Documents) -> None:
+    [(_, figure)] = latency.draw(documents["two_libraries"]())
+    assert any("barrier over nccl: 2" in text for text in texts(figure))
+    assert "barrier" not in texts(figure)
+
+
+def test_one_way_pairs_leave_the_other_direction_grey_and_two_way_pairs_fill_it(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    one_way = tuple(row for row in document.summaries if (row.src or 0) < (row.dst or 0))
+    [(name, figure)] = pairs.draw(replace(document, summaries=one_way))
+    rates, times = (cells(axes) for axes in figure.axes[:2])
+    assert name == "pairs-pairs-nccl"
+    assert np.isnan(rates[5, 0]) and not np.isnan(rates[0, 5])
+    assert times[5, 0] == times[0, 5]  # half a round trip holds for both
+    assert any("grey: not measured" in text for text in texts(figure))
+    two_way = tuple(replace(row, direction="two-way") for row in one_way)
+    [(_, figure)] = pairs.draw(replace(document, summaries=two_way))
+    rates = cells(figure.axes[0])
+    assert rates[5, 0] == rates[0, 5]
+    assert not any("grey" in text for text in texts(figure))
+
+
+def test_pairs_write_their_values_up_to_sixteen_ranks(documents: Documents) -> None:
+    [(_, small)] = pairs.draw(documents["pairs_of_8"]())
+    [(_, large)] = pairs.draw(documents["pairs_of_32_two_way"]())
+    assert len(small.axes[0].texts) == 8 * 7
+    assert not large.axes[0].texts
+
+
+def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Documents) -> None:
+    document = documents["scaling"]()
+    rows = tuple(row for row in document.summaries if row.num_ranks < 16 or row.payload_bytes <= 1 << 20)
+    [(_, figure)] = scaling.draw(replace(document, summaries=rows))
+    assert "allreduce, 1 MiB" in texts(figure)
+    assert "ideal: as with the fewest ranks" in texts(figure)
+
+
+def test_scaling_needs_more_than_one_world(documents: Documents) -> None:
+    assert not scaling.applies(documents["two_libraries"]())
+    assert scaling.applies(documents["scaling"]())
+
+
+def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:
+    assert set(_style.labels(documents["two_libraries"]()).values()) == {"nccl", "mpi_cuda"}
+    assert "gloo, 16 ranks, 2 nodes" in _style.labels(documents["scaling"]()).values()
+    assert set(_style.labels(documents["modelled_p4d"]()).values()) == {
+        "model, 8 ranks (modelled)",
+        "model, 16 ranks, 2 nodes (modelled)",
+    }

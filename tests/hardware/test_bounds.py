@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.core import plugins
+from bench.core.fabric import NodeLinks
+from bench.core.pattern import Pattern, Shape
+from bench.core.record import Bound, Header, Record, Samples
+from bench.hardware.bounds import bounds_of, floor_of
+from bench.hardware.catalogue import node_links
+
+SIZE = 1 << 30
+
+
+def header(pattern: str, links: NodeLinks | None, ranks_per_node: int = 8, **changes: object) -> Header:
+    plain = Header(
+        job="job", case=(pattern,), pattern=pattern, transport="nccl", dtype="float32", reduce_op="sum", root=0,
+        direction=None, topology="world", num_ranks=8, num_nodes=1, ranks_per_node=ranks_per_node, clock="device",
+        modelled=False, started="", links=links.to_dict() if links else {},
+    )  # fmt: skip
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def record(pattern: str, num_ranks: int, num_nodes: int = 1, **changes: object) -> Record:
+    each: Pattern = plugins.load("pattern", pattern).PATTERN
+    shape = Shape(num_ranks, SIZE)
+    plain = Record(
+        mode="isolated", requested_bytes=(SIZE,), payload_bytes=SIZE, num_ranks=num_ranks, num_nodes=num_nodes,
+        bus_factor=each.bus_factor(shape), rank_bytes=each.crossing(shape, num_ranks),
+        node_bytes=each.crossing(shape, num_nodes) if num_nodes > 1 else None,
+        min_steps=each.min_steps(num_ranks), samples=Samples((1.0,)),
+    )  # fmt: skip
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def bounds(instance: str, pattern: str, num_ranks: int, num_nodes: int = 1) -> dict[str, Bound]:
+    found = bounds_of(header(pattern, node_links(instance)), record(pattern, num_ranks, num_nodes))
+    assert [bound.bytes_per_s for bound in found] == sorted(bound.bytes_per_s for bound in found)
+    return {bound.name: bound for bound in found}
+
+
+def gb(bound: Bound) -> float:
+    return bound.bytes_per_s / 1e9
+
+
+@pytest.mark.parametrize("pattern", ["allreduce", "allgather", "alltoall", "broadcast", "sendrecv"])
+def test_inside_a_p4d_the_nvlink_port_of_300_gb_is_the_bound(pattern: str) -> None:
+    (bound,) = bounds("p4d.24xlarge", pattern, 8).values()
+    assert (bound.name, bound.kind, bound.verified) == ("NVLink port", "hard", True)
+    assert gb(bound) == pytest.approx(300.0)
+    assert "300 GB/s" in bound.why and "stas00" in bound.source
+
+
+def test_an_allreduce_of_two_p4d_is_bound_by_twice_their_nics() -> None:
+    found = bounds("p4d.24xlarge", "allreduce", 16, 2)
+    assert gb(found["network"]) == pytest.approx(93.75)
+    assert gb(found["NVLink and PCIe ports"]) == pytest.approx(315.754, abs=1e-3)
+    assert next(iter(found)) == "network"
+
+
+def test_an_alltoall_of_two_p4d_is_bound_by_half_of_everything_crossing() -> None:
+    # Each of 8 ranks sends half of S to the other node: 4 S at 50 GB/s; busbw = 15/16 S / t.
+    assert gb(bounds("p4d.24xlarge", "alltoall", 16, 2)["network"]) == pytest.approx(15 / 16 * 50 / 4)
+
+
+def test_many_nodes_bring_the_network_bound_down_to_their_nics() -> None:
+    # W [(n-1)/n] / [(N-1)/N], n = 64, N = 8
+    assert gb(bounds("p4d.24xlarge", "allreduce", 64, 8)["network"]) == pytest.approx(50 * (63 / 64) / (7 / 8))
+
+
+def test_inside_a_g6e_the_pcie_link_as_wired_is_the_bound_and_packets_take_some_of_it() -> None:
+    found = bounds("g6e.48xlarge", "allreduce", 8)
+    assert gb(found["PCIe port"]) == pytest.approx(15.754, abs=5e-4)
+    assert found["PCIe port"].kind == "hard"
+    assert gb(found["PCIe packets"]) == pytest.approx(15.754 * 256 / 280, abs=5e-4)
+    assert found["PCIe packets"].kind == "reference"
+
+
+@pytest.mark.parametrize(("num_ranks", "factor"), [(8, 14 / 9), (5, 8 / 6), (4, 6 / 5)])
+def test_a_switch_that_reduces_lifts_the_bound_of_allreduce(num_ranks: int, factor: float) -> None:
+    found = bounds("a3-ultragpu-8g", "allreduce", num_ranks)
+    hard = found["NVLink port, in-network reduction"]
+    assert hard.kind == "hard"
+    assert gb(hard) == pytest.approx(450 * factor)
+    plain = found["NVLink port, without in-network reduction"]
+    assert plain.kind == "reference"
+    assert gb(plain) == pytest.approx(450.0)
+
+
+def test_eight_h200_reach_700_gb_at_most() -> None:
+    assert gb(bounds("p5en.48xlarge", "allreduce", 8)["NVLink port, in-network reduction"]) == pytest.approx(700.0)
+
+
+def test_two_ranks_gain_nothing_from_a_switch_that_reduces() -> None:
+    (bound,) = bounds("p5.48xlarge", "allreduce", 2).values()
+    assert (bound.name, bound.kind) == ("NVLink port", "hard")
+    assert gb(bound) == pytest.approx(450.0)
+
+
+def test_only_allreduce_gains_from_a_switch_that_reduces() -> None:
+    assert set(bounds("p5.48xlarge", "allgather", 8)) == {"NVLink port"}
+
+
+def test_published_figures_lie_below_the_hard_bounds() -> None:
+    # nccl-tests, 16 GiB: p5.48xlarge one node 483.4 GB/s, two nodes 487.3; two p4de 78.3; eight A100 on OCI 232.0
+    cases = (
+        ("p5.48xlarge", 8, 1, 483.4), ("p5.48xlarge", 16, 2, 487.3), ("p4de.24xlarge", 16, 2, 78.3),
+        ("p4d.24xlarge", 8, 1, 232.0),
+    )  # fmt: skip
+    for instance, num_ranks, num_nodes, reached in cases:
+        found = bounds(instance, "allreduce", num_ranks, num_nodes).values()
+        assert all(gb(bound) > reached for bound in found if bound.kind == "hard"), instance
+
+
+def test_two_peers_of_a_mesh_have_only_the_links_between_them() -> None:
+    assert gb(bounds("Standard_ND96isr_MI300X_v5", "allreduce", 2)["NVLink port"]) == pytest.approx(64.0)
+    assert gb(bounds("Standard_ND96isr_MI300X_v5", "allreduce", 8)["NVLink port"]) == pytest.approx(448.0)
+
+
+def test_bridged_pairs_add_their_pcie_links_beyond_two_ranks() -> None:
+    assert gb(bounds("Standard_NC96ads_A100_v4", "allreduce", 2)["NVLink port"]) == pytest.approx(300.0)
+    four = bounds("Standard_NC96ads_A100_v4", "allreduce", 4)
+    assert gb(four["NVLink and PCIe ports"]) == pytest.approx(331.508, abs=1e-3)
+
+
+def test_a_pair_on_two_nodes_is_bound_by_its_own_nic_and_pcie_link() -> None:
+    found = bounds("p4d.24xlarge", "pingpong", 2, 2)
+    assert gb(found["own NICs"]) == pytest.approx(12.5)
+    assert gb(found["PCIe port"]) == pytest.approx(15.754, abs=5e-4)
+    assert gb(found["network"]) == pytest.approx(50.0)
+    assert next(iter(found)) == "own NICs"
+
+
+def test_a_pair_that_has_its_nodes_to_itself_may_use_all_nics() -> None:
+    found = bounds_of(header("pingpong", node_links("p4d.24xlarge"), 1), record("pingpong", 2, 2))
+    assert "own NICs" not in {bound.name for bound in found}
+
+
+def test_a_network_that_may_reduce_makes_its_bound_looser() -> None:
+    found = bounds("DGX H100", "allreduce", 64, 8)
+    assert gb(found["network, in-network reduction"]) == pytest.approx(400 * 2 * 63 / 64)
+    assert found["network"].kind == "reference"
+    assert bounds("DGX H100", "alltoall", 64, 8)["network"].kind == "hard"
+
+
+def test_nodes_on_one_nvlink_network_have_no_network_bound() -> None:
+    assert set(bounds("Standard_ND128isr_NDR_GB200_v6", "alltoall", 8, 2)) == {"NVLink port"}
+
+
+def test_a_bound_on_a_remembered_figure_says_so() -> None:
+    assert not bounds("p5.48xlarge", "pingpong", 2, 2)["PCIe port"].verified
+    assert bounds("p5.48xlarge", "allreduce", 16, 2)["network"].verified
+
+
+def test_unknown_rates_give_no_bound() -> None:
+    unknown = NodeLinks("", 8, "nvswitch")
+    assert bounds_of(header("allreduce", unknown), record("allreduce", 16, 2)) == ()
+    assert bounds_of(header("allreduce", None), record("allreduce", 8)) == ()
+    links = node_links("p4d.24xlarge")
+    assert bounds_of(header("barrier", links), record("barrier", 8, bus_factor=None)) == ()
+    assert bounds_of(header("allreduce", links), record("allreduce", 1)) == ()
+
+
+def test_a_foreign_record_without_counted_bytes_is_bound_by_its_factor() -> None:
+    foreign = record("allreduce", 8, rank_bytes=None)
+    (bound,) = bounds_of(header("allreduce", node_links("p4d.24xlarge")), foreign)
+    assert gb(bound) == pytest.approx(300.0)
+
+
+def test_processes_on_an_instance_are_bound_by_its_network_and_not_by_its_gpus() -> None:
+    cpu = header("allreduce", node_links("p4d.24xlarge"), transport="mpi")
+    assert {bound.name for bound in bounds_of(cpu, record("allreduce", 16, 2))} == {"network"}
+    assert bounds_of(cpu, record("allreduce", 8)) == ()
+
+
+def test_memory_copies_measured_at_start_are_a_reference_between_their_sizes() -> None:
+    points = [[1 << 20, 10e9], [1 << 30, 4e9]]
+    cpu = header("allreduce", None, transport="mpi", calibration={"memcpy": points})
+    rates = []
+    for size in (1 << 10, 1 << 20, 1 << 25, 1 << 30, 1 << 40):
+        useful = size * 14 / 8
+        (bound,) = bounds_of(cpu, record("allreduce", 8, payload_bytes=size, rank_bytes=useful))
+        assert (bound.name, bound.kind) == ("memory copy", "reference")
+        rates.append(gb(bound))
+    assert rates == pytest.approx([10.0, 10.0, 7.0, 4.0, 4.0])
+
+
+def test_the_floor_is_a_measured_message_times_the_steps() -> None:
+    cpu = header("allreduce", None, transport="mpi", calibration={"message_s": 2e-6})
+    floor = floor_of(cpu, record("allreduce", 16))
+    assert floor is not None
+    assert floor[0] == pytest.approx(8e-6)
+    assert floor[1] == "ping-pong x 4 steps"
+
+
+@pytest.mark.parametrize(("instance", "num_ranks", "num_nodes", "floor"), [
+    ("p4d.24xlarge", 8, 1, (3 * 0.6e-6, "NVLink latency x 3 steps")),
+    ("g6e.48xlarge", 8, 1, (3 * 1.0e-6, "host latency x 3 steps")),
+    ("p4d.24xlarge", 2, 2, (2.7e-6, "network latency x 1 step")),
+    ("p4d.24xlarge", 16, 2, (4 * 0.6e-6, "NVLink latency x 4 steps")),
+    ("p5.48xlarge", 8, 1, (2 * 0.6e-6, "NVLink latency x 2 steps")),
+])  # fmt: skip
+def test_else_the_floor_is_the_smallest_latency_crossed_times_the_steps(
+    instance: str, num_ranks: int, num_nodes: int, floor: tuple[float, str]
+) -> None:
+    found = floor_of(header("allreduce", node_links(instance)), record("allreduce", num_ranks, num_nodes))
+    assert found is not None
+    assert found[0] == pytest.approx(floor[0])
+    assert found[1] == floor[1]
+
+
+def test_there_is_no_floor_under_what_overlaps_or_is_unknown() -> None:
+    known = header("allreduce", node_links("p4d.24xlarge"))
+    assert floor_of(known, record("allreduce", 8, mode="pipelined")) is None
+    assert floor_of(known, record("allreduce", 1)) is None
+    assert floor_of(header("allreduce", None), record("allreduce", 8)) is None
+    assert floor_of(header("allreduce", NodeLinks("", 8, "host")), record("allreduce", 8)) is None

@@ -1,0 +1,102 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from bench.probes import nvml
+
+
+class _Unsupported(Exception):
+    """Stands for pynvml.NVMLError."""
+
+
+def _no(*_: Any) -> Any:
+    raise _Unsupported("Not Supported")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A library that answers as a driver with two GPUs does; its answers can be replaced."""
+    library = ModuleType("pynvml")
+    answers = {
+        "NVMLError": _Unsupported,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlSystemGetDriverVersion": lambda: b"570.86.15",
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda handle: f"NVIDIA H{handle}",
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=80 << 30),
+        "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=b"00000000:%02X:00.0" % handle),
+        "nvmlDeviceGetCurrPcieLinkGeneration": lambda handle: 1,
+        "nvmlDeviceGetMaxPcieLinkGeneration": lambda handle: 5,
+        "nvmlDeviceGetCurrPcieLinkWidth": lambda handle: 16,
+        "nvmlDeviceGetMaxPcieLinkWidth": _no,
+    }
+    for name, answer in answers.items():
+        setattr(library, name, answer)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    return library
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree with the device files of two GPUs."""
+    (tmp_path / "dev").mkdir()
+    for index in range(2):
+        (tmp_path / f"dev/nvidia{index}").touch()
+    return tmp_path
+
+
+def test_gpus_are_told_by_name_memory_bus_and_link_and_what_is_not_supported_is_none(driver: ModuleType) -> None:
+    found = nvml.gpus()
+    assert found.gpus[1] == nvml.Gpu(1, "NVIDIA H1", 80 << 30, "00000000:01:00.0", 1, 5, 16, None)
+    assert (len(found.gpus), found.driver, found.cuda, found.reason) == (2, "570.86.15", "12.8", None)
+
+
+def test_without_a_driver_there_is_a_reason_and_no_gpu(driver: ModuleType, root: Path) -> None:
+    driver.nvmlInit = _no  # type: ignore[attr-defined]
+    assert nvml.gpus() == nvml.Found(reason="no NVIDIA driver answers (Not Supported)")
+    assert nvml.count_gpus({}, root) == 0
+
+
+def test_without_the_package_there_is_a_reason_and_no_gpu(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert nvml.gpus().reason == "Python package nvidia-ml-py is not installed"
+    assert nvml.count_gpus({}, root) == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "count"),
+    [
+        ({}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+    ],
+)
+@pytest.mark.usefixtures("driver")
+def test_gpus_that_cuda_is_told_to_hide_do_not_count(root: Path, env: dict[str, str], count: int) -> None:
+    assert nvml.count_gpus(env, root) == count
+
+
+@pytest.mark.usefixtures("driver")
+def test_where_no_device_file_is_nothing_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()  # the driver's package without a GPU
+    assert nvml.count_gpus({}, tmp_path) == 0
+    assert not nvml.has_device(tmp_path)
+
+
+@pytest.mark.gpu
+def test_the_gpus_of_this_machine_are_counted_alike_both_ways(missing: Callable[[str, str], NoReturn]) -> None:
+    if not nvml.has_device():
+        missing("gpu", "no NVIDIA GPU was found")
+    assert nvml.count_gpus({}) == len(nvml.gpus().gpus) > 0

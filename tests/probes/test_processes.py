@@ -1,0 +1,82 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from bench.probes import processes
+
+# Says that it runs, then waits; says goodbye on TERM, unless a word makes it deaf to that.
+_WAIT = """
+import signal, sys
+def goodbye(number, frame):
+    print("goodbye", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else goodbye)
+print("up", flush=True)
+sys.stdin.read()
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """`start(job, *words)`: a process that waits, carrying that job's id; ended with the test."""
+    started = []
+
+    def one(job: str, *words: str) -> "subprocess.Popen[str]":
+        env = {**os.environ, processes.JOB_VARIABLE: job}
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WAIT, *words], env=env, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _said(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.read()
+
+
+def test_only_processes_of_the_job_are_found(start: Start) -> None:
+    mine, _other = start("job/1"), start("job/12")
+    assert [process.pid for process in processes.of_job("job/1")] == [mine.pid]
+
+
+def test_ending_a_job_ends_its_processes_and_no_others(start: Start) -> None:
+    mine, other = start("job/1"), start("job/2")
+    assert processes.end_job("job/1") == (mine.pid,)
+    assert not psutil.pid_exists(mine.pid)
+    assert _said(mine) == "goodbye\n"
+    assert other.poll() is None
+
+
+def test_a_process_that_is_deaf_to_term_is_killed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_TERM_GRACE_S", 0.1)
+    deaf = start("job/deaf", "deaf")
+    processes.end_job("job/deaf")
+    assert not psutil.pid_exists(deaf.pid)
+    assert _said(deaf) == ""
+
+
+def test_this_process_is_never_ended_by_its_own_job() -> None:
+    code = (
+        "import os; from bench.probes import processes; print(processes.end_job(os.environ['BENCH_JOB']), flush=True)"
+    )
+    env = {**os.environ, processes.JOB_VARIABLE: "job/self"}
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert told.stdout == "()\n"
+
+
+def test_a_job_that_has_ended_has_no_processes() -> None:
+    assert processes.end_job("job/none") == ()

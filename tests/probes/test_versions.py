@@ -1,0 +1,54 @@
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import bench
+from bench.probes import versions
+
+
+def test_versions_name_the_suite_python_kernel_and_installed_libraries_and_leave_out_the_rest() -> None:
+    found = versions.versions()
+    assert found["bench"] == bench.__version__
+    assert platform.python_version() in found["python"]
+    assert platform.release() in found["kernel"]
+    assert found["numpy"] == versions.installed("numpy")
+    assert all(found.values())
+
+
+def test_a_distribution_that_is_not_there_has_no_version() -> None:
+    assert versions.installed("no-such-distribution-of-anybody") is None
+
+
+def test_a_folder_that_is_no_checkout_has_no_commit_even_inside_one(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "inner").mkdir()
+    assert versions.commit(tmp_path / "inner") is None
+    assert versions.commit(tmp_path) is None  # a .git that git does not know
+
+
+def test_a_checkout_tells_its_commit_and_whether_files_differ(
+    tmp_path: Path, missing: Callable[[str, str], NoReturn]
+) -> None:
+    if shutil.which("git") is None:
+        missing("git", "it is not installed")
+    git = [
+        "git",
+        "-C",
+        str(tmp_path),
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e@localhost",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    (tmp_path / "file").write_text("one")
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"], ["tag", "v9"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    assert versions.commit(tmp_path) == head[:12]
+    (tmp_path / "file").write_text("two")
+    assert versions.commit(tmp_path) == f"{head[:12]}-dirty"

@@ -1,0 +1,100 @@
+"""The table: the exact text of a small run, and what every table keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.core.record import Document
+from bench.report import table
+from bench.report.table import Table
+
+Make = Callable[..., Any]
+
+GOLDEN = (Path(__file__).parent / "small_run.txt").read_text(encoding="utf-8")
+
+
+def test_a_small_run_prints_exactly_this(a_document: Document) -> None:
+    assert table.render(a_document) == GOLDEN
+
+
+def test_a_rank_prints_the_same_lines_as_they_come(a_document: Document) -> None:
+    stream = Table(("isolated", "pipelined"))
+    rows = a_document.summaries
+    header = a_document.headers["allreduce-mpi"]
+    lines = [stream.lines_before(header), stream.line(rows[:2]), stream.line(rows[2:4]), stream.line(rows[4:])]
+    lines.append(stream.lines_after(a_document))
+    assert "\n".join(lines).split("\n") == [line for line in GOLDEN.split("\n") if line]
+
+
+def test_a_run_of_one_mode_leaves_the_other_columns_out(a_document: Document) -> None:
+    rows = tuple(row for row in a_document.summaries if row.mode == "isolated")
+    text = table.render(replace(a_document, summaries=rows))
+    assert "busbw" not in text.split("#wrong")[0].rsplit("\n", 2)[-1]
+    assert "ci95" in text
+
+
+def test_a_mode_that_is_missing_at_one_size_is_a_dash(a_document: Document) -> None:
+    text = table.render(replace(a_document, summaries=a_document.summaries[:3]))
+    last = next(line for line in text.splitlines() if line.split()[:1] == [str(1 << 20)])
+    assert last.split()[8:] == ["*", "-", "-", "-", "-", "0"]
+
+
+def test_groups_have_a_column_only_when_there_are_several(a_document: Document, a_summary: Make) -> None:
+    groups = tuple(a_summary(group=name, src=0, dst=1) for name in ("0-1", "254-255"))
+    text = table.render(replace(a_document, summaries=groups))
+    assert " group " in text and " 254-255 " in text
+    assert " group " not in GOLDEN
+
+
+def test_modelled_rows_and_their_head_carry_the_word(a_document: Document, a_summary: Make, a_header: Make) -> None:
+    row = a_summary(modelled=True, verified=None, num_wrong=None, flags=("modelled",))
+    header = a_header(job="allreduce-mpi", modelled=True, instance="p4d.24xlarge")
+    text = table.render(replace(a_document, summaries=(row,), headers={"allreduce-mpi": header}))
+    assert text.count("modelled") == 1 and "MODELLED: nothing was measured" in text
+    assert next(line for line in text.splitlines() if not line.startswith("#")).endswith(" modelled")
+
+
+def test_several_bounds_have_letters_of_their_own(a_document: Document, a_summary: Make) -> None:
+    rows = (
+        a_summary(mode="pipelined"),
+        a_summary(mode="pipelined", payload_bytes=8, bound_name="memcpy", bound_kind="reference",
+                  bound_bytes_per_s=20e9, bound_fraction=1.1),
+    )  # fmt: skip
+    text = table.render(replace(a_document, summaries=rows))
+    assert " 96.0a" in text and " 110.0b" in text
+    assert "# a  12.50 GB/s of busbw: NIC (hard bound)" in text
+    assert "# b  20.00 GB/s of busbw: memcpy (reference, not a limit)" in text
+
+
+def test_every_line_fits_in_130_characters(a_document: Document, a_summary: Make) -> None:
+    long = a_summary(
+        payload_bytes=1 << 34, dtype="float8_e4m3fn", root=1023, group="254-255", median_s=5.2, ci_low_s=5.1,
+        ci_high_s=5.3, p95_s=5.9, flags=("above-bound", "not-converged"), modelled=True, verified=None,
+        algbw_bytes_per_s=1234.5e9, busbw_bytes_per_s=2345.6e9, bound_fraction=1.2345,
+    )  # fmt: skip
+    rows = (long, replace(long, mode="pipelined"), a_summary())
+    text = table.render(replace(a_document, summaries=rows, notes=("word " * 60,)))
+    widths = [len(line) for line in text.splitlines()]
+    assert max(widths) <= 130
+    assert all(line.startswith(("#", " ")) for line in text.splitlines() if line)
+
+
+def test_jobs_have_headings_and_their_own_rows(a_document: Document, a_summary: Make, a_header: Make) -> None:
+    second = a_header(job="alltoall-gloo", pattern="alltoall", transport="gloo")
+    document = replace(
+        a_document,
+        headers={**a_document.headers, "alltoall-gloo": second},
+        summaries=(*a_document.summaries, a_summary(job="alltoall-gloo", payload_bytes=4096)),
+    )
+    text = table.render(document)
+    assert text.index("==== allreduce-mpi") < text.index("==== alltoall-gloo") < text.index(" 4096 ")
+    assert text.count("one launch") == 1
+
+
+def test_a_job_that_never_started_is_still_told() -> None:
+    skipped = {"job": "pairs-nccl", "pattern": "pairs", "transport": "nccl", "reason": "no GPU was found"}
+    document = Document("bench.document/1", {}, (), skipped=(skipped,))
+    assert table.render(document) == "# nothing was measured\n# skipped pairs over nccl: no GPU was found\n"
