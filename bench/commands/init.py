@@ -96,13 +96,14 @@ def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes,
     at, indent = _place(old, before)
     end = b"\r\n" if b"\r\n" in old else b"\n"
     heading = [] if before is not None and "clusters" in value else ["clusters:"]
-    lines = [" " * indent + line for line in entry_lines(name, found)]
+    entry = entry_lines(name, found)
+    lines = [" " * indent + line for line in entry]
     kept = old.splitlines(keepends=True)
     if at and not kept[at - 1].endswith((b"\n", b"\r")):
         kept[at - 1] += end
     added = [line.encode() + end for line in [*heading, *lines]]
     new = b"".join([*kept[:at], *added, *kept[at:]])
-    _check(new, path, value, name, lines)
+    _check(new, path, value, entry)
     return new, "\n".join(lines)
 
 
@@ -120,16 +121,16 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
     return at, 2 if first is None else before.places[("clusters", first)].key_column - 1
 
 
-def _check(new: bytes, path: Path, value: dict[str, Any], name: str, lines: list[str]) -> None:
+def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> None:
     """Nothing is written that would not be read back as the old content and the new entry."""
-    entry = yaml_file.read("\n".join(lines).encode(), path).value[name]
-    wanted = value | {"clusters": (value.get("clusters") or {}) | {name: entry}}
+    wanted = yaml_file.read("\n".join(entry).encode(), path).value
+    wanted = value | {"clusters": (value.get("clusters") or {}) | wanted}
     try:
         same = yaml_file.read(new, path).value == wanted
     except UsageError:
         same = False
     if not same:
-        by_hand = "\n".join(lines)
+        by_hand = "\n".join(f"  {line}" for line in entry)
         raise UsageError(f"{path}: nothing can be added to `clusters:` as it is written; add this by hand:\n{by_hand}")
 
 

@@ -275,6 +275,7 @@ class _ScenarioKeys(_Keys):
 
 
 _Model = TypeVar("_Model", bound=_Keys)
+_UNKNOWN = ("extra_forbidden", "invalid_key")  # what pydantic calls a key that a model does not have
 
 
 def _validated(file: YamlFile, model: type[_Model], levels: Mapping[int, type[_Keys]]) -> _Model:
@@ -283,13 +284,13 @@ def _validated(file: YamlFile, model: type[_Model], levels: Mapping[int, type[_K
         return model.model_validate(file.typed())
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-        raise _told(file, min(errors, key=lambda error: error["type"] != "extra_forbidden"), levels) from None
+        raise _told(file, min(errors, key=lambda error: error["type"] not in _UNKNOWN), levels) from None
 
 
 def _told(file: YamlFile, error: ErrorDetails, levels: Mapping[int, type[_Keys]]) -> UsageError:
     """pydantic's finding as our sentence, at its place in the file."""
     loc, kind = error["loc"], error["type"]
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN:
         return file.fail(loc, _unknown(str(loc[-1]), levels[len(loc) - 1]), key=True)
     if kind == "missing":
         return file.fail(loc, f"the key {loc[-1]!r} is missing")

@@ -21,9 +21,11 @@ _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def one(parse: Callable[[str], Any]) -> Callable[[object], Any]:
-    """`parse` for a value that must not be a list or a mapping."""
+    """`parse` for a value (or a key, which may be a number) that must not be a list or a mapping."""
 
     def read(typed: object) -> Any:
+        if isinstance(typed, int):
+            return parse(str(typed))
         if not isinstance(typed, str):
             raise UsageError(f"must be one value, not a {'list' if isinstance(typed, list) else 'mapping'}")
         return parse(typed)

@@ -206,7 +206,7 @@ def _network_bounds(traffic: _Traffic) -> Iterator[Bound]:
 def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
     """One rank of each node: only the NICs that a rank has to itself, where ranks share out a node's."""
     links, per_node = traffic.links, traffic.header.ranks_per_node
-    alone = traffic.one_rank_per_node and not traffic.one_node and per_node > 1
+    alone = traffic.in_gpus and traffic.one_rank_per_node and not traffic.one_node and per_node > 1
     if not alone or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
         return
     num = links.nics_of_a_rank(per_node)

@@ -136,8 +136,8 @@ _LONG = """
 import sys, time
 from bench import __main__ as entry
 def run(words):
-    print("up", flush=True)
     try:
+        print("up", flush=True)
         time.sleep(60)
     finally:
         print("tidied", flush=True)

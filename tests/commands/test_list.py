@@ -18,9 +18,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scenarios").mkdir()
     (tmp_path / "scenarios" / "two.yaml").write_text("description: the\n  second\n")
     (tmp_path / "scenarios" / "one.yaml").write_text("description: the first\n")
-    (tmp_path / "bench.yaml").write_text(
-        "clusters:\n  here:\n    nodes: 1\n  p4d:\n    {instance: p4d.24xlarge, nodes: 2, ranks_per_node: 8, launcher: slurm}\n"
-    )
+    p4d = "{instance: p4d.24xlarge, nodes: 2, ranks_per_node: 8, launcher: slurm}"
+    (tmp_path / "bench.yaml").write_text(f"clusters:\n  here:\n    nodes: 1\n  p4d: {p4d}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -173,6 +173,8 @@ def test_processes_on_an_instance_are_bound_by_its_network_and_not_by_its_gpus()
     cpu = header("allreduce", node_links("p4d.24xlarge"), transport="mpi")
     assert {bound.name for bound in bounds_of(cpu, record("allreduce", 16, 2))} == {"network"}
     assert bounds_of(cpu, record("allreduce", 8)) == ()
+    pair = replace(cpu, pattern="pingpong")
+    assert {bound.name for bound in bounds_of(pair, record("pingpong", 2, 2))} == {"network"}
 
 
 def test_memory_copies_measured_at_start_are_a_reference_between_their_sizes() -> None:

@@ -49,7 +49,7 @@ def test_an_empty_tree_answers_none_to_everything(tmp_path: Path) -> None:
 
 
 def test_hardware_threads_of_one_core_count_once(tree: Tree) -> None:
-    files = {}
+    files: dict[str, str] = {}
     for cpu, (package, core) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1), (0, 0), (0, 1), (1, 0), (1, 1)]):
         folder = f"sys/devices/system/cpu/cpu{cpu}/topology"
         files |= {f"{folder}/physical_package_id": str(package), f"{folder}/core_id": str(core)}
@@ -64,7 +64,7 @@ def test_memory_is_given_in_bytes_although_the_kernel_says_kB(tree: Tree) -> Non
 
 
 def test_numa_nodes_come_by_number_with_their_cpus_and_memory(tree: Tree) -> None:
-    files = {}
+    files: dict[str, str] = {}
     for node in (10, 2):
         folder = f"sys/devices/system/node/node{node}"
         files |= {f"{folder}/cpulist": f"{node}-{node + 1}", f"{folder}/meminfo": f"Node {node} MemTotal:    1024 kB"}

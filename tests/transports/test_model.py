@@ -170,6 +170,15 @@ def test_groups_of_different_work_have_times_of_their_own() -> None:
     assert Model(Fabric(links, World(1, 4))).simulate(groups, steps) == pytest.approx((1.0, 3.0))
 
 
+def test_groups_of_different_sizes_each_take_all_their_steps() -> None:
+    links = NodeLinks("five", 5, "host", pcie_bytes_per_s=1e9, host_s=0.0)
+    groups = (Group("three", (0, 1, 2)), Group("two", (3, 4)))
+    each, size = pattern("allgather"), 6 * 16 * 10**7
+    steps = tuple(tuple(each.steps(Shape(n, size), member) for member in range(n)) for n in (3, 2))
+    took = Model(Fabric(links, World(1, 5))).simulate(groups, steps)
+    assert took == pytest.approx((2 / 3 * size / 1e9, 1 / 2 * size / 1e9))
+
+
 def test_the_same_run_gives_the_same_figures() -> None:
     assert seconds(P4D, TWO_NODES, "alltoallv") == seconds(P4D, TWO_NODES, "alltoallv")
 

@@ -1,0 +1,312 @@
+"""What every launcher keeps to, and what each one reads and writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from bench.core import plugins
+from bench.core.errors import UsageError
+from bench.core.launcher import Launcher, Site
+from bench.core.world import Place, World
+from bench.launchers import mpirun, slurm
+from bench.rank import place
+
+PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
+SITE = Site(python="/opt/python", hosts=("h0", "h1"), rendezvous_port=29511)
+HERE = Site(python="/opt/python")
+
+TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8",
+            "MASTER_ADDR": "h0", "MASTER_PORT": "29500"}  # fmt: skip
+OPENMPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+           "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_RANK": "2"}  # fmt: skip
+HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+BATCH = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_NODEID": "0",
+         "SLURM_JOB_NODELIST": "n[3-4]", "SLURM_TASKS_PER_NODE": "2(x2)"}  # fmt: skip
+STEP = BATCH | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "n[3-4]"}  # fmt: skip
+
+# launcher -> what a rank of it finds in its environment, and where it then is
+EXAMPLES = {
+    "direct": ({}, Place(0, 1, 0, 1, "direct")),
+    "torchrun": (TORCHRUN, Place(9, 16, 1, 8, "torchrun", ("h0", 29500))),
+    "mpirun": (OPENMPI, Place(2, 4, 1, 2, "mpirun")),
+    "slurm": (STEP, Place(3, 4, 1, 2, "slurm", ("n3", 20000 + 77 * 31))),
+}
+
+
+@pytest.fixture(params=plugins.names("launcher"))
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    found: Launcher = plugins.load("launcher", request.param).LAUNCHER
+    return found
+
+
+def named(name: str) -> Launcher:
+    found: Launcher = plugins.load("launcher", name).LAUNCHER
+    return found
+
+
+def without(env: dict[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in env.items() if key != name}
+
+
+def test_every_launcher_has_an_example_here_and_reads_it(launcher: Launcher) -> None:
+    name = launcher.__module__.rpartition(".")[2]
+    env, expected = EXAMPLES[name]
+    assert launcher.place(env) == expected
+
+
+def test_a_launcher_that_did_not_start_this_process_says_so(launcher: Launcher) -> None:
+    name = launcher.__module__.rpartition(".")[2]
+    assert launcher.place({"PATH": "/bin", "HOME": "/root"}) == (EXAMPLES["direct"][1] if name == "direct" else None)
+
+
+@pytest.mark.parametrize(("num_nodes", "site"), [(1, HERE), (1, SITE), (2, SITE)])
+def test_a_command_ends_with_the_program_as_the_sites_interpreter_runs_it(
+    launcher: Launcher, num_nodes: int, site: Site
+) -> None:
+    words = launcher.command(list(PROGRAM), World(num_nodes, 4), site, {"A": "b c"})
+    assert words[-len(PROGRAM) :] == PROGRAM
+    assert words.count("/opt/python") == 1
+    assert all(isinstance(word, str) and word for word in words)
+
+
+@pytest.mark.parametrize("name", sorted(set(plugins.names("launcher")) - {"direct"}))
+def test_options_of_the_site_reach_the_command_but_not_the_program(name: str) -> None:
+    site = Site(python="/opt/python", options={"reservation": "night", "x": "1", "quiet": ""})
+    words = named(name).command(list(PROGRAM), World(1, 2), site, {})
+    before = " ".join(words[: -len(PROGRAM)])
+    assert "--reservation=night" in before or "--reservation night" in before
+    assert "-x 1" in before
+    assert "--quiet" in before.split()
+
+
+def test_precedences_differ_and_direct_comes_last() -> None:
+    order = [each.__module__.rpartition(".")[2] for each in place.launchers()]
+    assert order == ["torchrun", "mpirun", "slurm", "direct"]
+    assert len({each.precedence for each in place.launchers()}) == len(order)
+
+
+@pytest.mark.parametrize(
+    ("env", "winner"),
+    [
+        ({}, "direct"),
+        (STEP | TORCHRUN, "torchrun"),
+        (STEP | OPENMPI, "mpirun"),
+        (STEP | HYDRA, "mpirun"),
+        (OPENMPI | TORCHRUN, "torchrun"),
+        (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4"}, "slurm"),
+        (STEP | {"PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.77.0"}, "slurm"),
+        (BATCH, "direct"),
+        (BATCH | {"SLURM_STEP_ID": "4294967290"}, "direct"),
+        (BATCH | HYDRA, "mpirun"),
+    ],
+    ids=["nothing", "torchrun in srun", "Open MPI in srun", "Hydra in srun", "torchrun in mpirun", "srun pmi2",
+         "srun pmix", "sbatch script", "salloc shell", "Hydra in sbatch"],
+)  # fmt: skip
+def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: str) -> None:
+    assert place.place(env).launcher == winner
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        (TORCHRUN | {"RANK": "abc"}, "RANK='abc', set by torchrun, is not a whole number"),
+        (TORCHRUN | {"RANK": "-1"}, "RANK='-1'"),
+        (TORCHRUN | {"RANK": "²"}, "RANK='²'"),
+        (TORCHRUN | {"RANK": "16"}, "rank 16 of 16"),
+        (TORCHRUN | {"LOCAL_RANK": "8"}, "8 of 8"),
+        (without(TORCHRUN, "WORLD_SIZE"), "RANK is set without its twin"),
+        (without(TORCHRUN, "RANK"), "WORLD_SIZE is set without its twin"),
+        (without(TORCHRUN, "LOCAL_RANK"), "LOCAL_RANK is not set"),
+        (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT is not set"),
+        (TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT='0' is not a port"),
+        (TORCHRUN | {"MASTER_PORT": "70000"}, "is not a port"),
+        (without(OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK"), "OMPI_COMM_WORLD_LOCAL_RANK is not set"),
+        (OPENMPI | {"OMPI_COMM_WORLD_SIZE": ""}, "OMPI_COMM_WORLD_SIZE=''"),
+        (OPENMPI | {"OMPI_COMM_WORLD_SIZE": "1"}, "rank 2 of 1"),
+        (without(HYDRA, "PMI_SIZE"), "PMI_SIZE is not set"),
+        (without(HYDRA, "MPI_LOCALNRANKS"), "MPI_LOCALNRANKS is not set"),
+        (STEP | {"SLURM_PROCID": "x"}, "SLURM_PROCID='x'"),
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "2(y2)"}, "is not a list of tasks such as 8(x2),4"),
+        (STEP | {"SLURM_NODEID": "2"}, "node 2 of 2"),
+        (STEP | {"SLURM_STEP_NODELIST": "[3]"}, "is not one such as n[1-3,7]"),
+        (without(STEP, "SLURM_LOCALID"), "SLURM_LOCALID is not set"),
+    ],
+)
+def test_variables_that_make_no_sense_are_a_usage_error_that_names_them(env: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        place.place(env)
+    assert sentence in str(caught.value)
+
+
+def test_hydra_ranks_and_a_rendezvous_of_the_user_are_read() -> None:
+    env = HYDRA | {"MASTER_ADDR": "h7", "MASTER_PORT": "1234"}
+    assert named("mpirun").place(env) == Place(3, 4, 1, 2, "mpirun", ("h7", 1234))
+
+
+@pytest.mark.parametrize(
+    ("env", "library"),
+    [(OPENMPI, "openmpi"), (HYDRA, "mpich"), (STEP | HYDRA, "mpich"), ({}, None), (TORCHRUN, None), (STEP, None),
+     (STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, None)],
+)  # fmt: skip
+def test_the_library_is_the_one_whose_mpirun_started_the_rank(env: dict[str, str], library: str | None) -> None:
+    assert mpirun.library_for(env) == library
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/", "openmpi"),
+        ("mpirun (Open MPI) 4.1.8\n", "openmpi"),
+        ("HYDRA build details:\n    Version:                                 5.0.2\n", "mpich"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11\n", "mpich"),
+        ("something else 1.0", None),
+    ],
+)
+def test_the_maker_of_an_mpirun_is_told_from_its_version_text(text: str, library: str | None) -> None:
+    assert mpirun.flavour(text) == library
+
+
+def test_mpirun_on_one_host_forwards_nothing() -> None:
+    assert named("mpirun").command(PROGRAM, World(1, 16), HERE, {"A": "1"}) == [
+        "mpirun", "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", "-n", "16", "/opt/python", *PROGRAM,
+    ]  # fmt: skip
+
+
+def test_mpirun_names_its_hosts_and_carries_the_variables_to_them() -> None:
+    env = {"NCCL_DEBUG": "WARN", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    assert named("mpirun").command(PROGRAM, World(2, 8), SITE, env)[5:] == [
+        "--host", "h0:8,h1:8", "-n", "16",
+        "env", "MASTER_ADDR=h0", "MASTER_PORT=29511", "NCCL_DEBUG=WARN", "/opt/python", *PROGRAM,
+    ]  # fmt: skip
+
+
+def test_mpirun_uses_fewer_hosts_than_named_but_never_more() -> None:
+    assert "h0:8" in named("mpirun").command(PROGRAM, World(1, 8), SITE, {})
+    with pytest.raises(UsageError, match="3 nodes, but `hosts:` names 2"):
+        named("mpirun").command(PROGRAM, World(3, 8), SITE, {})
+
+
+def test_mpirun_in_an_allocation_says_only_how_many_ranks_each_node_gets() -> None:
+    words = named("mpirun").command(PROGRAM, World(2, 8), HERE, {})
+    assert words[5:9] == ["-N", "8", "-n", "16"]
+
+
+def test_an_option_of_the_site_replaces_ours() -> None:
+    site = Site(options={"bind-to": "core", "kill-on-bad-exit": "0"}, mpirun="/site/mpirun")
+    words = named("mpirun").command(PROGRAM, World(1, 2), site, {})
+    assert words[0] == "/site/mpirun"
+    assert words[words.index("--bind-to") + 1] == "core"
+    assert "--kill-on-bad-exit=0" in named("slurm").command(PROGRAM, World(1, 2), site, {})
+
+
+def test_only_root_gives_open_mpi_its_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert set(named("mpirun").environment()) == {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert named("mpirun").environment() == {}
+
+
+def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -> None:
+    start = ["/opt/python", "-m", "torch.distributed.run"]
+    assert named("torchrun").command(PROGRAM, World(1, 8), SITE, {}) == [
+        *start, "--standalone", "--nproc-per-node=8", *PROGRAM,
+    ]  # fmt: skip
+    assert named("torchrun").command(PROGRAM, World(2, 8), SITE, {"PET_NODE_RANK": "1"}) == [
+        *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank=1", "--master-addr=h0", "--master-port=29511", *PROGRAM,
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="name the cluster's `hosts:`"):
+        named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
+
+
+def test_srun_asks_for_the_world_and_the_sites_options() -> None:
+    site = Site(python="/opt/python", options={"gpus-per-node": "8", "exclusive": "", "p": "gpu"})
+    assert named("slurm").command(PROGRAM, World(2, 8), site, {}) == [
+        "srun", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--distribution=block", "--kill-on-bad-exit=1",
+        "--gpus-per-node=8", "--exclusive", "-p", "gpu", "/opt/python", *PROGRAM,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "counts"), [("8(x2)", (8, 8)), ("2(x2),1", (2, 2, 1)), ("4", (4,)), ("1,2", (1, 2))])
+def test_tasks_per_node_are_spelt_out(text: str, counts: tuple[int, ...]) -> None:
+    assert slurm.tasks_per_node({"SLURM_STEP_TASKS_PER_NODE": text}) == counts
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [("n3", "n3"), ("n[3-4]", "n3"), ("n[03,07-09]", "n03"), ("a-b-1,c", "a-b-1"), ("gpu[1-2]-ib,x", "gpu1-ib"),
+     ("queue1-dy-p4d-[1-2]", "queue1-dy-p4d-1"), ("10.0.0.1", "10.0.0.1")],
+)  # fmt: skip
+def test_the_first_host_of_a_node_list(nodelist: str, host: str) -> None:
+    assert slurm.first_host(nodelist) == host
+
+
+def test_the_rendezvous_of_two_jobs_on_one_host_differs_and_a_users_own_wins() -> None:
+    first, second = (named("slurm").place(STEP | {"SLURM_JOB_ID": job}) for job in ("77", "78"))
+    assert first is not None and second is not None
+    assert first.rendezvous != second.rendezvous
+    own = named("slurm").place(STEP | {"MASTER_ADDR": "h9", "MASTER_PORT": "5"})
+    assert own is not None
+    assert own.rendezvous == ("h9", 5)
+
+
+def test_a_launcher_whose_program_is_missing_says_which() -> None:
+    assert named("slurm").unavailable(lambda program: None) == "no srun was found on PATH"
+    assert named("torchrun").unavailable(lambda program: None) is None
+
+
+SCRIPT = """
+import json, os, pathlib, sys
+from bench.rank.place import place
+p = place(os.environ)
+said = {"place": [p.rank, p.num_ranks, p.local_rank, p.local_size, p.launcher], "extra": os.environ.get("EXTRA")}
+pathlib.Path(sys.argv[1], str(p.rank)).write_text(json.dumps(said))
+"""
+
+
+def ranks_started(words: list[str], folder: Path, variables: dict[str, str]) -> list[dict[str, object]]:
+    env = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("[0-9]"))]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("hosts", [(), ("localhost",)], ids=["here", "named host"])
+def test_the_real_mpirun_starts_more_ranks_than_cpus_and_each_finds_its_place(
+    hosts: tuple[str, ...], tmp_path: Path, missing: Callable[[str, str], NoReturn]
+) -> None:
+    program = Path(sys.executable).parent / "mpirun"
+    if not program.exists():
+        missing("mpi", f"there is no mpirun beside {sys.executable}")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    site = Site(python=sys.executable, mpirun=str(program), hosts=hosts)
+    launcher = named("mpirun")
+    words = launcher.command([str(script), str(tmp_path)], World(1, 4), site, {"EXTRA": "a b"})
+    said = ranks_started(words, tmp_path, launcher.environment())
+    assert [each["place"] for each in said] == [[rank, 4, rank, 4, "mpirun"] for rank in range(4)]
+    assert {each["extra"] for each in said} == ({"a b"} if hosts else {None})
+
+
+@pytest.mark.torch
+def test_the_real_torchrun_starts_ranks_and_each_finds_its_place(
+    tmp_path: Path, missing: Callable[[str, str], NoReturn]
+) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        missing("torch", "PyTorch is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    words = named("torchrun").command([str(script), str(tmp_path)], World(1, 2), Site(python=sys.executable), {})
+    said = ranks_started(words, tmp_path, {})
+    assert [each["place"] for each in said] == [[rank, 2, rank, 2, "torchrun"] for rank in range(2)]
