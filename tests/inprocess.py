@@ -80,37 +80,30 @@ class InProcess:
     def _collective(self, steps: list[Any]) -> None:
         step, num = steps[0], len(steps)
         sent = [self.sent(member).copy() for member in range(num)]
-        if step.op in ("allreduce", "reduce", "reducescatter"):
-            total = self._reduced(sent)
-            block = len(total) // num
-            for member in range(num):
-                if step.op == "reducescatter":
-                    self.received(member)[:] = total[member * block : (member + 1) * block]
-                elif step.op == "allreduce" or member == step.root:
-                    self.received(member)[:] = total
-        elif step.op in ("allgather", "gather"):
-            for member in range(num):
-                if step.op == "allgather" or member == step.root:
-                    self.received(member)[:] = np.concatenate(sent)
-        elif step.op == "scatter":
-            for member, part in enumerate(np.split(sent[step.root], num)):
-                self.received(member)[:] = part
-        elif step.op == "broadcast":
-            for member in range(num):
-                if member != step.root:
-                    self.received(member)[:] = sent[step.root]
-        elif step.op in ("alltoall", "alltoallv"):
-            self._alltoall(steps, sent)
-        else:
-            assert step.op == "barrier"
+        if step.op == "barrier":
+            return
+        results = {
+            "allreduce": lambda: [self._reduced(sent)] * num,
+            "reduce": lambda: [self._reduced(sent)] * num,
+            "reducescatter": lambda: np.split(self._reduced(sent), num),
+            "allgather": lambda: [np.concatenate(sent)] * num,
+            "gather": lambda: [np.concatenate(sent)] * num,
+            "scatter": lambda: np.split(sent[step.root], num),
+            "broadcast": lambda: [sent[step.root]] * num,
+            "alltoall": lambda: self._transposed(steps, sent),
+            "alltoallv": lambda: self._transposed(steps, sent),
+        }[step.op]()
+        for member, result in enumerate(results):
+            received = self.received(member)
+            if len(received):  # members that the operation gives nothing have no receive buffer
+                received[:] = result
 
-    def _alltoall(self, steps: list[Any], sent: list[Any]) -> None:
+    def _transposed(self, steps: list[Any], sent: list[Any]) -> list[Any]:
         num = len(steps)
         equal = len(sent[0]) // num
         splits = [step.send_split or (equal,) * num for step in steps]
         parts = [np.split(sent[m], np.cumsum(splits[m])[:-1]) for m in range(num)]
-        for member in range(num):
-            self.received(member)[:] = np.concatenate([parts[source][member] for source in range(num)])
+        return [np.concatenate([parts[source][member] for source in range(num)]) for member in range(num)]
 
     def _reduced(self, sent: list[Any]) -> Any:
         name = self.dtype.name

@@ -86,7 +86,7 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
         return _Times(len(taken), flags=("bad-samples",))
     middle, around, trend = stats.median(taken), stats.interval(taken), stats.drift(taken)
     flags = {
-        "few-samples": around is None,
+        "few-samples": around is None and not record.modelled,
         "drift": trend is not None and trend.significant,
         "warmup-residue": stats.warmup_residue(taken) > 0,
         "outliers": stats.num_outliers(taken) > 0,
@@ -206,6 +206,7 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         verified=record.verified,
         num_wrong=record.num_wrong,
         modelled=record.modelled,
+        algorithm=record.algorithm,
         topology=header.topology,
         cache=record.cache,
         stop_reason=record.stop_reason,

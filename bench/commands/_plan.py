@@ -17,6 +17,7 @@ from bench.driver import config, expand
 from bench.driver.run import machine, other_mpirun
 from bench.probes import nvml
 
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A plan and all that carrying it out needs."""
@@ -30,9 +31,13 @@ class Planned:
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Which scenario, where, and what to change in it."""
-    parser.add_argument("scenario", nargs="?", default="main", help="name of a file in scenarios/, or a path (default main)")
+    parser.add_argument(
+        "scenario", nargs="?", default="main", help="name of a file in scenarios/, or a path (default main)"
+    )
     parser.add_argument("--cluster", default="local", help="entry of bench.yaml (default local)")
-    parser.add_argument("--config", type=Path, default=None, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
+    parser.add_argument(
+        "--config", type=Path, default=None, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)"
+    )
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
     parser.add_argument("--budget", metavar="TIME", help="time budget in place of the scenario's: 30s, 2m")
 

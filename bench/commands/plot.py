@@ -13,7 +13,9 @@ from bench.driver import collect
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench plot`."""
-    parser.add_argument("run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)")
+    parser.add_argument(
+        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
 

@@ -15,7 +15,9 @@ from bench.store import runs
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench report`."""
-    parser.add_argument("run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)")
+    parser.add_argument(
+        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     _output.add_output_arguments(parser)
 

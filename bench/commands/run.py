@@ -49,7 +49,7 @@ def draw(document: Document, folder: Path) -> list[Path]:
     """Every figure that applies, as PNG and SVG."""
     from bench.figures import _style
 
-    drawn = []
+    drawn: list[Path] = []
     for name in plugins.names("figure"):
         figure = plugins.load("figure", name)
         if figure.applies(document):

@@ -25,6 +25,7 @@ class Launcher(ABC):
 
     program: str  # the executable that must be there, empty for none
     precedence: int  # whose variables win when several launchers' are there: the smallest
+    spans_nodes = True  # does one command start the ranks of all nodes?
     remote = False  # are ranks started elsewhere (by a scheduler), so that this machine says nothing about theirs?
 
     @abstractmethod

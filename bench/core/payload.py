@@ -23,6 +23,7 @@ from bench.core.dtypes import Dtype
 
 Bytes = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.uint64]
+_Bools = npt.NDArray[np.bool_]
 _Signed = npt.NDArray[np.int64]
 
 PERIOD = 131_071  # words; a prime, see above
@@ -111,7 +112,7 @@ class ReduceData:
             total = np.asarray(total, dtype=np.float64) / self._num
         return _encode(total, self._dtype)
 
-    def wrong(self, got: Bytes, offset: int) -> npt.NDArray[np.bool_]:
+    def wrong(self, got: Bytes, offset: int) -> _Bools:
         """Which elements of a received region differ from the reduction (beyond 2 ulp for avg, at all otherwise)."""
         want = self.reduced(offset, len(got))
         if self._op != "avg":
@@ -119,16 +120,17 @@ class ReduceData:
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)
         ulp = np.ldexp(1.0, exponent - self._dtype.precision)
-        return ~(np.abs(value - exact) <= AVG_TOLERANCE_ULP * ulp)
+        beyond: _Bools = ~(np.abs(value - exact) <= AVG_TOLERANCE_ULP * ulp)
+        return beyond
 
 
-def differing(got: Bytes, want: Bytes, dtype: Dtype) -> npt.NDArray[np.bool_]:
+def differing(got: Bytes, want: Bytes, dtype: Dtype) -> _Bools:
     """Which elements differ in any bit."""
-    unequal = got != want
+    unequal: _Bools = got != want
     size = dtype.num_bytes
-    if len(unequal) % size:
-        return unequal
-    return unequal.reshape(-1, size).any(axis=1) if size > 1 else unequal
+    if size > 1 and len(unequal) % size == 0:
+        unequal = np.logical_or.reduce(unequal.reshape(-1, size), axis=1)
+    return unequal
 
 
 class _Exact:
@@ -187,10 +189,10 @@ class _Product:
         exponents = [_salt(slot, 7) % 3 - 1 if 0 < slot < 8 else 0 for slot in range(num)]
         self._power = np.ldexp(1.0, np.array(exponents))
 
-    def value(self, slot: _Signed) -> npt.NDArray[np.float64]:
+    def value(self, slot: _Signed) -> Any:
         return np.where(slot == 0, self._first, self._power[slot])
 
-    def total(self, op: str) -> npt.NDArray[np.float64]:
+    def total(self, op: str) -> Any:
         return self._first * float(self._power.prod())
 
 

@@ -57,7 +57,8 @@ def first_line(kind: str, name: str) -> str:
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
     """`; did you mean 'x'?` or the list of what there is: the tail of every 'unknown name' sentence."""
-    close = difflib.get_close_matches(word, known, n=1)
+    begun = [name for name in known if name.lower().startswith(word.lower())] if len(word) > 1 else []
+    close = begun[:1] or difflib.get_close_matches(word, known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; there are: {', '.join(known)}" if known else ""

@@ -70,7 +70,7 @@ Expected = Copied | Reduced
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that run one program together. `ranks[m]` is the world rank of member m. `src`/`dst`: of a measured pair."""
+    """Ranks that run one program together. `ranks[m]` is the world rank of member m; `src`, `dst`: of a pair."""
 
     name: str
     ranks: tuple[int, ...]

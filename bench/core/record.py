@@ -56,6 +56,7 @@ class Record:
     bus_factor: float | None = None
     rank_bytes: float | None = None  # per operation and direction that one rank's port must carry (Pattern.crossing)
     node_bytes: float | None = None  # the same for one node's network; None on one node
+    algorithm: str | None = None  # by which it was modelled, or which the library said that it used
     min_steps: int = 1  # messages that must follow one another (Pattern.min_steps)
     cache: str | None = None  # what it really was: buffers smaller than the rotation can make cold are hot
     num_buffer_sets: int = 1
@@ -80,8 +81,8 @@ class Record:
 class Header:
     """The first line of a results file: what is needed to repeat and to judge its numbers.
 
-    `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank, process
-    and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
+    `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank,
+    process and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
     `links` the links of one node of the named instance (core/fabric.py: NodeLinks), which bound the run.
     """
 
@@ -172,6 +173,7 @@ class Summary:
     verified: bool | None
     num_wrong: int | None
     modelled: bool
+    algorithm: str | None
     topology: str
     cache: str | None
     stop_reason: str | None

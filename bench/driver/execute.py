@@ -39,7 +39,7 @@ class Outcome:
 
 
 def run(job: Job, folder: Path, package_root: Path, on_poll: Callable[[float], None]) -> Outcome:
-    """Run a job to its end or its deadline. `on_poll` is called with the seconds so far; what it raises ends the job."""
+    """Run a job to its end or its deadline. `on_poll` gets the seconds so far; what it raises ends the job."""
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
     for stale in beats.glob("*.json"):

@@ -115,12 +115,13 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
                 skipped.append(Skip(_words(wish), reason))
     wishes = list(dict.fromkeys(wishes))  # lists of a scenario may name the same thing twice
     jobs = []
-    share_s = scenario.budget_s / len(wishes) if scenario.budget_s and wishes else None
+    num_jobs = len(wishes) * scenario.launches
+    share_s = scenario.budget_s / num_jobs if scenario.budget_s and wishes else None
     names: set[str] = set()
-    for wish in wishes:
+    for launch, wish in product(range(1, scenario.launches + 1), wishes):  # alternated: drift hits all alike
         case, note = _fitted(wish, share_s, patterns)
         notes += [note] if note else []
-        name = _name(wish, names)
+        name = _name(wish, launch, names)
         names.add(name)
         jobs.append(job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers))
     return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
@@ -192,7 +193,11 @@ def _ranks_per_node(m: Measurement, cluster: Cluster, machine: Machine, transpor
     asked = m.ranks_per_node or cluster.ranks_per_node
     if asked is not None:
         return asked
-    return machine.num_gpus if transport == "nccl" and machine.num_gpus else min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
+    return (
+        machine.num_gpus
+        if transport == "nccl" and machine.num_gpus
+        else min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
+    )
 
 
 def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
@@ -201,8 +206,8 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
         return machine.lacks[case.transport]
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
-    if case.topology in ("node", "rail") and wish.world.num_nodes == 1 and case.topology == "rail":
-        return "rails are between nodes: there is one node"
+    if case.topology in ("node", "rail") and wish.world.num_nodes == 1:
+        return f"one node: topology {case.topology} is {'the world' if case.topology == 'node' else 'between nodes'}"
     if wish.world.num_ranks < pattern.min_ranks:
         return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
     try:
@@ -248,7 +253,7 @@ def _words(wish: _Wish) -> str:
     return " ".join([*to_argv(wish.case)[:1], wish.case.transport, *(f"{n}={v}" for n, v in wish.env)])
 
 
-def _name(wish: _Wish, taken: set[str]) -> str:
+def _name(wish: _Wish, launch: int, taken: set[str]) -> str:
     """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
     case, world = wish.case, wish.world
     parts = [case.pattern, case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
@@ -259,6 +264,7 @@ def _name(wish: _Wish, taken: set[str]) -> str:
     parts += ["inplace"] * case.in_place
     parts += [f"root{case.root}"] * (case.root != 0)
     parts += [f"{name}.{value}" for name, value in wish.env]
+    parts += [f"launch{launch}"] * (launch > 1)
     name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))[:120]
     number = 2
     unique = name

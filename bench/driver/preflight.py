@@ -15,7 +15,7 @@ _INSTEAD = "`python -m bench plan` shows the commands for that place, `--model` 
 
 
 def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]) -> None:
-    """Raise RefusedError (exit 3) naming what was expected, what was found, and what to do. Modelled plans need nothing."""
+    """Raise RefusedError (exit 3) naming what was expected, what was found, what to do. A modelled plan needs nothing."""
     if plan.modelled:
         return
     if not plan.jobs:
@@ -31,6 +31,11 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
             )
         if launchers[name].remote:
             continue
+        if not launchers[name].spans_nodes and any(j.world.num_nodes > 1 for j in plan.jobs if j.launcher == name):
+            raise RefusedError(
+                f"{name} starts the ranks of one node, and cluster {cluster.name!r} has several: "
+                "let mpirun (with `hosts:`) or slurm start them"
+            )
         job = next(job for job in plan.jobs if job.launcher == name)
         if job.world.num_nodes > max(1, len(cluster.hosts)):
             raise RefusedError(

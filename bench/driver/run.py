@@ -105,7 +105,7 @@ def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
 
 
 def _cluster(stored: Mapping[str, Any]) -> Cluster:
-    tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     return Cluster(**tuples)
 
 

@@ -19,6 +19,7 @@ class Torchrun(Launcher):
 
     program = ""  # it is a module of the interpreter
     precedence = 10
+    spans_nodes = False
 
     def place(self, env: Mapping[str, str]) -> Place | None:
         """From RANK and WORLD_SIZE; None when neither is set, UsageError when only one is."""

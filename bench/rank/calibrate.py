@@ -1,6 +1,6 @@
 """What this machine can do without the library: the ceilings that host results are shown against.
 
-`memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of a few).
+`memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest one's best of 5).
 `message_s`: the least one-way time of an 8-byte message between ranks 0 and 1, half of a ping-pong.
 Both are references, not limits: a message that stays in a cache can beat a copy through memory.
 """
@@ -64,4 +64,4 @@ def _message_s(transport: Transport, world: World) -> float | None:
     gathered = transport.channel.gather(transport.time_each(compiled, _PINGS).seconds)
     if gathered is None:
         return None
-    return min(map(max, zip(gathered[0], gathered[1], strict=True))) / 2
+    return float(min(map(max, zip(gathered[0], gathered[1], strict=True)))) / 2

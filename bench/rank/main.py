@@ -43,6 +43,7 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
     transport_box: list[Transport] = []
     me = Place(0, 1, 0, 1, "direct")
     debug = "--debug" in (sys.argv if argv is None else argv)
+    code = EXIT_DONE
     try:
         me = place_of(os.environ)
         code = _run(name, argv, me, transport_box)
@@ -65,7 +66,6 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
         if debug or not isinstance(error, RuntimeError | OSError):
             traceback.print_exc()
         _abort(transport_box, EXIT_MEASUREMENT)
-        code = EXIT_MEASUREMENT
     sys.stdout.flush()
     sys.exit(code)
 
@@ -208,8 +208,12 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")
     parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one")
-    parser.add_argument("--deadline", type=float, default=_DEADLINE_S, metavar="S", help="a rank that gets nowhere for S seconds ends")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=_DEADLINE_S, metavar="S", help="a rank that gets nowhere for S seconds ends"
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     if me.rank != 0:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
@@ -226,7 +230,7 @@ class _Parser(argparse.ArgumentParser):
 
 @contextlib.contextmanager
 def _watchdog(me: Place, args: argparse.Namespace) -> Iterator["_Beat"]:  # noqa: UP037
-    """A heartbeat for the desk, and a thread that ends this rank when it gets nowhere: MPI never times out by itself."""
+    """A heartbeat for the desk, and a thread that ends a rank that gets nowhere: MPI never times out by itself."""
     beat = _Beat(me, Path(args.heartbeats) if args.heartbeats else None)
     done = threading.Event()
 

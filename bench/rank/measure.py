@@ -6,14 +6,10 @@ samples, stop) is taken by rank 0 and told to the others outside the timed regio
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
 
-from bench.analysis import stats
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
@@ -23,16 +19,13 @@ from bench.core.topology import rounds
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
+from bench.rank import sampling
+from bench.rank.rows import Row, payloads, shape_of, traffic
 from bench.rank.verify import Verifier, Wrong
 
-MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
-MAX_SAMPLES = 10_000
-TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
-_CHECK_EVERY = 10
-_WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
-_BATCH_S, _BATCH_MOST = 2e-3, 1024
 _MOST_SETS = 64
 _IN_PLACE_ROOM_BYTES = 64 << 20
+_ANY_BATCH = 1 << 30
 _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only the slowest rank's
 
 
@@ -48,17 +41,6 @@ class Setting:
     cache_bytes: int
     available_bytes: int  # memory this rank may take
     beat: Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Row:
-    """One row while it is being measured."""
-
-    mode: str
-    shape: Shape
-    requested: tuple[int, ...]
-    round: Round
-    max_s: float
 
 
 class Measurer:
@@ -88,9 +70,9 @@ class Measurer:
             max_s = case.max_s if left_s is None else min(case.max_s, left_s / (len(plan) - done))
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
-            yield self._row(_Row(mode, shape, requested, round_, max_s))
+            yield self._row(Row(mode, shape, requested, round_, max_s))
 
-    def _row(self, row: _Row) -> tuple[Record, ...]:
+    def _row(self, row: Row) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"
         self._s.beat(f"{what}: preparing")
         group = next((group for group in row.round if self._rank in group.ranks), None)
@@ -106,17 +88,21 @@ class Measurer:
         prepared = self._prepare(row, group, member, in_place, buffers) if group and buffers else None
         return self._measured(row, prepared, in_place, what)
 
-    def _measured(self, row: _Row, prepared: _Prepared | None, in_place: bool, what: str) -> tuple[Record, ...]:
+    def _measured(self, row: Row, prepared: _Prepared | None, in_place: bool, what: str) -> tuple[Record, ...]:
         self._s.beat(f"{what}: first check")
-        wrongs = self._check_call(prepared, variation=0)
-        if self._channel.broadcast(wrongs and any(wrong.num_wrong for wrong in wrongs)):
-            return self._failed(row, wrongs, in_place)
-        self._s.beat(f"{what}: warm-up")
+        before = self._check_call(prepared, variation=0)
+        if self._channel.broadcast(before and any(wrong.num_wrong for wrong in before)):
+            return self._failed(row, before, in_place)
         if prepared:
             prepared.arm()
-        warmup, call_s, wall_s = self._warm_up(row, prepared)
-        batch = 1 if row.mode == "isolated" else self._batch(call_s, prepared, row, in_place)
-        taken, stop_reason = self._sample(row, prepared, batch, wall_s, what)
+        taken = sampling.take(
+            self._case,
+            self._transport,
+            row,
+            prepared.compiled if prepared else None,
+            self._most_batch(row, in_place),
+            lambda doing: self._s.beat(f"{what}: {doing}"),
+        )
         self._s.beat(f"{what}: last check")
         last = self._shared(prepared.check_last() if prepared else Wrong(0))
         fresh = self._check_call(prepared, variation=1)
@@ -124,8 +110,8 @@ class Measurer:
             prepared.compiled.release()
         if self._rank != 0:
             return ()
-        wrongs = [a if a.num_wrong else b for a, b in zip(last, fresh, strict=True)]
-        return tuple(self._record(row, group, warmup, taken, batch, stop_reason, wrongs, in_place) for group in row.round)
+        wrongs = [a if a.num_wrong else b for a, b in zip(last, fresh or [], strict=True)]
+        return tuple(self._record(row, group, taken, wrongs, in_place) for group in row.round)
 
     # -- before timing
 
@@ -135,7 +121,7 @@ class Measurer:
         forced = any(isinstance(step, Collective) and step.op in self._transport.in_place_only for step in steps)
         return forced or self._case.in_place
 
-    def _why_not(self, row: _Row, group: Group | None, member: int, in_place: bool) -> str | None:
+    def _why_not(self, row: Row, group: Group | None, member: int, in_place: bool) -> str | None:
         pattern, case, transport = self._s.pattern, self._case, self._transport
         if row.max_s <= 0:
             return f"the time budget of {case.budget_s:g} s was used up before this row"
@@ -160,7 +146,7 @@ class Measurer:
         return next((other for other in self._channel.share(reason) if other is not None), None)
 
     def _allocate(
-        self, row: _Row, group: Group | None, member: int, in_place: bool
+        self, row: Row, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, str | None]:
         """This rank's buffers, or why some rank can not have them: then none is used on any."""
         buffers, reason = None, None
@@ -194,11 +180,15 @@ class Measurer:
         own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
         return max(1, min(max(cold, own), _MOST_SETS))
 
+    def _most_batch(self, row: Row, in_place: bool) -> int:
+        """Calls of one pipelined sample: an in-place reduction may use each buffer set once before it is refilled."""
+        return self._num_sets(row.shape, in_place) if in_place and self._s.pattern.reduces else _ANY_BATCH
+
     def _is_cold(self, shape: Shape, num_sets: int) -> bool:
         local_bytes = 2 * shape.payload_bytes * min(self._s.world.ranks_per_node, shape.num_ranks)
         return num_sets * local_bytes >= 2 * self._s.cache_bytes
 
-    def _prepare(self, row: _Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
+    def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
                             self._case.seed)  # fmt: skip
         steps = self._s.pattern.steps(row.shape, member)
@@ -219,104 +209,13 @@ class Measurer:
     def _shared(self, wrong: Wrong) -> list[Wrong]:
         return self._channel.gather(wrong) or []
 
-    # -- timing
-
-    def _warm_up(self, row: _Row, prepared: _Prepared | None) -> tuple[list[list[float]], float, float]:
-        """Warm-up seconds of every rank, the time of one call, and the time one sample takes with all around it."""
-        compiled = prepared.compiled if prepared else None
-        asked = self._case.warmup
-        if asked == 0:
-            return [], 1e-6, 1e-6
-        first = min(_WARMUP_CALLS, asked or _WARMUP_CALLS)
-        began = time.monotonic()
-        gathered = self._channel.gather(self._transport.time_each(compiled, first).seconds)
-        wall_s = (time.monotonic() - began) / first
-        call_s, more = 0.0, 0
-        if gathered is not None:
-            call_s = median(map(max, zip(*filter(None, gathered), strict=True)))
-            most_s = min(_WARMUP_MOST_S, max(2 * row.max_s, _WARMUP_S))
-            wanted = (asked - first) if asked is not None else int((_WARMUP_S - first * wall_s) / wall_s)
-            more = wanted if asked is not None else max(0, min(wanted, int(most_s / wall_s)))
-        call_s, wall_s, more = self._channel.broadcast((call_s, wall_s, more))
-        if more:
-            rest = self._channel.gather(self._transport.time_each(compiled, more).seconds)
-            if gathered is not None and rest is not None:
-                gathered = [a + b for a, b in zip(gathered, rest, strict=True)]
-                call_s = median(map(max, zip(*filter(None, rest), strict=True)))
-        return [list(seconds) for seconds in gathered or []], self._channel.broadcast(call_s), wall_s
-
-    def _batch(self, call_s: float, prepared: _Prepared | None, row: _Row, in_place: bool) -> int:
-        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so that the clock costs nothing."""
-        wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
-        batch = min(1 << (wanted - 1).bit_length(), _BATCH_MOST)
-        if in_place and self._s.pattern.reduces:
-            batch = min(batch, self._num_sets(row.shape, in_place))
-        return batch
-
-    def _sample(
-        self, row: _Row, prepared: _Prepared | None, batch: int, wall_s: float, what: str
-    ) -> tuple[list[list[float]], str]:
-        """Every rank's seconds (on rank 0), and why sampling ended."""
-        compiled = prepared.compiled if prepared else None
-        sample_s = wall_s * max(1, batch) if row.mode == "pipelined" else wall_s
-        taken: list[list[float]] = [[] for _ in self._s.hosts]
-        num, stop_reason = 0, None
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        began = time.monotonic()
-        try:
-            while stop_reason is None:
-                self._s.beat(f"{what}: {num} samples")
-                chunk = self._channel.broadcast(self._chunk(num, sample_s, row))
-                seconds = self._timed(compiled, row.mode, batch, chunk)
-                gathered = self._channel.gather(seconds)
-                num += chunk
-                elapsed_s = time.monotonic() - began
-                sample_s = elapsed_s / num
-                if gathered is not None:
-                    for own, new in zip(taken, gathered, strict=True):
-                        own.extend(new)
-                    stop_reason = self._stop(row, taken, num, elapsed_s)
-                stop_reason = self._channel.broadcast(stop_reason)
-        finally:
-            gc.enable()
-            gc.unfreeze()
-        return taken, stop_reason
-
-    def _timed(self, compiled: Compiled | None, mode: str, batch: int, chunk: int) -> tuple[float, ...]:
-        if mode == "isolated":
-            return self._transport.time_each(compiled, chunk).seconds
-        timings = [self._transport.time_batch(compiled, batch) for _ in range(chunk)]
-        return tuple(second for timing in timings for second in timing.seconds)
-
-    def _chunk(self, num: int, sample_s: float, row: _Row) -> int:
-        """Samples until the next look: 30 at first, then 10 (or a tenth), fewer when a sample lasts long."""
-        if self._case.iterations is not None:
-            return max(1, min(self._case.iterations - num, 1000))
-        wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
-        return max(1 if num else 3, min(wanted, int(2 * row.max_s / max(sample_s, 1e-9))))
-
-    def _stop(self, row: _Row, taken: list[list[float]], num: int, elapsed_s: float) -> str | None:
-        if self._case.iterations is not None:
-            return "fixed" if num >= self._case.iterations else None
-        reasons = []
-        for group in row.round:
-            series = [max(shares) for shares in zip(*(taken[rank] for rank in group.ranks), strict=True)]
-            reasons.append(
-                stats.should_stop(series, target=TARGET_HALF_WIDTH[row.mode], n_min=MIN_SAMPLES, n_max=MAX_SAMPLES,
-                                  elapsed_s=elapsed_s, max_s=row.max_s)
-            )  # fmt: skip
-        return None if None in reasons else max(reasons, key=lambda reason: reason != "ci")
-
     # -- records
 
-    def _record(self, row: _Row, group: Group, warmup: list[list[float]], taken: list[list[float]], batch: int,
-                stop_reason: str, wrongs: list[Wrong], in_place: bool) -> Record:  # fmt: skip
+    def _record(self, row: Row, group: Group, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool) -> Record:
         per = self._s.pattern.operations(row.shape)
-        by_rank = tuple(tuple(second / per for second in taken[rank]) for rank in group.ranks)
+        by_rank = tuple(tuple(second / per for second in taken.by_rank[rank]) for rank in group.ranks)
         slowest = tuple(map(max, zip(*by_rank, strict=True)))
-        warm = tuple(max(shares) / per for shares in zip(*(warmup[rank] for rank in group.ranks), strict=True)) if warmup else ()
+        warm = zip(*(taken.warmup[rank] for rank in group.ranks), strict=True) if taken.warmup else ()
         self._kept += len(slowest) * len(group.ranks)
         kept = self._kept <= _KEPT_VALUES
         wrong = [wrongs[rank] for rank in group.ranks]
@@ -328,14 +227,18 @@ class Measurer:
             num_buffer_sets=num_sets,
             verified=num_wrong == 0,
             num_wrong=num_wrong,
-            stop_reason=stop_reason,
+            stop_reason=taken.stop_reason,
             flags=flags + tuple(f"wrong: {one.first}" for one in wrong if one.first),
-            samples=Samples(slowest, by_rank if kept else (), warm, batch, "python"),
+            samples=Samples(
+                slowest, by_rank if kept else (), tuple(max(shares) / per for shares in warm), taken.calls_per_sample
+            ),
         )
 
-    def _failed(self, row: _Row, wrongs: list[Wrong] | None, in_place: bool) -> tuple[Record, ...]:
-        records = []
-        for group in row.round if wrongs is not None else ():
+    def _failed(self, row: Row, wrongs: list[Wrong] | None, in_place: bool) -> tuple[Record, ...]:
+        records: list[Record] = []
+        if wrongs is None:
+            return ()
+        for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
             if not bad:
                 records.append(self._blank(row, group, in_place)(skipped="another group's data was wrong"))
@@ -343,17 +246,15 @@ class Measurer:
             rank, first = bad[0]
             num_wrong = sum(wrong.num_wrong for _, wrong in bad)
             failure = Failure(f"{num_wrong} wrong elements before timing; {first.first}", rank, self._s.hosts[rank])
-            records.append(
-                self._blank(row, group, in_place)(verified=False, num_wrong=num_wrong, failed=failure)
-            )
+            records.append(self._blank(row, group, in_place)(verified=False, num_wrong=num_wrong, failed=failure))
         return tuple(records)
 
-    def _skipped(self, row: _Row, reason: str) -> tuple[Record, ...]:
+    def _skipped(self, row: Row, reason: str) -> tuple[Record, ...]:
         if self._rank != 0:
             return ()
         return tuple(self._blank(row, group, self._case.in_place)(skipped=reason) for group in row.round)
 
-    def _blank(self, row: _Row, group: Group, in_place: bool) -> Callable[..., Record]:
+    def _blank(self, row: Row, group: Group, in_place: bool) -> Callable[..., Record]:
         return lambda **rest: Record(
             mode=row.mode,
             requested_bytes=row.requested,
@@ -361,44 +262,6 @@ class Measurer:
             **traffic(self._s.pattern, row.shape, group, self._s.hosts),
             **rest,
         )
-
-
-def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Real size -> the asked sizes that round to it: each real size is measured once."""
-    real: dict[int, tuple[int, ...]] = {}
-    for requested in case.sizes:
-        payload = pattern.payload(requested, shape_of(case, num_ranks, 0, case.modes[0]))
-        real[payload] = (*real.get(payload, ()), requested)
-    return real
-
-
-def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-    """What decides the program of a group of this many ranks at this size."""
-    element_bytes = dtype_of(case.dtype).num_bytes
-    return Shape(
-        num_ranks, payload_bytes, element_bytes, case.root, mode, case.direction, case.window, case.matrix
-    )
-
-
-def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """The part of a record that follows from the program alone: sizes, factors, and what must cross which boundary."""
-    num_nodes = len({hosts[rank] for rank in group.ranks})
-    runs = pattern.needs(shape) is None
-    at = [hosts[rank] for rank in group.ranks]
-    # Members must lie node by node, the same number on each, for a part of the group to be a node.
-    even = shape.num_ranks % num_nodes == 0 and at == [h for h in dict.fromkeys(at) for _ in range(at.count(h))]
-    return {
-        "payload_bytes": shape.payload_bytes,
-        "num_ranks": shape.num_ranks,
-        "num_nodes": num_nodes,
-        "group": group.name,
-        "src": group.src,
-        "dst": group.dst,
-        "bus_factor": pattern.bus_factor(shape) if runs else None,
-        "rank_bytes": pattern.crossing(shape, shape.num_ranks) if runs and shape.num_ranks > 1 else None,
-        "node_bytes": pattern.crossing(shape, num_nodes) if runs and even and num_nodes > 1 else None,
-        "min_steps": pattern.min_steps(shape.num_ranks),
-    }
 
 
 def _with_collectives(pattern: Pattern, shape: Shape, groups: Round) -> Round:

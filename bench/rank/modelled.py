@@ -10,7 +10,7 @@ from bench.core.pattern import Pattern
 from bench.core.record import Record, Samples
 from bench.core.topology import rounds
 from bench.core.world import World
-from bench.rank.measure import payloads, shape_of, traffic
+from bench.rank.rows import payloads, shape_of, traffic
 
 if TYPE_CHECKING:
     from bench.transports.model import Model
@@ -36,6 +36,7 @@ def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[t
                         requested_bytes=requested_all,
                         in_place=case.in_place,
                         modelled=True,
+                        algorithm=None if reason else model.algorithm_used,
                         stop_reason=None if reason else "exact",
                         skipped=reason,
                         samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),

@@ -13,6 +13,7 @@ from typing import Any
 from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.errors import RefusedError, UsageError
+from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern
 from bench.core.record import Header, Record
 from bench.core.transport import Transport
@@ -21,7 +22,7 @@ from bench.core.world import Place, World
 from bench.hardware import catalogue
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
-from bench.rank import calibrate, measure
+from bench.rank import calibrate, measure, sampling
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
@@ -159,7 +160,7 @@ def header(opened: Opened, job: str, argv: Sequence[str]) -> Header | None:
         ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus")} for one in gathered),
         calibration=calibration,
         instance=case.instance or None,
-        links=_links(case),
+        links=_links(case, world),
         notes=tuple(notes),
     )
 
@@ -182,8 +183,8 @@ def _settings(case: Case, transport: Transport) -> dict[str, Any]:
         "cache": case.cache,
         "data": "position- and rank-dependent",
         "seed": case.seed,
-        "min_samples": measure.MIN_SAMPLES,
-        "target_half_width": measure.TARGET_HALF_WIDTH,
+        "min_samples": sampling.MIN_SAMPLES,
+        "target_half_width": sampling.TARGET_HALF_WIDTH,
         "max_s": case.max_s,
         "budget_s": case.budget_s,
         "garbage_collection": "off while timing",
@@ -192,24 +193,28 @@ def _settings(case: Case, transport: Transport) -> dict[str, Any]:
     }
 
 
-def _links(case: Case) -> dict[str, Any]:
-    if not case.instance:
+def _links(case: Case, world: World) -> dict[str, Any]:
+    """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
+    if not case.instance and not case.links:
         return {}
-    links = catalogue.node_links(case.instance, case.ranks_per_node)
+    one_per_gpu = case.transport in ("nccl", "model")
+    if case.instance:
+        links = catalogue.node_links(case.instance, world.ranks_per_node if one_per_gpu else None)
+    else:
+        links = NodeLinks("", world.ranks_per_node, "memory")
     return links.with_rates(dict(case.links)).to_dict()
 
 
 def modelled(case: Case, job: str, argv: Sequence[str]) -> tuple[Header, Iterator[tuple[Record, ...]]]:
     """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
-    from bench.core.fabric import Fabric, NodeLinks
     from bench.rank import modelled as model_rows
 
     if not case.instance:
         raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
     case = replace(case, transport="model")
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
-    links = NodeLinks.from_dict(_links(case))
-    world = World(case.nodes or 1, case.ranks_per_node or links.gpus)
+    world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
+    links = NodeLinks.from_dict(_links(case, world))
     model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
     head = Header(
         job=job,

@@ -6,7 +6,6 @@ One small file per rank, replaced as a whole: rank, host, process, what it does,
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ def write(folder: Path, beat: Beat) -> None:
     partial = folder / f".{beat.rank}.part"
     try:
         partial.write_text(json.dumps(asdict(beat)), encoding="utf-8")
-        os.replace(partial, path)
+        partial.replace(path)
     except OSError:
         return
 

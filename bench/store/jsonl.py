@@ -129,7 +129,7 @@ def read(path: Path) -> Results:
 def _check_schema(schema: str | None, path: Path, number: int) -> None:
     if schema != SCHEMA:
         raise UsageError(
-            f"{path}:{number}: schema {schema!r} is not one this program reads ({SCHEMA}): use the program that wrote it"
+            f"{path}:{number}: schema {schema!r} is not what this program reads ({SCHEMA}): use the one that wrote it"
         )
 
 

@@ -1,15 +1,14 @@
 """The layout of results/: one folder a run, in it the plan and one results file and one log per job.
 
-    results/<run id>/plan.json      what was to be done, as planned
-    results/<run id>/outcomes.json  how each job ended
-    results/<run id>/<job>.jsonl    header and records
-    results/<run id>/<job>.log      what the ranks wrote to stderr and stdout
+results/<run id>/plan.json      what was to be done, as planned
+results/<run id>/outcomes.json  how each job ended
+results/<run id>/<job>.jsonl    header and records
+results/<run id>/<job>.log      what the ranks wrote to stderr and stdout
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,7 +123,8 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
     files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path} holds no results file")
-    found, warnings = [], []
+    found: list[tuple[str, jsonl.Attempt]] = []
+    warnings: list[str] = []
     for file in files:
         results = jsonl.read(file)
         warnings += results.warnings
@@ -138,6 +138,6 @@ def _write_whole(path: Path, text: str) -> None:
     partial = path.with_suffix(path.suffix + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        partial.replace(path)
     except OSError as error:
         raise UsageError(f"{path} can not be written ({error.strerror})") from None

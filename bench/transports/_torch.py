@@ -27,7 +27,7 @@ def load_torch() -> Any:
         import torch
         import torch.distributed
     except ImportError:
-        raise RefusedError("torch is not installed here: pip install torch (on Linux a CPU build first, if wanted)") from None
+        raise RefusedError("torch is not installed here: pip install torch (a CPU build first, if wanted)") from None
     return torch
 
 
@@ -107,35 +107,30 @@ def collective(dist: Any, step: Collective, group: Group, handle: Any, rank: int
 
     torch's all_reduce and reduce have no out-of-place form: they run on the receive (the only) tensor.
     """
-    num = len(group.ranks)
-    root = group.ranks[step.root]
+    num, root = len(group.ranks), group.ranks[step.root]
     is_root = rank == root
-    if step.op == "allreduce":
-        return partial(dist.all_reduce, recv, operation, handle)
-    if step.op == "reduce":
-        return partial(dist.reduce, recv, root, operation, handle)
-    if step.op == "reducescatter":
-        return partial(renamed(dist, "reduce_scatter_single"), recv, send, operation, handle)
-    if step.op == "allgather":
-        own = recv.chunk(num)[group.ranks.index(rank)] if in_place else send
-        return partial(renamed(dist, "all_gather_single"), recv, own, handle)
-    if step.op == "alltoall":
-        return partial(dist.all_to_all_single, recv, send, None, None, handle)
-    if step.op == "alltoallv":
-        size = send.element_size()
-        recv_split, send_split = ([part // size for part in split] for split in (step.recv_split, step.send_split))
-        return partial(dist.all_to_all_single, recv, send, recv_split, send_split, handle)
-    if step.op == "broadcast":
-        return partial(dist.broadcast, send if is_root else recv, root, handle)
-    if step.op == "gather":
-        parts = list(recv.chunk(num)) if is_root else None
-        return partial(dist.gather, send, parts, root, handle)
-    if step.op == "scatter":
-        parts = list(send.chunk(num)) if is_root else None
-        return partial(dist.scatter, recv, parts, root, handle)
-    if step.op == "barrier":
-        return partial(dist.barrier, handle)
-    raise ValueError(f"no collective is called {step.op!r}")
+
+    def own() -> Any:
+        return recv.chunk(num)[group.ranks.index(rank)] if in_place else send
+
+    def split(parts: tuple[int, ...]) -> list[int]:
+        return [num_bytes // send.element_size() for num_bytes in parts]
+
+    calls: dict[str, Callable[[], Callable[[], Any]]] = {
+        "allreduce": lambda: partial(dist.all_reduce, recv, operation, handle),
+        "reduce": lambda: partial(dist.reduce, recv, root, operation, handle),
+        "reducescatter": lambda: partial(renamed(dist, "reduce_scatter_single"), recv, send, operation, handle),
+        "allgather": lambda: partial(renamed(dist, "all_gather_single"), recv, own(), handle),
+        "alltoall": lambda: partial(dist.all_to_all_single, recv, send, None, None, handle),
+        "alltoallv": lambda: partial(
+            dist.all_to_all_single, recv, send, split(step.recv_split), split(step.send_split), handle
+        ),
+        "broadcast": lambda: partial(dist.broadcast, send if is_root else recv, root, handle),
+        "gather": lambda: partial(dist.gather, send, list(recv.chunk(num)) if is_root else None, root, handle),
+        "scatter": lambda: partial(dist.scatter, recv, list(send.chunk(num)) if is_root else None, root, handle),
+        "barrier": lambda: partial(dist.barrier, handle),
+    }
+    return calls[step.op]()
 
 
 def exchange(dist: Any, step: Exchange, group: Group, send: Any, recv: Any,

@@ -140,5 +140,4 @@ class Gloo(Transport):
         return _host.time_batch(self._dist.barrier, compiled, num_calls)
 
 
-
 TRANSPORT = Gloo

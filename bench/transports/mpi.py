@@ -1,7 +1,7 @@
 """MPI over host memory (mpi4py): buffers and prebuilt arguments, never pickled data.
 
-Point-to-point exchanges are persistent requests. Types that MPI does not know are moved as bytes; reductions of them are
-skipped with that reason. The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own default
+Point-to-point exchanges are persistent requests. Types that MPI does not know are moved as bytes; reductions of them
+are skipped with that reason. The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own default
 (`multiple`) doubles the time of small messages.
 """
 
@@ -28,7 +28,7 @@ _TYPES = {
 }  # fmt: skip
 _OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 # MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
-# 2 CPUs: 43 ms a barrier, 3 ms with these). Its yielding settings do not help, sleeping does. Open MPI yields by itself.
+# 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
 _MOST_COUNT = 2**31 - 1  # elements of one call before MPI-4
 
@@ -115,7 +115,7 @@ class Mpi(Transport):
         self._sync_comm.Barrier()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls on the host clock. Two barriers before each: MPICH's ranks leave one 5 us apart, two 0.5 us."""
+        """Isolated calls on the host clock, two barriers before each: MPICH's ranks leave one 5 us apart, two 0.5."""
         barrier = self._sync_comm.Barrier
 
         def sync() -> None:
@@ -159,37 +159,31 @@ class _Builder:
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
-        comm, root = self._comm, step.root
+        comm, root, operation = self._comm, step.root, self._op
         is_root = comm.Get_rank() == root
         send: Any = self._mpi.IN_PLACE if self._in_place else self._typed(send_memory[: step.send_bytes])
         recv: Any = self._typed(recv_memory[: step.recv_bytes])
-        if step.op == "allreduce":
-            return partial(comm.Allreduce, send, recv, self._op)
-        if step.op == "reduce":
-            if self._in_place and not is_root:  # only the root's call is in place: the others just send
-                return partial(comm.Reduce, self._typed(recv_memory[: step.send_bytes]), None, self._op, root)
-            return partial(comm.Reduce, send, recv if is_root else None, self._op, root)
-        if step.op == "reducescatter":
-            return partial(comm.Reduce_scatter_block, send, recv, self._op)
-        if step.op == "allgather":
-            return partial(comm.Allgather, send, recv)
-        if step.op == "alltoall":
-            return partial(comm.Alltoall, send, recv)
-        if step.op == "alltoallv":
-            send_counts, recv_counts = (
-                [num_bytes // self._element_bytes for num_bytes in split] for split in (step.send_split, step.recv_split)
-            )
-            return partial(comm.Alltoallv, [send_memory, send_counts, self._type], [recv_memory, recv_counts, self._type])
-        if step.op == "broadcast":
-            return partial(comm.Bcast, send if is_root else recv, root)
-        if step.op == "gather":
-            return partial(comm.Gather, send, recv if is_root else None, root)
-        if step.op == "scatter":
-            return partial(comm.Scatter, send if is_root else None, recv, root)
-        if step.op == "barrier":
-            barrier: Callable[[], Any] = comm.Barrier
-            return barrier
-        raise ValueError(f"no collective is called {step.op!r}")
+        if step.op == "reduce" and self._in_place and not is_root:
+            send = self._typed(recv_memory[: step.send_bytes])  # only the root's call is in place: the others just send
+        to_root, from_root = recv if is_root else None, send if is_root else None
+        calls: dict[str, Callable[[], Callable[[], Any]]] = {
+            "allreduce": lambda: partial(comm.Allreduce, send, recv, operation),
+            "reduce": lambda: partial(comm.Reduce, send, to_root, operation, root),
+            "reducescatter": lambda: partial(comm.Reduce_scatter_block, send, recv, operation),
+            "allgather": lambda: partial(comm.Allgather, send, recv),
+            "alltoall": lambda: partial(comm.Alltoall, send, recv),
+            "alltoallv": lambda: partial(
+                comm.Alltoallv, self._split(send_memory, step.send_split), self._split(recv_memory, step.recv_split)
+            ),
+            "broadcast": lambda: partial(comm.Bcast, send if is_root else recv, root),
+            "gather": lambda: partial(comm.Gather, send, to_root, root),
+            "scatter": lambda: partial(comm.Scatter, from_root, recv, root),
+            "barrier": lambda: comm.Barrier,
+        }
+        return calls[step.op]()
+
+    def _split(self, memory: Any, parts: tuple[int, ...]) -> list[Any]:
+        return [memory, [num_bytes // self._element_bytes for num_bytes in parts], self._type]
 
     def _exchange(self, step: Exchange, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
         def part(memory: Any, message: Message) -> list[Any]:

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_a_launcher_whose_program_is_missing_says_so(
     (tmp_path / "srun").touch(mode=0o755)
     (slurm,) = [each for each in _listed("launchers", capsys=capsys) if each["name"] == "slurm"]
     assert slurm["unavailable"] is None
+
+
+def test_an_mpirun_beside_the_interpreter_counts_although_it_is_not_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (mpirun,) = [each for each in _listed("launchers", capsys=capsys) if each["name"] == "mpirun"]
+    assert mpirun["unavailable"] == "no mpirun was found on PATH"
+    (tmp_path / "mpirun").touch(mode=0o755)
+    (mpirun,) = [each for each in _listed("launchers", capsys=capsys) if each["name"] == "mpirun"]
+    assert mpirun["unavailable"] is None
 
 
 def test_the_table_has_one_line_each_and_says_what_can_not_run_here() -> None:

@@ -42,9 +42,13 @@ def test_a_link_is_followed_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_text() == "new\n"
 
 
-def test_a_device_is_written_to_not_replaced() -> None:
-    _output.emit("new", _args("--output", os.devnull))
-    assert Path(os.devnull).is_char_device()
+def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    _output.emit("new", _args("--output", str(pipe)))
+    assert os.read(reader, 100) == b"new\n"
+    os.close(reader)
 
 
 def test_a_folder_is_refused_before_anything_is_measured(tmp_path: Path) -> None:

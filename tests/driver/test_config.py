@@ -174,7 +174,7 @@ def test_a_mistake_in_a_measurement_is_told_with_its_place(write: Write, lines: 
         ("measure: [barrier]", "x.yaml:1:11: measure.0: lines of `key: value` must stand here"),
         ("measure: [{sizes: 8}]", "x.yaml:1:11: measure.0: the key 'patterns' is missing"),
         ("measure: [{pattern: alreduce}]", "x.yaml:1:21: measure.0.pattern: no pattern is called 'alreduce'; did you"),
-        ("bugdet: 1m\nmeasure: [{pattern: barrier}]", "x.yaml:1:1: bugdet: no key is called 'bugdet'; did you mean 'budget'?"),
+        ("bugdet: 1m\nmeasure: [{pattern: barrier}]", "x.yaml:1:1: bugdet: no key is called 'bugdet'; did you mean"),
         ("budget: 0s\nmeasure: [{pattern: barrier}]", "x.yaml:1:9: budget: duration '0s' must be above zero"),
         ("budget: [1m]\nmeasure: [{pattern: barrier}]", "x.yaml:1:9: budget: must be one value"),
         ("launches: 0\nmeasure: [{pattern: barrier}]", "x.yaml:1:11: launches: "),
@@ -253,9 +253,7 @@ def test_an_unknown_cluster_lists_the_known(write: Write) -> None:
 
 def test_a_cluster_goes_through_plain_data_and_back(write: Write) -> None:
     found = entry(write, "hosts: [a, b]\nlauncher: mpirun\nenv: {A: 1}")
-    stored = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in dataclasses.asdict(found).items()
-    }
+    stored: dict[str, Any] = dataclasses.asdict(found)
     assert Cluster(**stored) == found
 
 

@@ -221,7 +221,8 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
         *start, "--standalone", "--nproc-per-node=8", *PROGRAM,
     ]  # fmt: skip
     assert named("torchrun").command(PROGRAM, World(2, 8), SITE, {"PET_NODE_RANK": "1"}) == [
-        *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank=1", "--master-addr=h0", "--master-port=29511", *PROGRAM,
+        *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank=1", "--master-addr=h0", "--master-port=29511",
+        *PROGRAM,
     ]  # fmt: skip
     with pytest.raises(UsageError, match="name the cluster's `hosts:`"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})

@@ -44,6 +44,7 @@ def test_what_looks_like_a_secret_is_masked(name: str, value: str) -> None:
         ("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"),
         ("SLURM_JOB_NODELIST", "gpu-st-p4d24xlarge-[1-16],gpu-dy-p4d24xlarge-3"),
         ("OMP_NUM_THREADS", "8"),
+        ("NCCL_SOCKET_IFNAME", "enp226s0f0np0"),
         ("NCCL_TUNER_CONFIG", "MULTICAST_BUFFER_SIZE_IN_BYTES_OF_RANK"),
     ],
 )

@@ -22,11 +22,10 @@ def test_a_distribution_that_is_not_there_has_no_version() -> None:
     assert versions.installed("no-such-distribution-of-anybody") is None
 
 
-def test_a_folder_that_is_no_checkout_has_no_commit_even_inside_one(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "inner").mkdir()
-    assert versions.commit(tmp_path / "inner") is None
-    assert versions.commit(tmp_path) is None  # a .git that git does not know
+def test_a_folder_that_is_no_checkout_has_no_commit(tmp_path: Path) -> None:
+    assert versions.commit(tmp_path) is None
+    (tmp_path / ".git").mkdir()  # one that git does not know
+    assert versions.commit(tmp_path) is None
 
 
 def test_a_checkout_tells_its_commit_and_whether_files_differ(
@@ -46,9 +45,16 @@ def test_a_checkout_tells_its_commit_and_whether_files_differ(
         "commit.gpgsign=false",
     ]
     (tmp_path / "file").write_text("one")
-    for command in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"], ["tag", "v9"]):
+    for command in (
+        ["init", "-q"],
+        ["add", "file"],
+        ["commit", "-q", "-m", "first"],
+        ["tag", "-a", "v9", "-m", "nine"],
+    ):
         subprocess.run([*git, *command], check=True, capture_output=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
     assert versions.commit(tmp_path) == head[:12]
+    (tmp_path / "installed").mkdir()  # a folder inside somebody else's checkout has no commit of its own
+    assert versions.commit(tmp_path / "installed") is None
     (tmp_path / "file").write_text("two")
     assert versions.commit(tmp_path) == f"{head[:12]}-dirty"

@@ -1,0 +1,157 @@
+"""Warm up, take samples, decide to stop: the timed part of a row, all ranks in step.
+
+Rank 0 decides from the slowest rank's times and tells the others outside the timed region.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from bench.analysis import stats
+from bench.core.case import Case
+from bench.core.transport import Compiled, Transport
+from bench.rank.rows import Row
+
+MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
+MAX_SAMPLES = 10_000
+TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
+_CHECK_EVERY = 10
+_WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
+_BATCH_S, _BATCH_MOST = 2e-3, 1024
+
+BySecond = list[list[float]]  # of each rank of the world, its seconds in order; empty for idle ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was timed, on rank 0 (the others have empty lists). Seconds per call of the program."""
+
+    warmup: BySecond
+    by_rank: BySecond
+    calls_per_sample: int
+    stop_reason: str
+
+
+def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, most_batch: int,
+         beat: Callable[[str], None]) -> Taken:  # fmt: skip
+    """Warm-up and samples of one row. `most_batch`: calls of one pipelined sample at most. None: this rank is idle."""
+    sampler = _Sampler(case, transport, row, compiled)
+    beat("warm-up")
+    warmup, call_s, wall_s = sampler.warm_up()
+    batch = 1 if row.mode == "isolated" else min(_batch(call_s), most_batch)
+    by_rank, stop_reason = sampler.sample(batch, wall_s, beat)
+    return Taken(warmup, by_rank, batch, stop_reason)
+
+
+def _batch(call_s: float) -> int:
+    """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so that the clock costs nothing."""
+    wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
+    return min(1 << (wanted - 1).bit_length(), _BATCH_MOST)
+
+
+class _Sampler:
+    """The state of one row while it is timed."""
+
+    def __init__(self, case: Case, transport: Transport, row: Row, compiled: Compiled | None) -> None:
+        self._case, self._transport, self._row, self._compiled = case, transport, row, compiled
+        self._channel = transport.channel
+
+    def warm_up(self) -> tuple[BySecond, float, float]:
+        """Every rank's warm-up, the time of one call, and that of one isolated sample with all around it."""
+        asked = self._case.warmup
+        if asked == 0:
+            return [], 1e-6, 1e-6
+        first = min(_WARMUP_CALLS, asked or _WARMUP_CALLS)
+        began = time.monotonic()
+        gathered = self._channel.gather(self._transport.time_each(self._compiled, first).seconds)
+        wall_s = (time.monotonic() - began) / first
+        call_s, more = 0.0, 0
+        if gathered is not None:
+            call_s = _typical(gathered)
+            more = asked - first if asked is not None else self._more_warm_up(first, wall_s)
+        call_s, wall_s, more = self._channel.broadcast((call_s, wall_s, more))
+        if not more:
+            return _listed(gathered), call_s, wall_s
+        rest = self._channel.gather(self._transport.time_each(self._compiled, more).seconds)
+        if gathered is None or rest is None:
+            return [], self._channel.broadcast(None), wall_s
+        both = [[*a, *b] for a, b in zip(gathered, rest, strict=True)]
+        return both, self._channel.broadcast(_typical(rest)), wall_s
+
+    def _more_warm_up(self, done: int, wall_s: float) -> int:
+        """Calls until 50 ms have been spent, but never more than a row's own time (2 s at most)."""
+        most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
+        return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
+
+    def sample(self, batch: int, wall_s: float, beat: Callable[[str], None]) -> tuple[BySecond, str]:
+        """Every rank's seconds (on rank 0), and why sampling ended. No garbage is collected meanwhile."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            return self._sample(batch, wall_s * batch, beat)
+        finally:
+            gc.enable()
+            gc.unfreeze()
+
+    def _sample(self, batch: int, sample_s: float, beat: Callable[[str], None]) -> tuple[BySecond, str]:
+        by_rank: BySecond = [[] for _ in range(self._transport.place.num_ranks)]
+        num, stop_reason = 0, None
+        began = time.monotonic()
+        while stop_reason is None:
+            beat(f"{num} samples")
+            chunk = self._channel.broadcast(self._chunk(num, sample_s))
+            gathered = self._channel.gather(self._timed(batch, chunk))
+            num += chunk
+            elapsed_s = time.monotonic() - began
+            sample_s = elapsed_s / num
+            if gathered is not None:
+                for own, new in zip(by_rank, gathered, strict=True):
+                    own.extend(new)
+                stop_reason = self._stop(by_rank, num, elapsed_s)
+            stop_reason = self._channel.broadcast(stop_reason)
+        return by_rank, stop_reason
+
+    def _timed(self, batch: int, chunk: int) -> tuple[float, ...]:
+        if self._row.mode == "isolated":
+            return self._transport.time_each(self._compiled, chunk).seconds
+        timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
+        return tuple(second for timing in timings for second in timing.seconds)
+
+    def _chunk(self, num: int, sample_s: float) -> int:
+        """Samples until the next look: 30 at first, then 10 (or a tenth), fewer when a sample lasts long."""
+        if self._case.iterations is not None:
+            return max(1, min(self._case.iterations - num, 1000))
+        wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
+        return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
+
+    def _stop(self, by_rank: BySecond, num: int, elapsed_s: float) -> str | None:
+        """Why this row is finished; with several groups, when the last of them is."""
+        if self._case.iterations is not None:
+            return "fixed" if num >= self._case.iterations else None
+        reasons = [
+            stats.should_stop(
+                [max(shares) for shares in zip(*(by_rank[rank] for rank in group.ranks), strict=True)],
+                target=TARGET_HALF_WIDTH[self._row.mode],
+                n_min=MIN_SAMPLES,
+                n_max=MAX_SAMPLES,
+                elapsed_s=elapsed_s,
+                max_s=self._row.max_s,
+            )
+            for group in self._row.round
+        ]
+        found = [reason for reason in reasons if reason is not None]
+        return None if len(found) < len(reasons) else max(found, key=lambda reason: reason != "ci")
+
+
+def _typical(gathered: list[tuple[float, ...]]) -> float:
+    """The median over calls of the slowest rank's time; idle ranks have none."""
+    return float(median(map(max, zip(*filter(None, gathered), strict=True))))
+
+
+def _listed(gathered: list[tuple[float, ...]] | None) -> BySecond:
+    return [list(seconds) for seconds in gathered or []]
