@@ -82,7 +82,7 @@ class InProcess:
         sent = [self.sent(member).copy() for member in range(num)]
         if step.op == "barrier":
             return
-        results = {
+        results: dict[str, Callable[[], list[Any]]] = {
             "allreduce": lambda: [self._reduced(sent)] * num,
             "reduce": lambda: [self._reduced(sent)] * num,
             "reducescatter": lambda: np.split(self._reduced(sent), num),
@@ -92,8 +92,8 @@ class InProcess:
             "broadcast": lambda: [sent[step.root]] * num,
             "alltoall": lambda: self._transposed(steps, sent),
             "alltoallv": lambda: self._transposed(steps, sent),
-        }[step.op]()
-        for member, result in enumerate(results):
+        }
+        for member, result in enumerate(results[step.op]()):
             received = self.received(member)
             if len(received):  # members that the operation gives nothing have no receive buffer
                 received[:] = result

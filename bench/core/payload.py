@@ -137,12 +137,12 @@ class _Exact:
     """sum: s(i) * w[slot], integers whose sums stay exact in the significand."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
-        exact = min(dtype.precision or 8 * dtype.num_bytes - 1, 40)
+        exact = min(dtype.precision or 8 * dtype.num_bytes - (dtype.kind == "int"), 40)
         widest = max(1, min(isqrt(2**exact // num), 1000))
         weight = [1 + _salt(slot) % widest if slot < 2**exact else 0 for slot in range(num)]
         self._weight: _Signed = np.array(weight, dtype=np.int64)
-        largest = max(1, 2**exact // int(self._weight.sum()))
-        largest -= dtype.kind in ("int", "uint") and largest > 1  # two's complement has no +2^(w-1)
+        # Integers end at 2^w - 1; a float holds 2^p, too.
+        largest = max(1, (2**exact - (dtype.precision == 0)) // int(self._weight.sum()))
         magnitude = 1 + (noise & np.uint64(2**39 - 1)).astype(np.int64) % largest
         negative = (noise >> np.uint64(63)).astype(bool) & (dtype.kind != "uint")
         self._scale: _Signed = np.where(negative, -magnitude, magnitude)

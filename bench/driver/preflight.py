@@ -15,7 +15,7 @@ _INSTEAD = "`python -m bench plan` shows the commands for that place, `--model` 
 
 
 def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]) -> None:
-    """Raise RefusedError (exit 3) naming what was expected, what was found, what to do. A modelled plan needs nothing."""
+    """Raise RefusedError (exit 3) saying what was expected, what was found, what to do. The model needs nothing."""
     if plan.modelled:
         return
     if not plan.jobs:

@@ -1,8 +1,8 @@
 """MPI over host memory (mpi4py): buffers and prebuilt arguments, never pickled data.
 
 Point-to-point exchanges are persistent requests. Types that MPI does not know are moved as bytes; reductions of them
-are skipped with that reason. The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own default
-(`multiple`) doubles the time of small messages.
+are skipped with that reason. The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own
+default (`multiple`) doubles the time of small messages.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def header(job: str, pattern: str, transport: str, **overrides: Any) -> Header:
         "ranks_per_node": 8,
         "clock": "device",
         "modelled": False,
+        "algorithm": None,
         "started": "2026-01-02T03:04:05+00:00",
     }
     return Header(**(given | overrides))
@@ -60,7 +61,7 @@ def summary(of: Header, mode: str, payload: int, median: float, spread: float = 
         "slowest_rank": None, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw, "bound_bytes_per_s": None,
         "bound_name": None, "bound_kind": None, "bound_fraction": busbw / bound if bound and busbw else None,
         "floor_s": None, "floor_name": None, "verified": None if of.modelled else True,
-        "num_wrong": None if of.modelled else 0, "modelled": of.modelled, "topology": of.topology, "cache": "cold",
+        "num_wrong": None if of.modelled else 0, "modelled": of.modelled, "algorithm": None, "topology": of.topology, "cache": "cold",
         "stop_reason": "ci", "flags": ("modelled",) if of.modelled else (),
     }  # fmt: skip
     return Summary(**(given | overrides))
