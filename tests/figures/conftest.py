@@ -61,8 +61,8 @@ def summary(of: Header, mode: str, payload: int, median: float, spread: float = 
         "slowest_rank": None, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw, "bound_bytes_per_s": None,
         "bound_name": None, "bound_kind": None, "bound_fraction": busbw / bound if bound and busbw else None,
         "floor_s": None, "floor_name": None, "verified": None if of.modelled else True,
-        "num_wrong": None if of.modelled else 0, "modelled": of.modelled, "algorithm": None, "topology": of.topology, "cache": "cold",
-        "stop_reason": "ci", "flags": ("modelled",) if of.modelled else (),
+        "num_wrong": None if of.modelled else 0, "modelled": of.modelled, "algorithm": None,
+        "topology": of.topology, "cache": "cold", "stop_reason": "ci", "flags": ("modelled",) if of.modelled else (),
     }  # fmt: skip
     return Summary(**(given | overrides))
 
