@@ -214,7 +214,17 @@ def draw_bounds(axes: Axes, rows: Iterable[Summary]) -> None:
             axes.plot(curve.sizes, curve.rates, color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
             corner.append(f"{'- -' if dashes == '--' else '---'} {curve}")
     _name_levels(axes, [curve for curve in inside if curve.flat], 0.09 * top)
-    axes.text(0.01, 0.99, "\n".join(corner), transform=axes.transAxes, fontsize=SMALL_TEXT, color=GREY, va="top")
+    axes.text(
+        0.01,
+        0.99,
+        "\n".join(corner),
+        transform=axes.transAxes,
+        fontsize=SMALL_TEXT,
+        color=GREY,
+        va="top",
+        bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5},
+        zorder=4,
+    )
 
 
 def _bound_curves(rows: Iterable[Summary]) -> list[_BoundCurve]:

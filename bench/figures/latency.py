@@ -39,7 +39,10 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
             _style.watermark(panel)
     handles = [look.handle() for look in looks.values()]
     if any(row.floor_s for row in rows):
-        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="floor: the latencies alone"))
+        names = {row.floor_name for row in rows if row.floor_s}
+        pings = any(name and name.startswith("ping-pong") for name in names)
+        label = "ping-pong x least steps (reference)" if pings else "floor: the latencies alone"
+        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label=label))
     remarks = ["median of the slowest rank's times; band: fastest sample to p95 (the interval where p95 is not known)"]
     remarks += [*_sizeless(document, labels), *_style.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.record import Document, Header, Summary
+from bench.core.record import Header, Summary
 from bench.core.units import format_size
 
 NOTHING = "-"
@@ -109,6 +109,14 @@ def bound_lines(summaries: Iterable[Summary]) -> dict[tuple[str, str], BoundLine
     }
 
 
+def floor_lines(summaries: Iterable[Summary]) -> list[str]:
+    """What the latency floors of these rows are, a line for each kind."""
+    names = dict.fromkeys(row.floor_name for row in summaries if row.floor_s is not None and row.floor_name)
+    pings = any(name.startswith("ping-pong") for name in names)
+    what = "a reference: a library may do without messages where ranks share memory" if pings else "of the links alone"
+    return [f"floor: {', '.join(names)}, {what}"] if names else []
+
+
 def mark_lines(summaries: Sequence[Summary]) -> list[str]:
     """What the marks and the remaining flags of these rows mean, and how many rows of which mode bear them."""
     lines = []
@@ -177,6 +185,14 @@ def facts(header: Header) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if value]
 
 
+def job_line(job: str, header: Header) -> str:
+    """One line that tells a job from the others of its run."""
+    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    topology = "" if header.topology == "world" else f", topology {header.topology}"
+    modelled = ", modelled" if header.modelled else ""
+    return f"{header.pattern} over {header.transport}, {world}{topology}{modelled} [{job}]"
+
+
 def modelled_line(header: Header) -> str | None:
     """The sentence that a modelled run must carry; None for a measured one."""
     if not header.modelled:
@@ -188,13 +204,6 @@ def modelled_line(header: Header) -> str | None:
 def modes_of(summaries: Iterable[Summary]) -> tuple[str, ...]:
     """The modes that rows have, isolated first."""
     return tuple(sorted({row.mode for row in summaries}))
-
-
-def orphans(document: Document) -> tuple[list[str], list[str]]:
-    """(skipped, failed) lines of jobs that never came to a header."""
-    skipped = [row for row in document.skipped if row.get("job") not in document.headers]
-    failures = [row for row in document.failures if row.get("job") not in document.headers]
-    return skipped_lines(skipped), failure_lines(failures)
 
 
 def _what(row: Mapping[str, Any]) -> str:

@@ -32,7 +32,8 @@ def render(document: Document) -> str:
     lines = ["# Results", "", f"{_text.STATISTICS[0].upper()}{_text.STATISTICS[1:]}.", ""]
     for job, header in document.headers.items():
         lines += _job(document, job, header)
-    skipped, failed = _text.orphans(document)
+    skipped = _text.skipped_lines(row for row in document.skipped if row.get("job") not in document.headers)
+    failed = _text.failure_lines(row for row in document.failures if row.get("job") not in document.headers)
     if not document.headers:
         lines += ["Nothing was measured.", ""]
     lines += _bullets("Beside these", [*skipped, *failed, *document.notes])

@@ -35,13 +35,15 @@ _ROW = (
     _Column("redop", "", 6, lambda row: row.reduce_op or _text.NOTHING),
     _Column("root", "", 5, lambda row: _text.NOTHING if row.root is None else str(row.root)),
 )
-_GROUP = _Column("group", "", 8, lambda row: row.group)
+# In the place of the count, which follows from size and type.
+_GROUPED_ROW = (_ROW[0], _Column("group", "", 9, lambda row: row.group), *_ROW[2:])
 _MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
 _TIME = _Column("time", "(us)", 8, lambda row: _text.microseconds(row.median_s))
 _ISOLATED = (
     _TIME,
     _Column("ci95", "(us)", 17, _text.interval),
     _Column("p95", "(us)", 8, lambda row: _text.microseconds(row.p95_s)),
+    _Column("floor", "(us)", 8, lambda row: _text.microseconds(row.floor_s)),
     _MARKS,
 )
 _PIPELINED = (
@@ -60,15 +62,16 @@ class Table:
     def __init__(self, modes: Sequence[str], *, grouped: bool = False) -> None:
         """Choose the columns; nothing is printed yet."""
         self._modes = tuple(modes)
-        self._columns = (*_ROW, _GROUP) if grouped else _ROW
+        self._columns = _GROUPED_ROW if grouped else _ROW
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
     def lines_before(self, header: Header, *, reading: bool = True) -> str:
         """The run's head, how to read the figures (unless it was said before), the titles and units of the columns."""
-        lines = [head(header, header.notes), *([_READING] if reading else []), "#", self._titles()]
+        lines = [head(header, header.notes), _READING, "#", self.titles()]
         return "\n".join(lines)
 
-    def _titles(self) -> str:
+    def titles(self) -> str:
+        """The titles and units of the columns."""
         over = "#" + " " * (sum(column.width for column in self._columns) - 1)
         titles, units = _titles(self._columns)
         for mode in self._modes:
@@ -91,6 +94,7 @@ class Table:
         """What the marks and letters mean, what the rows say together, what was skipped, what failed, the notes."""
         rows = document.summaries
         lines = [f"{bound.letter}  {bound}" for bound in _text.bound_lines([*self._bounds.values(), *rows]).values()]
+        lines += _text.floor_lines(rows)
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
         lines += _text.skipped_lines(document.skipped)
@@ -128,21 +132,38 @@ def head(header: Header, notes: Sequence[str] = ()) -> str:
 
 
 def render(document: Document) -> str:
-    """The tables of all jobs, one after the other, then what concerns them all."""
-    several = len(document.headers) > 1
-    parts = [_READING] if several else []
+    """One table: of one job with its whole head, of several with what they share said once and a line over each job."""
+    if len(document.headers) == 1:
+        return _of_one(document)
+    rows = document.summaries
+    table = Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1)
+    lines = _shared_head(list(document.headers.values()))
+    if rows:
+        lines += [_READING, "#", table.titles()]
     for job, header in document.headers.items():
-        part = _only(document, job)
-        rows = part.summaries
-        table = Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1)
-        lines = [f"# ==== {job}"] if several else []
-        lines.append(table.lines_before(header, reading=not several) if rows else head(header, header.notes))
-        parts.append("\n".join([*lines, *map(table.line, _sizes(rows)), table.lines_after(part)]))
-    skipped, failed = _text.orphans(document)
-    rest = [*([] if document.headers else ["nothing was measured"]), *skipped, *failed, *document.notes]
-    if rest:
-        parts.append(_comments(rest))
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+        part = _only(document, job).summaries
+        if part:
+            lines += [f"# {_text.job_line(job, header)}", *map(table.line, _sizes(part))]
+    return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
+
+
+def _of_one(document: Document) -> str:
+    (header,) = document.headers.values()
+    rows = document.summaries
+    table = Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1)
+    before = table.lines_before(header) if rows else head(header, header.notes)
+    return "\n".join([before, *map(table.line, _sizes(rows)), table.lines_after(document)]).rstrip() + "\n"
+
+
+def _shared_head(headers: Sequence[Header]) -> list[str]:
+    """What was chosen (once, where jobs chose alike), and the facts in which all jobs agree."""
+    notes = dict.fromkeys(note for header in headers for note in header.notes)
+    said = dict.fromkeys(filter(None, map(_text.modelled_line, headers)))
+    facts = [dict(_text.facts(header)) for header in headers]
+    shared = {
+        name: value for name, value in (facts[0] if facts else {}).items() if all(f.get(name) == value for f in facts)
+    }
+    return [_comments([*notes, *said, *(f"{name:<9} {value}" for name, value in shared.items())])] if headers else []
 
 
 def _titles(columns: Sequence[_Column]) -> tuple[str, str]:

@@ -39,7 +39,6 @@ def header(job: str, pattern: str, transport: str, **overrides: Any) -> Header:
         "ranks_per_node": 8,
         "clock": "device",
         "modelled": False,
-        "algorithm": None,
         "started": "2026-01-02T03:04:05+00:00",
     }
     return Header(**(given | overrides))

@@ -24,8 +24,8 @@ def a_summary() -> Callable[..., Summary]:
             "p95_s": 150e-6, "p99_s": None, "last_arriver_s": 110e-6, "slowest_rank": None,
             "algbw_bytes_per_s": 8e9, "busbw_bytes_per_s": 12e9, "bound_bytes_per_s": 12.5e9, "bound_name": "NIC",
             "bound_kind": "hard", "bound_fraction": 0.96, "floor_s": 4e-6, "floor_name": "2 messages",
-            "verified": True, "num_wrong": 0, "modelled": False, "algorithm": None, "topology": "world", "cache": "cold",
-            "stop_reason": "ci", "flags": (),
+            "verified": True, "num_wrong": 0, "modelled": False, "algorithm": None,
+            "topology": "world", "cache": "cold", "stop_reason": "ci", "flags": (),
         }  # fmt: skip
         return Summary(**(given | overrides))
 

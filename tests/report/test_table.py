@@ -39,7 +39,7 @@ def test_a_run_of_one_mode_leaves_the_other_columns_out(a_document: Document) ->
 def test_a_mode_that_is_missing_at_one_size_is_a_dash(a_document: Document) -> None:
     text = table.render(replace(a_document, summaries=a_document.summaries[:3]))
     last = next(line for line in text.splitlines() if line.split()[:1] == [str(1 << 20)])
-    assert last.split()[8:] == ["*", "-", "-", "-", "-", "0"]
+    assert last.split()[8:] == ["4.000", "*", "-", "-", "-", "-", "0"]
 
 
 def test_groups_have_a_column_only_when_there_are_several(a_document: Document, a_summary: Make) -> None:
@@ -90,7 +90,9 @@ def test_jobs_have_headings_and_their_own_rows(a_document: Document, a_summary: 
         summaries=(*a_document.summaries, a_summary(job="alltoall-gloo", payload_bytes=4096)),
     )
     text = table.render(document)
-    assert text.index("==== allreduce-mpi") < text.index("==== alltoall-gloo") < text.index(" 4096 ")
+    first, second_line = "# allreduce over mpi, 4 ranks on 2 nodes [allreduce-mpi]", "# alltoall over gloo"
+    assert text.index(first) < text.index(second_line) < text.index(" 4096 ")
+    assert text.count("algbw") == 1, "one table, its columns titled once"
     assert text.count("one launch") == 1
 
 
