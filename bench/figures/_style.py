@@ -82,20 +82,36 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 
 def labels(document: Document) -> dict[str, str]:
-    """job -> the fewest words that tell it from every other job of the same pattern."""
-    wordings: tuple[Callable[[Header], str], ...] = (
-        lambda header: header.transport,
-        lambda header: f"{header.transport}, {world(header.num_ranks, header.num_nodes)}",
-        lambda header: f"{header.transport} {header.dtype}, {world(header.num_ranks, header.num_nodes)}",
-    )
+    """job -> the fewest words that tell it from every other job of the same pattern; alike for alike jobs of others."""
     headers = document.headers
-    for wording in wordings:
-        words = {job: wording(header) for job, header in headers.items()}
-        if len({(headers[job].pattern, text) for job, text in words.items()}) == len(headers):
-            break
-    else:
-        words = {job: job for job in headers}
+    told = {job: _told(header) for job, header in headers.items()}
+    patterns = {header.pattern for header in headers.values()}
+    rivals = [[told[job] for job, header in headers.items() if header.pattern == pattern] for pattern in patterns]
+    varied = [index for index in range(1, _NUM_TOLD) if any(len({one[index] for one in jobs}) > 1 for jobs in rivals)]
+    words = {job: ", ".join(filter(None, (one[0], *(one[index] for index in varied)))) for job, one in told.items()}
+    if len({(headers[job].pattern, text) for job, text in words.items()}) < len(headers):
+        words = {job: f"{text} [{job.removeprefix(headers[job].pattern + '-')}]" for job, text in words.items()}
     return {job: f"{text} (modelled)" if headers[job].modelled else text for job, text in words.items()}
+
+
+def _told(header: Header) -> tuple[str, ...]:
+    """What jobs can differ in, in the order in which it is said."""
+    topology = "" if header.topology == "world" else header.topology
+    return (
+        header.transport, header.dtype, header.reduce_op, world(header.num_ranks, header.num_nodes), topology,
+        header.direction or "", *(_option(header, name) for name in _OPTIONS),
+    )  # fmt: skip
+
+
+_OPTIONS = ("order", "cache", "in-place", "root")
+_NUM_TOLD = 6 + len(_OPTIONS)
+
+
+def _option(header: Header, name: str) -> str:
+    """`order reverse` where the case says so; nothing for a default."""
+    case = list(header.case)
+    flag = f"--{name}"
+    return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -137,7 +153,7 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
     remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
     if handles:
         # The remarks are the legend's title: the layout keeps the two apart from each other and from the panels.
-        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), fontsize=TEXT,
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=TEXT,
                                frameon=False, handlelength=3, title=remark, title_fontsize=SMALL_TEXT)  # fmt: skip
         legend.get_title().set_color(GREY)
     else:
@@ -213,7 +229,7 @@ def draw_bounds(axes: Axes, rows: Iterable[Summary]) -> None:
         else:
             axes.plot(curve.sizes, curve.rates, color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
             corner.append(f"{'- -' if dashes == '--' else '---'} {curve}")
-    _name_levels(axes, [curve for curve in inside if curve.flat], 0.09 * top)
+    corner += _name_levels(axes, [curve for curve in inside if curve.flat], 0.09 * top)
     axes.text(
         0.01,
         0.99,
@@ -238,15 +254,23 @@ def _bound_curves(rows: Iterable[Summary]) -> list[_BoundCurve]:
     return curves
 
 
-def _name_levels(axes: Axes, curves: Sequence[_BoundCurve], text_height: float) -> None:
-    """Names on flat bounds. Of two close ones the upper is named above its line and the lower below its own."""
+def _name_levels(axes: Axes, curves: Sequence[_BoundCurve], text_height: float) -> list[str]:
+    """Names on flat bounds. Of two close ones the upper is named above its line and the lower below its own.
+
+    Returns the names that would fall below the axis.
+    """
     rates = sorted(max(curve.rates) for curve in curves)
+    unplaced = []
     for curve in curves:
         rate = max(curve.rates)
         below = any(0 < other - rate < text_height for other in rates)
+        if below and rate < text_height:
+            unplaced.append(f"--- {curve}")
+            continue
         axes.annotate(str(curve), (0.01, rate), xycoords=("axes fraction", "data"), xytext=(0, -3 if below else 3),
                       textcoords="offset points", fontsize=SMALL_TEXT, color=GREY,
                       va="top" if below else "bottom")  # fmt: skip
+    return unplaced
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:

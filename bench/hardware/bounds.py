@@ -37,7 +37,8 @@ class _Traffic:
 
     @property
     def one_node(self) -> bool:
-        return self.record.num_nodes == 1
+        """Does nothing leave a node? Messages between two ranks of one node may run in a group that spans several."""
+        return self.record.num_nodes == 1 or self.record.node_bytes == 0
 
     @property
     def one_rank_per_node(self) -> bool:
@@ -136,7 +137,7 @@ def _keeps_to_nvlink(traffic: _Traffic) -> bool:
     """Is NVLink the way between any two ranks of the group?"""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.record.num_ranks == 2
-    return traffic.record.num_nodes <= traffic.links.nvlink_nodes
+    return traffic.one_node or traffic.record.num_nodes <= traffic.links.nvlink_nodes
 
 
 def _nvlink_rate(traffic: _Traffic) -> tuple[float, str]:
