@@ -64,7 +64,13 @@ def _run(words: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return EXIT_DONE
-    code: int = plugins.load("command", args.command).main(args)
+    try:
+        code: int = plugins.load("command", args.command).main(args)
+    except (Exception, KeyboardInterrupt) as error:
+        from bench.commands import _output
+
+        _output.emit_failure(error, args)
+        raise
     return code
 
 

@@ -12,12 +12,10 @@ from typing import Any
 from bench.analysis import stats
 from bench.core.case import from_argv
 from bench.core.errors import BenchError
-from bench.core.record import Bound, Document, Header, Record, Samples, Summary
+from bench.core.record import DOCUMENT_SCHEMA, Bound, Document, Header, Record, Samples, Summary
 from bench.core.topology import rounds
 from bench.core.world import World
 from bench.hardware.bounds import bounds_of, floor_of
-
-SCHEMA = "bench.document/1"
 
 # No rank of these can finish before the last one arrives, so the shortest of the ranks' times holds no waiting.
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
@@ -47,7 +45,7 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
                 )
             else:
                 summaries.append(summarise(job, header, record))
-    return Document(SCHEMA, headers, tuple(summaries), tuple(skipped), tuple(failures), tuple(notes))
+    return Document(DOCUMENT_SCHEMA, headers, tuple(summaries), tuple(skipped), tuple(failures), tuple(notes))
 
 
 def summarise(job: str, header: Header, record: Record) -> Summary:

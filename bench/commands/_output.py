@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.core import plugins
 from bench.core.errors import UsageError
+from bench.core.record import DOCUMENT_SCHEMA, Document
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -25,6 +27,7 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
     Raises UsageError when the file can not be written.
     """
+    args.emitted = True
     text = text.rstrip("\n") + "\n"
     path: Path | None = args.output
     if path is None:
@@ -50,6 +53,14 @@ def replace_file(path: Path, content: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
+    """One JSON document also after a failure, where JSON was asked for and none was printed yet."""
+    if getattr(args, "format", None) != "json" or getattr(args, "emitted", False):
+        return
+    failure = {"job": None, "what": str(error) or type(error).__name__, "rank": None, "host": None}
+    emit(plugins.load("format", "json").render(Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))), args)
 
 
 def _writable(word: str) -> Path:

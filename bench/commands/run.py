@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.commands import _here, _output, _plan
@@ -66,13 +68,29 @@ def _started(args: argparse.Namespace) -> desk.Ran:
     for skip in planned.plan.skipped:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
-    return desk.start(planned.plan, planned.scenario.text, args.results, _here.PACKAGE_ROOT, _say)
+    with _progress() as (say, tick):
+        return desk.start(planned.plan, planned.scenario.text, args.results, _here.PACKAGE_ROOT, say, tick)
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
     folder = runs.find(args.results, args.resume)
     here = _plan.this_machine(runs.read_plan(folder)["cluster"]["python"])
-    return desk.resume(folder, here, _plan.all_patterns(), _plan.all_launchers(), _here.PACKAGE_ROOT, _say)
+    patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
+    with _progress() as (say, tick):
+        return desk.resume(folder, here, patterns, launchers, _here.PACKAGE_ROOT, say, tick)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[tuple[desk.Say, desk.Say]]:
+    """What to call with lines that stay and with the state of the moment: a live line on a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield _say, lambda state: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with console.status("") as status:
+        yield console.print, status.update
 
 
 def _say(sentence: str) -> None:

@@ -180,6 +180,9 @@ class Summary:
     flags: tuple[str, ...]
 
 
+DOCUMENT_SCHEMA = "bench.document/1"
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A run as reports and figures see it: `headers` by job, derived summaries, and what was not measured.

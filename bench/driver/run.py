@@ -52,15 +52,18 @@ def other_mpirun(chosen: str) -> str | None:
     return f"mpirun: {chosen}; this site also has {site}: name it by `mpirun:` in bench.yaml to use that one"
 
 
-def start(plan: Plan, scenario_text: str, results: Path, package_root: Path, say: Say) -> Ran:
-    """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept."""
+def start(plan: Plan, scenario_text: str, results: Path, package_root: Path, say: Say, tick: Say) -> Ran:
+    """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept.
+
+    `say` takes lines that stay, `tick` what is going on just now.
+    """
     folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, to_plain(plan, scenario_text))
-    return _run_jobs(plan.jobs, folder, package_root, say)
+    return _run_jobs(plan.jobs, folder, package_root, say, tick)
 
 
 def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher],
-           package_root: Path, say: Say) -> Ran:  # fmt: skip
+           package_root: Path, say: Say, tick: Say) -> Ran:  # fmt: skip
     """Run what a run's plan asked for and its files do not hold."""
     stored = runs.read_plan(folder)
     cluster = _cluster(stored["cluster"])
@@ -73,7 +76,7 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launche
             partial = replace(case, sizes=missing)
             todo.append(job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers))
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
-    return _run_jobs(todo, folder, package_root, say)
+    return _run_jobs(todo, folder, package_root, say, tick)
 
 
 def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
@@ -109,13 +112,13 @@ def _cluster(stored: Mapping[str, Any]) -> Cluster:
     return Cluster(**tuples)
 
 
-def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, say: Say) -> Ran:
+def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, say: Say, tick: Say) -> Ran:
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
         try:
-            outcome = execute.run(job, folder, package_root, on_poll=lambda seconds: None)
+            outcome = execute.run(job, folder, package_root, on_poll=lambda s, job=job: tick(f"{job.name}: {s:.0f} s"))
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
             runs.write_outcomes(folder, outcomes)

@@ -33,6 +33,7 @@ from bench.rank.place import place as place_of
 if TYPE_CHECKING:
     from bench.core.record import Document, Header, Record
     from bench.core.transport import Transport
+    from bench.rank.session import Opened
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
@@ -72,18 +73,31 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
     args = _parse(name, argv, me)
-    case = from_args(name, args)
-    if case.transport == "model" or (case.transport == "auto" and case.nodes is not None):
-        return _run_modelled(case, args, me)
-    from bench.rank import session
+    try:
+        case = from_args(name, args)
+        if case.transport == "model":
+            return _run_modelled(case, args, me)
+        from bench.rank import session
 
-    with _watchdog(me, args) as beat:
-        opened = session.open_case(case, me, beat, args.timeout)
-        transport_box.append(opened.transport)
-        return _measure(opened, args, me)
+        with _watchdog(me, args) as beat:
+            opened = session.open_case(case, me, beat, args.timeout)
+            transport_box.append(opened.transport)
+            return _measure(opened, args, me)
+    except BenchError as error:
+        if me.rank == 0 and args.format == "json" and not args.emitted:
+            _emit(_rendered(_nothing_but(name, error), "json"), args)
+        raise
 
 
-def _measure(opened: "session.Opened", args: argparse.Namespace, me: Place) -> int:  # type: ignore[name-defined] # noqa: F821, UP037
+def _nothing_but(name: str, error: BenchError) -> Document:
+    """The document of a run that came to nothing: JSON is one document also after a failure."""
+    from bench.core.record import DOCUMENT_SCHEMA, Document
+
+    failure = {"job": name, "pattern": name, "what": str(error), "rank": None, "host": None}
+    return Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))
+
+
+def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
     from bench.rank import session
 
     header = session.header(opened, args.job or opened.case.pattern, sys.argv if me.rank == 0 else [])
@@ -128,13 +142,13 @@ def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.
                 printer.show(header, row)
     except Exception:
         if not printer:  # one whole document also after a failure
-            _emit(_rendered(summary.document([(header.job, header, records)]), args.format), args.output)
+            _emit(_rendered(summary.document([(header.job, header, records)]), args.format), args)
         raise
     document = summary.document([(header.job, header, records)])
     if printer:
         printer.finish(document)
     else:
-        _emit(_rendered(document, args.format), args.output)
+        _emit(_rendered(document, args.format), args)
     return _exit_code(document)
 
 
@@ -185,14 +199,15 @@ def _rendered(document: Document, form: str) -> str:
     return text
 
 
-def _emit(text: str, output: str | None) -> None:
-    if output is None:
+def _emit(text: str, args: argparse.Namespace) -> None:
+    args.emitted = True
+    if args.output is None:
         print(text, end="" if text.endswith("\n") else "\n", flush=True)
         return
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        Path(args.output).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--output {output} can not be written ({error.strerror})") from None
+        raise UsageError(f"--output {args.output} can not be written ({error.strerror})") from None
 
 
 def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespace:
@@ -215,6 +230,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
         "--deadline", type=float, default=_DEADLINE_S, metavar="S", help="a rank that gets nowhere for S seconds ends"
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.set_defaults(emitted=False)
     if me.rank != 0:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
             return parser.parse_args(argv)
@@ -229,7 +245,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 @contextlib.contextmanager
-def _watchdog(me: Place, args: argparse.Namespace) -> Iterator["_Beat"]:  # noqa: UP037
+def _watchdog(me: Place, args: argparse.Namespace) -> Iterator[_Beat]:
     """A heartbeat for the desk, and a thread that ends a rank that gets nowhere: MPI never times out by itself."""
     beat = _Beat(me, Path(args.heartbeats) if args.heartbeats else None)
     done = threading.Event()
