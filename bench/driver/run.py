@@ -117,8 +117,12 @@ def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, say: Say, t
     outcomes = runs.read_outcomes(folder)
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
+
+        def poll(seconds: float, name: str = job.name) -> None:
+            tick(f"{name}: {seconds:.0f} s")
+
         try:
-            outcome = execute.run(job, folder, package_root, on_poll=lambda s, job=job: tick(f"{job.name}: {s:.0f} s"))
+            outcome = execute.run(job, folder, package_root, poll)
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
             runs.write_outcomes(folder, outcomes)

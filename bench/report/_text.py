@@ -22,6 +22,12 @@ MARKS = {
     "drift": ("~", "the samples drift: the median depends on when it was taken"),
     "warmup-residue": ("~", "the first samples are still warm-up"),
 }
+# Flags without a mark: nothing about the figure is in doubt.
+_REMARKS = {
+    "outliers": "with samples far from the median (beyond 10 scaled MAD), which are kept",
+    "ranks-not-kept": "of which only the slowest rank's times are in the file",
+    "reported": "taken over from another tool's report",
+}
 # Said in the row itself.
 _SAID_ELSEWHERE = ("invalid", "modelled")
 
@@ -123,7 +129,7 @@ def mark_lines(summaries: Sequence[Summary]) -> list[str]:
     for flag in [*MARKS, *sorted({flag for row in summaries for flag in row.flags} - set(MARKS))]:
         modes = Counter(row.mode for row in summaries if flag in row.flags)
         if modes and flag not in _SAID_ELSEWHERE:
-            mark, meaning = MARKS.get(flag, (" ", flag))
+            mark, meaning = MARKS.get(flag, (" ", f"rows {_REMARKS[flag]}" if flag in _REMARKS else flag))
             counts = ", ".join(f"{number} {mode}" for mode, number in modes.items())
             lines.append(f"{mark} {meaning} ({counts})")
     return lines
