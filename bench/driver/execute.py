@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.core.errors import RefusedError
+from bench.core.errors import RefusedError, UsageError
 from bench.driver.expand import Job
 from bench.probes import processes
-from bench.store import heartbeat, runs
+from bench.store import heartbeat, jsonl, runs
 
 _POLL_S = 0.1
 _TERM_GRACE_S = 3.0
@@ -97,7 +97,10 @@ def _end(process: subprocess.Popen[bytes], job_id: str) -> None:
 
 
 def _explain(exit_code: int, folder: Path, job: Job) -> str | None:
-    """Why a job failed: the first sentence that a rank of ours printed, else the launcher's exit code."""
+    """Why a job failed: the first sentence that a rank of ours printed, else the launcher's exit code.
+
+    A job whose rows are all there did not fail, whatever its launcher says: every row may have been skipped.
+    """
     if exit_code == 0:
         return None
     log = runs.log_file(folder, job.name)
@@ -105,8 +108,18 @@ def _explain(exit_code: int, folder: Path, job: Job) -> str | None:
         said = [line.partition("bench: error: ")[2].strip() for line in lines if "bench: error: " in line]
     if said:
         return said[-1] if len(set(said)) == 1 else said[0]
+    if _is_whole(folder, job):
+        return None
     how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
     return f"the launcher ended with {how} and no rank said why; its output is in {log}"
+
+
+def _is_whole(folder: Path, job: Job) -> bool:
+    try:
+        attempts = jsonl.read(runs.results_file(folder, job.name)).attempts
+    except UsageError:
+        return False
+    return len(attempts[-1].records) >= job.num_rows
 
 
 def _remove(beats: Path) -> None:

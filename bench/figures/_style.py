@@ -180,11 +180,15 @@ def points(axes: Axes, look: Look, rows: Sequence[Summary], x: Sequence[float], 
 
 
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
-    """A binary logarithmic x axis labelled 8, 1K, 1M, ...: at most 8 labels."""
-    present = sorted(set(sizes))
+    """A binary logarithmic x axis labelled 8, 1K, 1M, ...: from the largest down, as many as have room."""
+    present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
-    step = -(-len(present) // _NUM_SIZE_LABELS)
-    axes.xaxis.set_major_locator(FixedLocator(present[::-1][::step][::-1]))
+    room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))
+    labelled = present[:1]
+    for size in present[1:]:
+        if labelled[-1] / size >= room:
+            labelled.append(size)
+    axes.xaxis.set_major_locator(FixedLocator(labelled[::-1]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(round(value))))
     axes.set_xlabel("size (bytes, binary units)", fontsize=TEXT)

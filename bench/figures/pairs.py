@@ -93,7 +93,8 @@ def _times(rows: list[Summary]) -> _Map | None:
         return None
     smallest = min(row.payload_bytes for row in times)
     shown = [row for row in times if row.payload_bytes == smallest]
-    title = f"time of {_style.size_words(smallest)}, half a round trip"
+    what = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
+    title = f"time of {_style.size_words(smallest)}, {what}"
     return _Map(title, "us", "viridis_r", shown, lambda row: (row.median_s or 0.0) * 1e6, True)
 
 

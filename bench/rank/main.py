@@ -154,7 +154,12 @@ def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.
 
 def _exit_code(document: Document) -> int:
     """4 for wrong data or a failed row, 3 when every row was skipped, else 0."""
-    if document.failures or any(row.verified is False for row in document.summaries):
+    wrong = [row for row in document.summaries if row.verified is False]
+    if wrong or document.failures:
+        first = next(iter(document.failures), {}).get("what") or next(
+            (flag for flag in wrong[0].flags if flag.startswith("wrong: ")), ""
+        )
+        _say(f"bench: error: wrong data arrived in {len(wrong) + len(document.failures)} rows ({first})")
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
 

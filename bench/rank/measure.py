@@ -221,7 +221,9 @@ class Measurer:
         wrong = [wrongs[rank] for rank in group.ranks]
         num_wrong = sum(one.num_wrong for one in wrong)
         num_sets = self._num_sets(row.shape, in_place)
-        flags = () if kept else ("ranks-not-kept",)
+        flags = (() if kept else ("ranks-not-kept",)) + (
+            ("may-overlap",) if self._s.pattern.rooted and row.mode == "pipelined" else ()
+        )
         return self._blank(row, group, in_place)(
             cache="cold" if self._is_cold(row.shape, num_sets) else "hot",
             num_buffer_sets=num_sets,

@@ -63,16 +63,15 @@ class _Sampler:
     def warm_up(self) -> tuple[BySecond, float, float]:
         """Every rank's warm-up, the time of one call, and that of one isolated sample with all around it."""
         asked = self._case.warmup
-        if asked == 0:
-            return [], 1e-6, 1e-6
-        first = min(_WARMUP_CALLS, asked or _WARMUP_CALLS)
+        # One call at least, also with -w 0: it tells how many calls a sample needs.
+        first = _WARMUP_CALLS if asked is None else max(1, min(_WARMUP_CALLS, asked))
         began = time.monotonic()
         gathered = self._channel.gather(self._transport.time_each(self._compiled, first).seconds)
         wall_s = (time.monotonic() - began) / first
         call_s, more = 0.0, 0
         if gathered is not None:
             call_s = _typical(gathered)
-            more = asked - first if asked is not None else self._more_warm_up(first, wall_s)
+            more = max(0, asked - first) if asked is not None else self._more_warm_up(first, wall_s)
         call_s, wall_s, more = self._channel.broadcast((call_s, wall_s, more))
         if not more:
             return _listed(gathered), call_s, wall_s

@@ -26,6 +26,7 @@ MARKS = {
 _REMARKS = {
     "outliers": "with samples far from the median (beyond 10 scaled MAD), which are kept",
     "ranks-not-kept": "of which only the slowest rank's times are in the file",
+    "may-overlap": "of rooted operations back to back, which may overlap: a rate, not the time of one",
     "reported": "taken over from another tool's report",
 }
 # Said in the row itself.
