@@ -101,8 +101,11 @@ def load_clusters(path: Path) -> Mapping[str, Cluster]:
 
 
 def cluster(path: Path, name: str) -> Cluster:
-    """One cluster of a bench.yaml; UsageError with the nearest name, or all of them, when it has none of that name."""
-    clusters = load_clusters(path)
+    """One cluster of a bench.yaml; UsageError with the nearest name, or all of them, when it has none of that name.
+
+    `local`, this machine as it is, is there without being written down.
+    """
+    clusters = {"local": Cluster("local"), **load_clusters(path)}
     if name not in clusters:
         raise UsageError(f"{path} has no cluster {name!r}{plugins.nearest(name, list(clusters))}")
     return clusters[name]
@@ -138,8 +141,6 @@ def _cluster(file: YamlFile, name: str, keys: _ClusterKeys) -> Cluster:
     loc: Loc = ("clusters", name)
     if keys.options and keys.launcher == "auto":
         raise file.fail((*loc, "options"), "options belong to one launcher: name it by `launcher:`", key=True)
-    if keys.links and keys.instance is None:
-        raise file.fail((*loc, "links"), "links replace those of an instance type: name it by `instance:`", key=True)
     if keys.hosts and len(keys.hosts) < keys.nodes:
         named = f"{len(keys.hosts)} of the {keys.nodes} nodes have a name here: name them all, or none"
         raise file.fail((*loc, "hosts"), named, key=True)

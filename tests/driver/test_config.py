@@ -228,7 +228,6 @@ links: {nic: 100 Gbit/s, nvlink: 150 GB/s}"""
         ("python: ''", "4:13: clusters.mine.python: some text must stand here"),
         ("links: {nci: 1 GB/s}", "4:13: clusters.mine.links.nci: no link is called 'nci'; did you mean 'nic'?"),
         ("links: {nic: 1 GB}", "4:18: clusters.mine.links.nic: rate '1 GB' is not one such as"),
-        ("links: {nic: 1 GB/s}", "4:5: clusters.mine.links: links replace those of an instance type"),
         ("hosts: [h0]", "4:5: clusters.mine.hosts: 1 of the 2 nodes have a name here"),
         ("hosts: [h0, '-x']", "4:17: clusters.mine.hosts.1: '-x' is not a host's name"),
         ("options: {time: 5}", "4:5: clusters.mine.options: options belong to one launcher"),
@@ -248,7 +247,12 @@ def test_a_cluster_without_nodes_is_refused(write: Write) -> None:
 def test_an_unknown_cluster_lists_the_known(write: Write) -> None:
     path = write("clusters: {alpha: {}, beta: {}}")
     assert told(cluster, path, "alfa").endswith("no cluster 'alfa'; did you mean 'alpha'?")
-    assert told(cluster, path, "zzz").endswith("there are: alpha, beta")
+    assert told(cluster, path, "zzz").endswith("there are: local, alpha, beta")
+
+
+def test_local_is_there_without_being_written_down(write: Write) -> None:
+    assert cluster(write("clusters: {alpha: {}}"), "local") == Cluster("local")
+    assert cluster(write("clusters: {local: {nodes: 1, launcher: mpirun}}"), "local").launcher == "mpirun"
 
 
 def test_a_cluster_goes_through_plain_data_and_back(write: Write) -> None:
