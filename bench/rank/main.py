@@ -37,38 +37,45 @@ if TYPE_CHECKING:
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
+_LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a pattern as this process's whole work; ends the process with the promised exit code."""
     transport_box: list[Transport] = []
     me = Place(0, 1, 0, 1, "direct")
-    debug = "--debug" in (sys.argv if argv is None else argv)
-    code = EXIT_DONE
     try:
         me = place_of(os.environ)
         code = _run(name, argv, me, transport_box)
-    except BenchError as error:
-        code = error.exit_code
-        # What all ranks find alike is said once; what one rank finds is said by that rank.
-        alone = code not in (EXIT_USAGE, EXIT_REFUSED)
-        if me.rank == 0 or alone:
-            _say(f"bench: error: {_on_rank(me) if alone else ''}{error}")
-        if debug:
-            traceback.print_exc()
-        if alone:
-            _abort(transport_box, code)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        code = _failed(error, me, transport_box, "--debug" in (sys.argv if argv is None else argv))
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _failed(error: BaseException, me: Place, transport_box: list[Transport], debug: bool) -> int:
+    """Say what happened. Returns the exit code where all ranks found the same; else ends the whole job.
+
+    What all ranks find alike is said once; what one rank finds is said by that rank. A rank that died alone would leave
+    the others waiting, so whatever it died of ends them, too.
+    """
+    if isinstance(error, SystemExit) and not transport_box:  # --help
+        raise error
+    if isinstance(error, KeyboardInterrupt):
         if me.rank == 0:
             _say("bench: error: interrupted; the rows measured so far are kept")
         os._exit(EXIT_INTERRUPTED)
-    except Exception as error:  # a rank that dies alone leaves the others waiting: whatever it is, it ends the job
-        _say(f"bench: error: {_on_rank(me)}{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-        if debug or not isinstance(error, RuntimeError | OSError):
-            traceback.print_exc()
-        _abort(transport_box, EXIT_MEASUREMENT)
-    sys.stdout.flush()
-    sys.exit(code)
+    if debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
+        traceback.print_exception(error)
+    if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
+        if me.rank == 0:
+            _say(f"bench: error: {error}")
+        return error.exit_code
+    words = str(error).splitlines()[0] if str(error) else ""
+    _say(
+        f"bench: error: {_on_rank(me)}{words if isinstance(error, BenchError) else f'{type(error).__name__}: {words}'}"
+    )
+    _abort(transport_box, error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
 
 
 def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
@@ -302,6 +309,7 @@ def _on_rank(me: Place) -> str:
 def _abort(transport_box: list[Transport], code: int) -> NoReturn:
     """End the whole job, also when the library would wait for the others at exit."""
     sys.stdout.flush()
+    time.sleep(_LAST_WORDS_S)
     for transport in transport_box:
         transport.abort()
     os._exit(code)

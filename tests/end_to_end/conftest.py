@@ -1,0 +1,82 @@
+"""Real processes: what runs a command line of the suite, and what must be there for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCRIPTS = Path(sys.executable).parent
+
+Missing = Callable[[str, str], NoReturn]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """`run(word, ..., cwd=..., env={...}, timeout_s=...)`: a command in a scratch folder, ended when it takes too long."""
+
+    def go(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 100) -> Ran:
+        done = subprocess.run(
+            words, cwd=cwd or tmp_path, env=environment(env or {}), capture_output=True, text=True, timeout=timeout_s,
+            check=False,
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return go
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with the checkout importable, mpirun found, and Open MPI content with root."""
+    ours = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": os.pathsep.join([str(SCRIPTS), os.environ["PATH"]]),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    return {**os.environ, **ours, **more}
+
+
+@pytest.fixture
+def mpirun(missing: Missing) -> Callable[[int], tuple[str, ...]]:
+    """`mpirun(4)`: the words that start 4 ranks, whatever MPI it is, on however few CPUs."""
+    program = SCRIPTS / "mpirun"
+    if not program.exists() or importlib.util.find_spec("mpi4py") is None:
+        missing("mpi", "no mpirun and mpi4py beside the interpreter")
+    return lambda ranks: (
+        str(program),
+        "--map-by",
+        ":OVERSUBSCRIBE",
+        "--bind-to",
+        "none",
+        "-n",
+        str(ranks),
+        sys.executable,
+    )
+
+
+@pytest.fixture
+def torchrun(missing: Missing) -> Callable[[int], tuple[str, ...]]:
+    """`torchrun(2)`: the words that start 2 ranks on this host."""
+    if importlib.util.find_spec("torch") is None:
+        missing("torch", "torch is not installed")
+    return lambda ranks: (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")

@@ -1,0 +1,237 @@
+"""Patterns typed by hand: mpirun, torchrun, one rank, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.core import plugins
+from bench.store import heartbeat, jsonl
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CORRUPTING = str(Path(__file__).parent / "corrupting.py")
+QUICK = ("--max-seconds", "20ms")
+
+Run = Callable[..., Any]
+Start = Callable[[int], tuple[str, ...]]
+
+
+@pytest.mark.mpi
+def test_sixteen_ranks_print_one_json_document_with_every_size_verified(run: Run, mpirun: Start) -> None:
+    ran = run(*mpirun(16), "-m", "bench.allreduce", "--sizes", "8:64K:64", "--format", "json", *QUICK)
+    document = json.loads(ran.out)
+    assert ran.code == 0, ran.err
+    assert {row["num_ranks"] for row in document["summaries"]} == {16}
+    assert {row["requested_bytes"] for row in document["summaries"]} == {8, 512, 32768}
+    assert all(row["verified"] is True and row["num_wrong"] == 0 for row in document["summaries"])
+    assert "bench: error" not in ran.err
+
+
+@pytest.mark.mpi
+def test_the_table_comes_from_rank_0_and_begins_with_what_was_chosen_and_why(run: Run, mpirun: Start) -> None:
+    ran = run(*mpirun(3), "-m", "bench.broadcast", "--sizes", "8,4K", *QUICK)
+    first = ran.out.splitlines()[0]
+    assert first.startswith(
+        "# transport mpi (no GPU for every rank, started by mpirun), isolated and pipelined modes, cache"
+    )
+    assert [line.split()[0] for line in ran.out.splitlines() if not line.startswith("#")] == ["8", "4096"]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", plugins.names("pattern"))
+def test_every_pattern_is_verified_over_mpi(run: Run, mpirun: Start, name: str) -> None:
+    ran = run(*mpirun(4), "-m", f"bench.{name}", "--sizes", "64,4K", "--format", "json", "-n", "3", "-w", "1")
+    document = json.loads(ran.out)
+    assert (ran.code, document["failures"], document["skipped"]) == (0, [], []), ran.err
+    assert document["summaries"] and all(row["verified"] for row in document["summaries"])
+
+
+@pytest.mark.torch
+def test_torchrun_starts_gloo_and_its_allreduce_says_that_it_is_in_place(run: Run, torchrun: Start) -> None:
+    ran = run(*torchrun(2), "-m", "bench.allreduce", "--sizes", "8,64K", "--format", "json", *QUICK)
+    rows = json.loads(ran.out)["summaries"]
+    assert ran.code == 0, ran.err
+    assert {(row["transport"], row["num_ranks"], row["in_place"], row["verified"]) for row in rows} == {
+        ("gloo", 2, True, True)
+    }
+
+
+@pytest.mark.mpi
+@pytest.mark.torch
+def test_gloo_under_mpirun_on_one_host_meets_by_itself(run: Run, mpirun: Start, torchrun: Start) -> None:
+    ran = run(*mpirun(2), "-m", "bench.alltoall", "--transport", "gloo", "--sizes", "1K", "-n", "3", "--format", "json")
+    assert ran.code == 0, ran.err
+    assert {row["transport"] for row in json.loads(ran.out)["summaries"]} == {"gloo"}
+
+
+@pytest.mark.mpi
+def test_one_rank_says_what_it_can_not_measure(run: Run, mpirun: Start) -> None:
+    ran = run(sys.executable, "-m", "bench.allreduce", "--transport", "mpi", "--sizes", "8", *QUICK)
+    assert ran.code == 0, ran.err
+    assert "one rank: no bytes cross a link" in " ".join(ran.out.split())
+    assert run(sys.executable, "-m", "bench.pingpong", "--transport", "mpi", "--sizes", "8").code == 3
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_byte_spoilt_after_the_last_timed_call_over_mpi_ends_with_4(run: Run, mpirun: Start, form: str) -> None:
+    sound = ("allreduce", "--sizes", "4K", "-n", "5", "--format", form)
+    assert run(*mpirun(4), CORRUPTING, "99", *sound).code == 0, "nobody is rank 99: nothing is spoilt"
+    ran = run(*mpirun(4), CORRUPTING, "2", *sound)
+    assert ran.code == 4
+    assert "wrong data arrived" in ran.err and "rank 2, element 512" in ran.err
+    if form == "json":
+        rows = json.loads(ran.out)["summaries"]
+        assert all(row["verified"] is False and row["busbw_bytes_per_s"] is None for row in rows)
+    else:
+        assert "INVALID" in ran.out
+
+
+@pytest.mark.torch
+def test_a_byte_spoilt_after_the_last_timed_call_over_gloo_is_found(run: Run, torchrun: Start) -> None:
+    ran = run(*torchrun(4), CORRUPTING, "1", "allgather", "--sizes", "4K", "-n", "3", "--format", "json")
+    assert ran.code != 0
+    assert {row["verified"] for row in json.loads(ran.out)["summaries"]} == {False}
+    assert "exitcode  : 4" in ran.err  # torchrun's own code is 1; it reports the rank's
+
+
+@pytest.mark.mpi
+def test_ranks_that_do_not_see_each_other_are_refused(run: Run, mpirun: Start) -> None:
+    alone = {"PMI_SIZE": "3", "PMI_RANK": "0", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "3"}
+    ran = run(sys.executable, "-m", "bench.allreduce", "--transport", "mpi", "--format", "json", env=alone)
+    assert ran.code == 3
+    assert "mpirun started 3 processes" in ran.err and "world of 1" in ran.err
+    assert json.loads(ran.out)["failures"][0]["what"] in ran.err
+
+
+@pytest.mark.mpi
+def test_ranks_asked_for_different_cases_are_refused(run: Run, mpirun: Start) -> None:
+    program, *_ = mpirun(1)
+    one = ("-n", "1", sys.executable, "-m", "bench.allreduce", "--sizes")
+    ran = run(program, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", *one, "8", ":", *one, "16")
+    assert ran.code == 3
+    assert "rank 1 was asked for another case than rank 0" in ran.err
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--sizes", "-1"), "size '-1' is not a number of bytes"),
+        (("--sizes", "8Q"), "size '8Q' is not a number of bytes"),
+        (("--sizes", "1G:1M"), "sizes end (1M) before they begin (1G)"),
+        (("--transport", "mpl"), "no transport is called 'mpl'; did you mean 'mpi'?"),
+        (("--dtype", "float33"), "no element type is called 'float33'; did you mean"),
+        (("--bogus",), "unrecognized arguments: --bogus"),
+        (("--topology", "torus"), "no topology is called 'torus'"),
+    ],
+)
+def test_bad_words_get_one_sentence_from_one_rank(
+    run: Run, mpirun: Start, words: tuple[str, ...], sentence: str
+) -> None:
+    ran = run(*mpirun(3), "-m", "bench.allreduce", *words)
+    assert ran.code == 2
+    assert ran.err.count("bench: error: ") == 1 and sentence in ran.err
+    assert ran.out == "" or "BAD TERMINATION" in ran.out
+
+
+RAISING = """
+import sys
+from bench.core.transport import Transport
+from bench.rank import main, sampling
+take = sampling.take
+def failing(case, transport, row, *rest):
+    if transport.place.rank == 1 and row.shape.payload_bytes > 64:
+        raise {what}
+    return take(case, transport, row, *rest)
+sampling.take = failing
+main.run_pattern("allreduce", sys.argv[1:])
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("what", ["KeyError('lost')", "MemoryError('no room')", "SystemExit(9)"])
+def test_a_rank_that_raises_ends_the_job_and_what_was_measured_is_kept(
+    run: Run, mpirun: Start, tmp_path: Path, what: str
+) -> None:
+    script = tmp_path / "raising.py"
+    script.write_text(RAISING.format(what=what), encoding="utf-8")
+    records = tmp_path / "kept.jsonl"
+    began = time.monotonic()
+    ran = run(*mpirun(3), str(script), "--sizes", "64,1K", "-n", "5", "--records", str(records), timeout_s=60)
+    assert ran.code != 0 and time.monotonic() - began < 30
+    if "SystemExit" not in what:
+        assert "bench: error: rank 1 on " in ran.err and what.split("(")[0] in ran.err
+    [attempt] = jsonl.read(records).attempts
+    assert {record.payload_bytes for record in attempt.records} == {64}
+
+
+def _started(words: tuple[str, ...], tmp_path: Path) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def _beat_of(folder: Path, rank: int) -> heartbeat.Beat:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for beat in heartbeat.read_all(folder):
+            if beat.rank == rank and "samples" in beat.doing:
+                return beat
+        time.sleep(0.05)
+    raise AssertionError(f"rank {rank} never said that it takes samples")
+
+
+@pytest.mark.mpi
+def test_a_rank_that_is_killed_ends_the_job(mpirun: Start, tmp_path: Path) -> None:
+    (tmp_path / "beats").mkdir()
+    words = ("-m", "bench.allreduce", "--sizes", "1M", "-n", "1000000", "--heartbeats", str(tmp_path / "beats"))
+    process = _started((*mpirun(3), *words), tmp_path)
+    try:
+        os.kill(_beat_of(tmp_path / "beats", 1).process, signal.SIGKILL)
+        process.communicate(timeout=30)
+        assert process.returncode != 0
+    finally:
+        _end(process)
+
+
+@pytest.mark.mpi
+def test_a_rank_that_stops_is_noticed_by_the_others_within_the_deadline(mpirun: Start, tmp_path: Path) -> None:
+    (tmp_path / "beats").mkdir()
+    words = ("-m", "bench.allreduce", "--sizes", "1M", "-n", "1000000", "--deadline", "3")
+    process = _started((*mpirun(3), *words, "--heartbeats", str(tmp_path / "beats")), tmp_path)
+    stopped = None
+    try:
+        stopped = _beat_of(tmp_path / "beats", 2).process
+        os.kill(stopped, signal.SIGSTOP)
+        _, err = process.communicate(timeout=40)
+        assert process.returncode != 0
+        assert "no progress for" in err and "in: allreduce 1M" in err
+    finally:
+        if stopped is not None and _is_alive(stopped):
+            os.kill(stopped, signal.SIGKILL)
+        _end(process)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
