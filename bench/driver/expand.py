@@ -202,7 +202,8 @@ def _ranks_per_node(m: Measurement, cluster: Cluster, machine: Machine, transpor
 
 def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
-    if case.transport != "model" and case.transport in machine.lacks and cluster.launcher != "slurm":
+    # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
+    if cluster.instance is None and case.transport in machine.lacks and cluster.launcher != "slurm":
         return machine.lacks[case.transport]
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"

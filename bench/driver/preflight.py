@@ -20,7 +20,9 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
         return
     if not plan.jobs:
         reasons = "; ".join(dict.fromkeys(skip.reason for skip in plan.skipped)) or "the scenario has no rows"
-        raise RefusedError(f"nothing of scenario {plan.scenario!r} can run on cluster {plan.cluster.name!r}: {reasons}")
+        raise RefusedError(
+            f"nothing of scenario {plan.scenario!r} can run on cluster {plan.cluster.name!r}: {reasons}; {_INSTEAD}"
+        )
     cluster = plan.cluster
     for name in dict.fromkeys(job.launcher for job in plan.jobs):
         reason = launchers[name].unavailable(lambda program: _found(program, plan, machine, which))
@@ -48,6 +50,9 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
                 f"cluster {cluster.name!r} is {cluster.instance} with {wanted} ranks per node, one GPU each; this "
                 f"machine has {machine.num_gpus} GPUs: run this on such a machine; {_INSTEAD}"
             )
+        lacking = next(filter(None, (machine.lacks.get(job.case.transport) for job in plan.jobs)), None)
+        if cluster.instance is not None and lacking is not None:
+            raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_INSTEAD}")
 
 
 def _found(program: str, plan: Plan, machine: Machine, which: Callable[[str], str | None]) -> str | None:
