@@ -33,7 +33,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """`run(word, ..., cwd=..., env={...}, timeout_s=...)`: a command in a scratch folder, ended if it lasts too long."""
+    """`run(word, ..., cwd=..., env={...}, timeout_s=...)`: a command in a scratch folder, ended if it hangs."""
 
     def go(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 100) -> Ran:
         done = subprocess.run(
