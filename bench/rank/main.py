@@ -107,7 +107,7 @@ def _nothing_but(name: str, error: BenchError) -> Document:
 def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
     from bench.rank import session
 
-    header = session.header(opened, args.job or opened.case.pattern, sys.argv if me.rank == 0 else [])
+    header = session.header(opened, args.job or opened.case.pattern)
     if me.rank != 0 or header is None:
         for _ in opened.measurer.rows():
             pass
@@ -124,7 +124,7 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
     from bench.rank import session
 
-    header, rows = session.modelled(case, args.job or case.pattern, sys.argv)
+    header, rows = session.modelled(case, args.job or case.pattern)
     return _deliver(header, rows, args)
 
 

@@ -114,7 +114,7 @@ def _limits(case: Case, pattern: Pattern, world: World, hosts: Sequence[str]) ->
     return limits
 
 
-def header(opened: Opened, job: str, argv: Sequence[str]) -> Header | None:
+def header(opened: Opened, job: str) -> Header | None:
     """The results file's first line, on rank 0. All ranks take part: each tells its own facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     opened.beat("calibrating")
@@ -151,7 +151,7 @@ def header(opened: Opened, job: str, argv: Sequence[str]) -> Header | None:
         clock=transport.clock,
         modelled=False,
         started=now(),
-        argv=tuple(argv),
+        argv=_command(case),
         versions=versions.versions(),
         facts=transport.facts(),
         settings=_settings(case, transport),
@@ -168,6 +168,12 @@ def header(opened: Opened, job: str, argv: Sequence[str]) -> Header | None:
 # Set by launchers to tell ranks apart.
 _PER_RANK = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_orte_ess_vpid",
              "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION"}  # fmt: skip
+
+
+def _command(case: Case) -> tuple[str, ...]:
+    """What a person would type on a rank to measure this again."""
+    pattern, *options = to_argv(case)
+    return ("python", "-m", f"bench.{pattern}", *options)
 
 
 def now() -> str:
@@ -205,7 +211,7 @@ def _links(case: Case, world: World) -> dict[str, Any]:
     return links.with_rates(dict(case.links)).to_dict()
 
 
-def modelled(case: Case, job: str, argv: Sequence[str]) -> tuple[Header, Iterator[tuple[Record, ...]]]:
+def modelled(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
     """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
     from bench.rank import modelled as model_rows
 
@@ -232,7 +238,7 @@ def modelled(case: Case, job: str, argv: Sequence[str]) -> tuple[Header, Iterato
         clock="virtual",
         modelled=True,
         started=now(),
-        argv=tuple(argv),
+        argv=_command(case),
         versions=versions.versions(),
         facts=model.facts(),
         settings={"seed": case.seed},
