@@ -67,7 +67,8 @@ class Measurer:
         started = time.monotonic()
         for done, (mode, payload, requested, round_) in enumerate(plan):
             left_s = None if case.budget_s is None else case.budget_s - (time.monotonic() - started)
-            max_s = case.max_s if left_s is None else min(case.max_s, left_s / (len(plan) - done))
+            # Half of a row's share is for its warm-up and checks.
+            max_s = case.max_s if left_s is None else min(case.max_s, left_s / (len(plan) - done) / 2)
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
             yield self._row(Row(mode, shape, requested, round_, max_s))

@@ -1,0 +1,96 @@
+"""The documentation is true: links resolve, keys are told, commands parse, examples work, the table was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.core import plugins
+from bench.core.case import from_argv
+from bench.core.record import Summary
+from bench.driver.config import load_clusters, load_scenario
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    parts = page.read_text(encoding="utf-8").split("```")
+    inside = [part.partition("\n") for part in parts[1::2]]
+    return [text for word, _, text in inside if word == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_resolve(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_every_field_of_a_summary_is_explained() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [field.name for field in dataclasses.fields(Summary) if f"`{field.name}`" not in text] == []
+
+
+def test_the_examples_of_cluster_and_scenario_are_read_and_name_every_key(tmp_path: Path) -> None:
+    clusters, scenario = _blocks(ROOT / "docs" / "running.md", "yaml")
+    (tmp_path / "bench.yaml").write_text(clusters, encoding="utf-8")
+    (tmp_path / "example.yaml").write_text(scenario, encoding="utf-8")
+    assert set(load_clusters(tmp_path / "bench.yaml")) == {"lab", "pair"}
+    example = load_scenario(str(tmp_path / "example.yaml"), tmp_path)
+    assert example.measurements[0].env == {"NCCL_ALGO": ("Ring", "Tree")}
+    for key in (
+        "description",
+        "budget",
+        "max_seconds",
+        "launches",
+        "patterns",
+        "transports",
+        "sizes",
+        "mode",
+        "topology",
+    ):
+        assert f"{key}: " in scenario
+
+
+@pytest.mark.parametrize("page", PAGES[:1] + [ROOT / "docs" / "running.md"], ids=lambda page: page.name)
+def test_commands_in_the_text_can_be_parsed(page: Path) -> None:
+    lines = [line for block in _blocks(page, "sh") for line in block.splitlines()]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        names = [word.removeprefix("bench.") for word in words if word.startswith("bench.")]
+        if names and "--help" not in words:
+            after = words[words.index(f"bench.{names[0]}") + 1 :]
+            if "--format" in after:
+                del after[after.index("--format") : after.index("--format") + 2]
+            assert from_argv([names[0], *after]).pattern == names[0]
+        elif words[:3] == ["python", "-m", "bench"]:
+            plugins.check("command", words[3])
+
+
+def test_the_example_pattern_runs(tmp_path: Path) -> None:
+    import shutil
+
+    [example] = _blocks(ROOT / "docs" / "extending.md", "python")
+    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "bench" / "skip.py").write_text(example, encoding="utf-8")
+    words = "-m bench.skip --transport model --instance p4d.24xlarge --sizes 1M"
+    done = subprocess.run((sys.executable, *words.split()), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "modelled" in done.stdout
+
+
+def test_the_table_in_the_readme_was_measured() -> None:
+    from bench.driver import collect
+    from bench.report import table
+
+    [block] = [block for block in _blocks(ROOT / "README.md", "") if "isolated" in block]
+    [folder] = (ROOT / "results" / "reference").glob("main_*")
+    printed = table.render(collect.document(folder)).splitlines()
+    assert [line for line in block.splitlines() if line not in printed] == []
