@@ -1,0 +1,150 @@
+"""Plans: what a scenario becomes, what is left out and why, and that commands say exactly what the case is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.core import plugins
+from bench.core.case import from_argv
+from bench.core.errors import RefusedError, UsageError
+from bench.core.launcher import Launcher
+from bench.core.pattern import Pattern
+from bench.driver import preflight
+from bench.driver.config import Cluster, Measurement, Scenario
+from bench.driver.expand import MIN_ROW_S, Machine, Plan, expand
+
+PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
+LAUNCHERS: Mapping[str, Launcher] = {
+    name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")
+}
+LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "model": "direct"}
+LAPTOP = Machine(2, 0, {"nccl": "no NVIDIA GPU was found"}, "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
+LOCAL = Cluster("local")
+P4D = Cluster("p4d", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="slurm", env={"A": "b c"})
+
+
+def plan_of(*measurements: Measurement, cluster: Cluster = LOCAL, machine: Machine = LAPTOP, model: bool = False,
+            **scenario: Any) -> Plan:  # fmt: skip
+    """The plan of a scenario with these measurements."""
+    given: dict[str, Any] = {"budget_s": None, "max_s": 0.25, "launches": 1} | scenario
+    made = Scenario("test", Path("test.yaml"), "", measurements=measurements, text="", **given)
+    return expand(made, cluster, machine, PATTERNS, LAUNCHERS, model)
+
+
+def test_a_cpu_machine_runs_both_host_transports_each_by_its_own_launcher() -> None:
+    jobs = plan_of(Measurement(("allreduce",))).jobs
+    assert [(job.name, job.launcher, job.world.num_ranks) for job in jobs] == [
+        ("allreduce-mpi-1x2", "mpirun", 2),
+        ("allreduce-gloo-1x2", "torchrun", 2),
+    ]
+
+
+def test_every_command_says_exactly_what_its_case_is() -> None:
+    wide = Measurement(
+        ("allreduce", "pingpong", "broadcast", "alltoallv"), ("mpi",), dtypes=("float32", "int8"),
+        reduce_ops=("sum", "max"), topologies=("world", "groups of 2"), orders=("linear", "reverse"),
+        directions=("one-way", "two-way"), in_place=(False, True), roots=(0, 1), ranks_per_node=4,
+    )  # fmt: skip
+    jobs = plan_of(wide, budget_s=60.0).jobs
+    assert len({job.name for job in jobs}) == len(jobs) == 32 + 16 + 16 + 8
+    for job in jobs:
+        words = shlex.split(job.script())
+        module = next(word for word in words if word.startswith("bench."))
+        assert from_argv([module.removeprefix("bench."), *words[words.index(module) + 1 :]]) == job.case
+        assert all(letter.isalnum() or letter in "-._" for letter in job.name)
+
+
+def test_lists_that_mean_nothing_to_a_pattern_do_not_multiply_its_jobs() -> None:
+    measurement = Measurement(("barrier",), ("mpi",), reduce_ops=("sum", "max"), roots=(0, 1), in_place=(False, True))
+    assert len(plan_of(measurement, measurement).jobs) == 1
+
+
+def test_sizes_are_thinned_to_the_budget_and_the_plan_says_so() -> None:
+    plan = plan_of(
+        Measurement(("allreduce", "broadcast"), ("mpi",), sizes=tuple(2**n for n in range(3, 25))), budget_s=5
+    )
+    for job in plan.jobs:
+        assert job.case.budget_s == 2.5
+        assert len(job.case.sizes) * 2 <= 2.5 / MIN_ROW_S
+        assert (job.case.sizes[0], job.case.sizes[-1]) == (8, 2**24)
+    [note] = plan.notes
+    assert note.startswith("sizes thinned from 22 to 10 (first and last kept) so that each row has at least 0.12 s of")
+    assert plan_of(Measurement(("allreduce",), ("mpi",), sizes=(8, 64)), budget_s=60).notes == ()
+
+
+def test_launches_are_alternated_and_have_names_of_their_own() -> None:
+    names = [job.name for job in plan_of(Measurement(("allreduce", "barrier"), ("mpi",)), launches=2).jobs]
+    assert names == ["allreduce-mpi-1x2", "barrier-mpi-1x2", "allreduce-mpi-1x2-launch2", "barrier-mpi-1x2-launch2"]
+
+
+def test_what_can_not_run_is_skipped_with_its_reason() -> None:
+    measurement = Measurement(
+        ("allreduce",), ("nccl", "mpi"), topologies=("world", "node", "groups of 3"), nodes=(1, 2)
+    )
+    plan = plan_of(measurement)
+    assert [job.case.topology for job in plan.jobs] == ["world"]
+    reasons = {skip.reason for skip in plan.skipped}
+    assert reasons == {
+        "no NVIDIA GPU was found",
+        "one node: topology node is the world",
+        "2 ranks do not divide into groups of 3",
+        "needs 2 nodes, cluster 'local' has 1",
+    }
+
+
+def test_variables_are_factors_and_are_quoted() -> None:
+    cluster = replace(P4D, env={"WORDS": "a b", "X": "1"})
+    jobs = plan_of(Measurement(("barrier",), ("mpi",), env={"X": ("2", "3")}), cluster=cluster).jobs
+    assert [job.script().split(" srun ")[0] for job in jobs] == ["WORDS='a b' X=2", "WORDS='a b' X=3"]
+
+
+def test_a_modelled_plan_has_one_job_per_case_and_needs_known_links() -> None:
+    measurement = Measurement(("allreduce",), ("mpi", "gloo"))
+    [job] = plan_of(measurement, cluster=P4D, model=True).jobs
+    assert (job.case.transport, job.launcher, job.case.nodes, job.case.ranks_per_node) == ("model", "direct", 2, 8)
+    with pytest.raises(UsageError, match="cluster 'local' can not be modelled"):
+        plan_of(measurement, model=True)
+
+
+def nowhere(program: str) -> str | None:
+    """Finds nothing."""
+    return None
+
+
+def everywhere(program: str) -> str | None:
+    """Finds everything."""
+    return f"/bin/{program}"
+
+
+def test_the_place_where_ranks_would_run_is_what_is_checked() -> None:
+    plan = plan_of(Measurement(("allreduce",)), cluster=P4D)
+    with pytest.raises(RefusedError, match="starts its ranks by slurm, and here no srun was found"):
+        preflight.check(plan, LAPTOP, LAUNCHERS, nowhere)
+    preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)  # a login node needs no GPU
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        (replace(P4D, nodes=1, launcher="torchrun"), "8 ranks per node, one GPU each; this machine has 0 GPUs"),
+        (replace(P4D, launcher="torchrun", hosts=("a", "b")), "torchrun starts the ranks of one node"),
+        (replace(P4D, launcher="mpirun"), "has 2 nodes, but `hosts:` in bench.yaml names 0"),
+    ],
+)
+def test_a_claim_that_this_machine_does_not_meet_is_refused(cluster: Cluster, sentence: str) -> None:
+    plan = plan_of(Measurement(("allreduce",)), cluster=cluster)
+    with pytest.raises(RefusedError) as told:
+        preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)
+    assert sentence in str(told.value)
+
+
+def test_a_plan_without_jobs_is_refused_with_all_reasons() -> None:
+    plan = plan_of(Measurement(("allreduce",), ("nccl",)))
+    with pytest.raises(RefusedError, match="no NVIDIA GPU was found"):
+        preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)

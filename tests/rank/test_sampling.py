@@ -1,0 +1,123 @@
+"""The sampler against an injected clock: what is combined, when it stops, and how large a batch is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bench.core.case import Case
+from bench.core.channel import Channel
+from bench.core.pattern import Shape
+from bench.core.program import Group
+from bench.core.transport import Compiled, Timing
+from bench.core.world import Place
+from bench.rank import sampling
+from bench.rank.rows import Row
+
+
+class Scripted(Channel):
+    """All ranks in one process: rank 0 runs, and gathers what the script says the others measured."""
+
+    def __init__(self, others: list[Iterator[float]], last: list[int]) -> None:
+        self._others, self._last = others, last
+
+    def gather(self, value: Any) -> list[Any]:
+        """Rank 0's seconds and as many of every other rank's."""
+        return [value, *(tuple(next(series) for _ in range(self._last[0])) for series in self._others)]
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's own."""
+        return value
+
+
+class Clockwork:
+    """A transport whose clock says what the test programmed: `programmed[rank]` yields seconds per sample."""
+
+    def __init__(self, programmed: list[Iterator[float]]) -> None:
+        self.place = Place(0, len(programmed), 0, len(programmed), "direct")
+        self.last = [0]
+        self.channel = Scripted(programmed[1:], self.last)
+        self.mine = programmed[0]
+        self.batches: list[int] = []
+
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """As many samples as calls."""
+        self.last[0] = num_calls
+        return Timing(tuple(next(self.mine) for _ in range(num_calls)), "python")
+
+    def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """One sample."""
+        self.batches.append(num_calls)
+        self.last[0] = len(self.batches) if len(self.batches) < 30 else 10
+        return Timing((next(self.mine),), "python")
+
+
+def forever(*values: float) -> Iterator[float]:
+    """The values again and again."""
+    while True:
+        yield from values
+
+
+def take(programmed: list[Iterator[float]], *, mode: str = "isolated", max_s: float = 5.0, most: int = 1024,
+         **case: Any) -> tuple[sampling.Taken, Clockwork]:  # fmt: skip
+    """Take one row's samples of these ranks."""
+    transport = Clockwork(programmed)
+    group = Group("world", tuple(range(len(programmed))))
+    row = Row(mode, Shape(len(programmed), 64), (64,), (group,), max_s)
+    said: list[str] = []
+    taken = sampling.take(Case("allreduce", **case), transport, row, None, most, said.append)  # type: ignore[arg-type]
+    assert said[0] == "warm-up" and said[1] == "0 samples"
+    return taken, transport
+
+
+def test_every_rank_keeps_its_own_seconds_in_order() -> None:
+    first, second = (iter([n / 1e6 for n in range(base, base + 500)]) for base in (1000, 2000))
+    taken, _ = take([first, second], warmup=5, iterations=7)
+    assert taken.warmup == [[n / 1e6 for n in range(1000, 1005)], [n / 1e6 for n in range(2000, 2005)]]
+    assert taken.by_rank == [[n / 1e6 for n in range(1005, 1012)], [n / 1e6 for n in range(2005, 2012)]]
+    assert (taken.stop_reason, taken.calls_per_sample) == ("fixed", 1)
+
+
+def test_steady_times_stop_at_thirty_samples() -> None:
+    taken, _ = take([forever(1e-4, 1.001e-4, 0.999e-4)], warmup=5)
+    assert (taken.stop_reason, len(taken.by_rank[0])) == ("ci", 30)
+
+
+def test_the_slowest_rank_decides_when_to_stop() -> None:
+    steady, wild = forever(1e-4), forever(1e-4, 9e-4, 2e-4, 7e-4, 3e-4)
+    taken, _ = take([steady, wild], warmup=5)
+    assert len(taken.by_rank[0]) == len(taken.by_rank[1]) > 30, "rank 0 alone would have stopped at 30"
+
+
+def test_no_row_is_sampled_without_end() -> None:
+    taken, _ = take([forever(*(1e-4 * (1 + n % 7) for n in range(35)))], warmup=5, max_s=1000)
+    assert taken.stop_reason in ("ci", "max_n") and len(taken.by_rank[0]) <= sampling.MAX_SAMPLES + 1000
+
+
+@pytest.mark.parametrize(("call_s", "batch"), [(1e-6, 1024), (1e-5, 256), (1.5e-4, 16), (2e-3, 1), (1.0, 1)])
+def test_a_batch_is_the_smallest_power_of_two_that_lasts_two_milliseconds(call_s: float, batch: int) -> None:
+    taken, transport = take([forever(call_s)], mode="pipelined", warmup=5, iterations=3)
+    assert taken.calls_per_sample == batch and transport.batches == [batch] * 3
+
+
+def test_a_batch_is_never_more_than_the_buffers_allow() -> None:
+    taken, _ = take([forever(1e-6)], mode="pipelined", warmup=5, iterations=3, most=8)
+    assert taken.calls_per_sample == 8
+
+
+def test_without_warm_up_one_call_still_tells_how_long_a_call_takes() -> None:
+    taken, _ = take([forever(1e-3)], mode="pipelined", warmup=0, iterations=2)
+    assert (len(taken.warmup[0]), taken.calls_per_sample) == (1, 2)
+
+
+def test_garbage_is_collected_again_after_a_row_also_when_it_fails() -> None:
+    import gc
+
+    def broken() -> Iterator[float]:
+        yield from (1e-4,) * 6
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        take([broken()], warmup=5)
+    assert gc.isenabled()

@@ -1,0 +1,116 @@
+"""Results files: what is written is read back, and nothing that was measured is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core.errors import MeasurementError, UsageError
+from bench.core.record import Failure, Header, Record, Samples
+from bench.store import jsonl
+
+Make = Callable[..., Any]
+
+
+def a_plain_record(**overrides: Any) -> Record:
+    """A record without a fixture, for properties."""
+    given: dict[str, Any] = {
+        "mode": "isolated",
+        "requested_bytes": (8,),
+        "payload_bytes": 8,
+        "num_ranks": 2,
+        "num_nodes": 1,
+    }
+    return Record(**(given | overrides))
+
+
+seconds = st.floats(1e-9, 1e3).map(lambda value: round(value, 10))
+samples = st.builds(
+    Samples,
+    seconds=st.lists(seconds, min_size=1, max_size=5).map(tuple),
+    by_rank=st.lists(st.lists(seconds, max_size=3).map(tuple), max_size=3).map(tuple),
+    warmup=st.lists(seconds, max_size=3).map(tuple),
+    calls_per_sample=st.integers(1, 1024),
+)
+records = st.one_of(
+    st.builds(lambda s, v: a_plain_record(samples=s, verified=v, num_wrong=0), samples, st.booleans()),
+    st.builds(lambda text: a_plain_record(skipped=text or "why"), st.text(max_size=30)),
+    st.builds(lambda text: a_plain_record(failed=Failure(text, 3, "h1")), st.text(max_size=30)),
+    st.builds(lambda value: a_plain_record(reported={"mean_s": value}), seconds),
+)
+
+
+@given(st.lists(records, max_size=4))
+def test_records_are_read_back_as_they_were_written(tmp_path_factory: Any, written: list[Record]) -> None:
+    path = tmp_path_factory.mktemp("store") / "job.jsonl"
+    header = Header("j", (), "allreduce", "mpi", "float32", "sum", None, None, "world", 2, 1, 2, "host", False, "now")
+    writer = jsonl.Writer(path, header)
+    for record in written:
+        writer.append(record)
+    [attempt] = jsonl.read(path).attempts
+    assert (attempt.header, list(attempt.records)) == (header, written)
+
+
+def test_a_line_cut_short_is_left_out_and_said_and_the_next_attempt_begins_a_line(
+    tmp_path: Path, a_header: Make, a_record: Make
+) -> None:
+    path = tmp_path / "job.jsonl"
+    writer = jsonl.Writer(path, a_header())
+    writer.append(a_record())
+    writer.append(a_record())
+    path.write_bytes(path.read_bytes()[:-40])
+    results = jsonl.read(path)
+    assert len(results.attempts[0].records) == 1
+    assert results.warnings == (f"{path}:3: a line cut short was left out; the rows before it are whole",)
+    jsonl.Writer(path, a_header(job="again")).append(a_record())
+    first, second = jsonl.read(path).attempts
+    assert (len(first.records), len(second.records), second.header.job) == (1, 1, "again")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "it has no header line"),
+        ('{"type":"header","schema":"bench.results/999"}\n', "schema 'bench.results/999'"),
+        ('{"type":"record"}\n', "a line of type 'record' is not part of a results file"),
+        ('{"type":"header","schema":"bench.results/1"}\n', "not a whole header line"),
+    ],
+)
+def test_what_is_no_results_file_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="x") as told:
+        jsonl.read(path)
+    assert sentence in str(told.value)
+
+
+def test_a_file_of_the_first_schema_stays_readable() -> None:
+    [attempt] = jsonl.read(Path(__file__).parent / "results_1.jsonl").attempts
+    [timed, skipped] = attempt.records
+    assert timed.samples is not None and timed.samples.seconds == (1.5e-06, 1.6e-06)
+    assert timed.samples.by_rank == ((1.5e-06, 1.4e-06), (1.2e-06, 1.6e-06))
+    assert skipped.skipped == "no such type"
+
+
+def test_no_number_that_is_none_is_written(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    writer = jsonl.Writer(tmp_path / "x.jsonl", a_header())
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        writer.append(replace(a_record(), samples=Samples((float("nan"),))))
+
+
+def test_a_place_that_can_not_be_written_is_one_sentence(tmp_path: Path, a_header: Make) -> None:
+    with pytest.raises(MeasurementError, match=r"can not be written \(No such file or directory\)"):
+        jsonl.Writer(tmp_path / "nowhere" / "x.jsonl", a_header())
+
+
+def test_every_line_is_json_by_itself(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    path = tmp_path / "x.jsonl"
+    jsonl.Writer(path, a_header()).append(a_record())
+    assert [json.loads(line)["type"] for line in path.read_text(encoding="utf-8").splitlines()] == ["header", "record"]

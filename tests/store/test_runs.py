@@ -1,0 +1,59 @@
+"""The layout of results/, and the heartbeats beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bench.core.errors import UsageError
+from bench.store import heartbeat, runs
+from bench.store.heartbeat import Beat
+
+
+def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Path) -> None:
+    name = runs.new_run_id("local", "main", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert name == "20260102-030405-local-main"
+    assert runs.create(tmp_path / "results", name).name == name
+    assert runs.create(tmp_path / "results", name).name == f"{name}-2"
+
+
+def test_a_run_is_found_by_path_by_name_and_as_the_latest(tmp_path: Path) -> None:
+    folder = runs.create(tmp_path, "20260102-a")
+    with pytest.raises(UsageError, match="no run is called 'latest'"):
+        runs.find(tmp_path, "latest")
+    runs.write_plan(folder, {"jobs": []})
+    assert (
+        runs.find(tmp_path, "latest") == runs.find(tmp_path, "20260102-a") == runs.find(tmp_path, str(folder)) == folder
+    )
+    with pytest.raises(UsageError, match="the latest there: 20260102-a"):
+        runs.find(tmp_path, "other")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "bench.plan/99"}'])
+def test_a_broken_plan_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="plan"):
+        runs.read_plan(tmp_path)
+
+
+def test_outcomes_that_are_not_there_or_broken_are_none(tmp_path: Path) -> None:
+    assert runs.read_outcomes(tmp_path) == {}
+    (tmp_path / "outcomes.json").write_text("{", encoding="utf-8")
+    assert runs.read_outcomes(tmp_path) == {}
+    runs.write_outcomes(tmp_path, {"job": {"exit_code": 9, "what": "died"}})
+    assert runs.read_outcomes(tmp_path)["job"]["what"] == "died"
+
+
+def test_the_silent_rank_is_named(tmp_path: Path) -> None:
+    heartbeat.write(tmp_path, Beat(0, "h0", 10, "allreduce 8: warm-up", 100.0))
+    heartbeat.write(tmp_path, Beat(2, "h1", 11, "allreduce 8: last check", 90.0))
+    (tmp_path / "7.json").write_text("{", encoding="utf-8")
+    beats = heartbeat.read_all(tmp_path)
+    assert [beat.rank for beat in beats] == [0, 2]
+    assert heartbeat.silent(beats, 3) == "of rank 1 nothing was ever heard"
+    beats = (*beats, Beat(1, "h0", 12, "allreduce 8: warm-up", 101.0))
+    told = "rank 2 on h1 was silent for longest, 30 s, in: allreduce 8: last check"
+    assert heartbeat.silent(beats, 3, now=120.0) == told
+    assert heartbeat.silent((), 0) == "no rank wrote a sign of life"
