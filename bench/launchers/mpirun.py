@@ -37,7 +37,7 @@ class Mpirun(Launcher):
 
     def place(self, env: Mapping[str, str]) -> Place | None:
         """From OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None when neither is there."""
-        library = library_for(env)
+        library = mpi_of(env)
         if library is None:
             return None
         rank, num_ranks, local_rank, local_size = (whole(env, name, f"mpirun ({library})") for name in _NAMES[library])
@@ -73,7 +73,7 @@ class Mpirun(Launcher):
         return dict(_ROOT_CONSENT) if os.geteuid() == 0 else {}
 
 
-def library_for(env: Mapping[str, str]) -> Flavour | None:
+def mpi_of(env: Mapping[str, str]) -> Flavour | None:
     """Which MPI's mpirun started this process: the library to load must be the same. None: no mpirun did.
 
     Slurm's pmi2 sets PMI_RANK as well, but not Hydra's MPI_LOCALRANKID: those ranks are srun's.
@@ -83,13 +83,6 @@ def library_for(env: Mapping[str, str]) -> Flavour | None:
     if any(name in env for name in _NAMES["mpich"][:2]) and ("SLURM_STEP_ID" not in env or "MPI_LOCALRANKID" in env):
         return "mpich"
     return None
-
-
-def flavour(version_text: str) -> Flavour | None:
-    """Whose mpirun prints this text for `mpirun --version`; None when it is neither's."""
-    if "Open MPI" in version_text or "OpenRTE" in version_text:
-        return "openmpi"
-    return "mpich" if "HYDRA" in version_text or "MPICH" in version_text or "Intel(R) MPI" in version_text else None
 
 
 LAUNCHER = Mpirun()

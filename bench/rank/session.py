@@ -49,7 +49,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat("opening the transport")
-    transport: Transport = plugins.load("transport", chosen).TRANSPORT(me, mpirun.library_for(os.environ), timeout_s)
+    transport: Transport = plugins.load("transport", chosen).TRANSPORT(me, mpirun.mpi_of(os.environ), timeout_s)
     shared = transport.channel.share((socket.gethostname(), tuple(to_argv(case))))
     hosts = tuple(host for host, _ in shared)
     different = [rank for rank, (_, argv) in enumerate(shared) if argv != shared[0][1]]
@@ -136,30 +136,15 @@ def header(opened: Opened, job: str) -> Header | None:
                  - _PER_RANK)  # fmt: skip
     notes = [*opened.notes, *(f"the variable {name} is not the same on all ranks" for name in odd)]
     return Header(
-        job=job,
-        case=tuple(to_argv(case)),
-        pattern=case.pattern,
-        transport=case.transport,
-        dtype=case.dtype,
-        reduce_op=case.reduce_op if pattern.reduces else "",
-        root=case.root if pattern.rooted else None,
-        direction=case.direction if pattern.directional else None,
-        topology=pattern.topology or case.topology,
-        num_ranks=world.num_ranks,
-        num_nodes=world.num_nodes,
-        ranks_per_node=world.ranks_per_node,
+        **_described(case, pattern, world, job),
         clock=transport.clock,
         modelled=False,
-        started=now(),
-        argv=_command(case),
-        versions=versions.versions(),
         facts=transport.facts(),
         settings=_settings(case, transport),
         environment=shared,
         nodes={one["host"]: one["node"] for one in gathered if one["node"] is not None},
         ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus")} for one in gathered),
         calibration=calibration,
-        instance=case.instance or None,
         links=_links(case, world),
         notes=tuple(notes),
     )
@@ -170,10 +155,27 @@ _PER_RANK = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE
              "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION"}  # fmt: skip
 
 
-def _command(case: Case) -> tuple[str, ...]:
-    """What a person would type on a rank to measure this again."""
-    pattern, *options = to_argv(case)
-    return ("python", "-m", f"bench.{pattern}", *options)
+def _described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
+    """The part of a header that measured and modelled runs have alike. `argv`: what a person would type on a rank."""
+    name, *options = to_argv(case)
+    return {
+        "job": job,
+        "case": (name, *options),
+        "argv": ("python", "-m", f"bench.{name}", *options),
+        "pattern": case.pattern,
+        "transport": case.transport,
+        "dtype": case.dtype,
+        "reduce_op": case.reduce_op if pattern.reduces else "",
+        "root": case.root if pattern.rooted else None,
+        "direction": case.direction if pattern.directional else None,
+        "topology": pattern.topology or case.topology,
+        "num_ranks": world.num_ranks,
+        "num_nodes": world.num_nodes,
+        "ranks_per_node": world.ranks_per_node,
+        "started": now(),
+        "versions": versions.versions(),
+        "instance": case.instance or None,
+    }
 
 
 def now() -> str:
@@ -223,26 +225,11 @@ def modelled(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]
     links = NodeLinks.from_dict(_links(case, world))
     model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
     head = Header(
-        job=job,
-        case=tuple(to_argv(case)),
-        pattern=case.pattern,
-        transport="model",
-        dtype=case.dtype,
-        reduce_op=case.reduce_op if pattern.reduces else "",
-        root=case.root if pattern.rooted else None,
-        direction=case.direction if pattern.directional else None,
-        topology=pattern.topology or case.topology,
-        num_ranks=world.num_ranks,
-        num_nodes=world.num_nodes,
-        ranks_per_node=world.ranks_per_node,
+        **_described(case, pattern, world, job),
         clock="virtual",
         modelled=True,
-        started=now(),
-        argv=_command(case),
-        versions=versions.versions(),
         facts=model.facts(),
         settings={"seed": case.seed},
-        instance=case.instance,
         links=links.to_dict(),
         notes=(f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
                "isolated and pipelined alike, no cache, nothing measured",),

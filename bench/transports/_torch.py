@@ -12,7 +12,8 @@ from typing import Any
 
 from bench.core.channel import Channel
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Exchange, Group, Message
+from bench.core.program import Collective, Exchange, Group, Message, Step
+from bench.core.transport import Reduction, chain
 from bench.core.world import Place
 
 # Names that torch 2.13 gave to functions of 2.8 to 2.12; the old ones warn there, which would be timed.
@@ -99,6 +100,36 @@ class TorchChannel(Channel):
         box = [value]
         self._dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
+
+
+def bound_calls(
+    torch: Any,
+    steps: tuple[Step, ...],
+    group: Group,
+    handle: Any,
+    rank: int,
+    memory: list[tuple[Any, Any]],
+    reduction: Reduction,
+    in_place: bool,
+    always_batch: bool = False,
+) -> list[Callable[[], Any]]:
+    """The steps on each buffer set as calls without arguments. `memory`: (send, receive) uint8 tensors of each."""
+    dist = torch.distributed
+    operation = reduce_operation(dist, reduction.reduce_op)
+    calls = []
+    for raw in memory:
+        send, recv = (tensor.view(getattr(torch, reduction.dtype)) for tensor in raw)
+        calls.append(
+            chain(
+                [
+                    exchange(dist, step, group, send, recv, always_batch)
+                    if isinstance(step, Exchange)
+                    else collective(dist, step, group, handle, rank, send, recv, operation, in_place)
+                    for step in steps
+                ]
+            )
+        )
+    return calls
 
 
 def collective(dist: Any, step: Collective, group: Group, handle: Any, rank: int, send: Any, recv: Any,

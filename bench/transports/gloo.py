@@ -9,8 +9,8 @@ import os
 from typing import Any
 
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Exchange, Group, Round, Step
-from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport, chain
+from bench.core.program import Collective, Group, Round, Step
+from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _host, _torch
 
@@ -108,23 +108,11 @@ class Gloo(Transport):
     ) -> Compiled:
         """Functions of torch.distributed with their tensors bound."""
         assert isinstance(buffers, _host.HostBuffers)
-        dtype = getattr(self._torch, reduction.dtype)
-        operation = _torch.reduce_operation(self._dist, reduction.reduce_op)
-        calls = []
-        for index in range(buffers.num_sets):
-            send, recv = (self._torch.from_numpy(buffers.view(w, index)).view(dtype) for w in ("send", "recv"))
-            parts = []
-            for step in steps:
-                if isinstance(step, Exchange):
-                    parts.append(_torch.exchange(self._dist, step, group, send, recv))
-                else:
-                    handle = self._handles[group.ranks]
-                    parts.append(
-                        _torch.collective(
-                            self._dist, step, group, handle, self.place.rank, send, recv, operation, in_place
-                        )
-                    )
-            calls.append(chain(parts))
+        sets = range(buffers.num_sets)
+        tensor = self._torch.from_numpy
+        memory = [(tensor(buffers.view("send", k)), tensor(buffers.view("recv", k))) for k in sets]
+        handle = self._handles.get(group.ranks)
+        calls = _torch.bound_calls(self._torch, steps, group, handle, self.place.rank, memory, reduction, in_place)
         return Compiled(calls, keep=[buffers])
 
     def sync(self) -> None:

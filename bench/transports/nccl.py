@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Exchange, Group, Round, Step
-from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport, chain
+from bench.core.program import Collective, Group, Round, Step
+from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _torch
 
@@ -95,22 +95,11 @@ class Nccl(Transport):
         A plain send or receive would build a communicator of its own for every pair of ranks.
         """
         assert isinstance(buffers, _DeviceBuffers)
-        dtype = getattr(self._torch, reduction.dtype)
-        operation = _torch.reduce_operation(self._dist, reduction.reduce_op)
-        calls = []
-        for index in range(buffers.num_sets):
-            send, recv = (buffers.view(which, index).view(dtype) for which in ("send", "recv"))
-            parts = []
-            for step in steps:
-                if isinstance(step, Exchange):
-                    parts.append(_torch.exchange(self._dist, step, group, send, recv, always_batch=True))
-                else:
-                    handle = self._handles[group.ranks]
-                    rank = self.place.rank
-                    parts.append(
-                        _torch.collective(self._dist, step, group, handle, rank, send, recv, operation, in_place)
-                    )
-            calls.append(chain(parts))
+        memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
+        handle = self._handles.get(group.ranks)
+        calls = _torch.bound_calls(
+            self._torch, steps, group, handle, self.place.rank, memory, reduction, in_place, always_batch=True
+        )
         return Compiled(calls, keep=[buffers])
 
     def sync(self) -> None:

@@ -158,21 +158,7 @@ def test_hydra_ranks_and_a_rendezvous_of_the_user_are_read() -> None:
      (STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, None)],
 )  # fmt: skip
 def test_the_library_is_the_one_whose_mpirun_started_the_rank(env: dict[str, str], library: str | None) -> None:
-    assert mpirun.library_for(env) == library
-
-
-@pytest.mark.parametrize(
-    ("text", "library"),
-    [
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/", "openmpi"),
-        ("mpirun (Open MPI) 4.1.8\n", "openmpi"),
-        ("HYDRA build details:\n    Version:                                 5.0.2\n", "mpich"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.11\n", "mpich"),
-        ("something else 1.0", None),
-    ],
-)
-def test_the_maker_of_an_mpirun_is_told_from_its_version_text(text: str, library: str | None) -> None:
-    assert mpirun.flavour(text) == library
+    assert mpirun.mpi_of(env) == library
 
 
 def test_mpirun_on_one_host_forwards_nothing() -> None:
