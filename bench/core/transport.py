@@ -81,7 +81,7 @@ class Transport(ABC):
         """Leave the library in order. After a failure it is not called."""
 
     @abstractmethod
-    def abort(self) -> None:
+    def abort(self, exit_code: int) -> None:
         """End the other ranks, too, after a failure of this one, where the library can."""
 
     @abstractmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
+_EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 _LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
 
 
@@ -67,9 +69,13 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
         os._exit(EXIT_INTERRUPTED)
     if debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
+    if isinstance(error, BrokenPipeError):  # `| head` wanted no more
+        _abort(transport_box, _EXIT_BROKEN_PIPE)
     if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
         if me.rank == 0:
             _say(f"bench: error: {error}")
+        if transport_box:  # perhaps rank 0 alone found it
+            _abort(transport_box, error.exit_code)
         return error.exit_code
     words = str(error).splitlines()[0] if str(error) else ""
     _say(
@@ -81,6 +87,7 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
 def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
     args = _parse(name, argv, me)
     try:
+        _check_output(args.output)
         case = from_args(name, args)
         if case.transport == "model":
             return _run_modelled(case, args, me)
@@ -222,6 +229,12 @@ def _emit(text: str, args: argparse.Namespace) -> None:
         raise UsageError(f"--output {args.output} can not be written ({error.strerror})") from None
 
 
+def _check_output(output: str | None) -> None:
+    """Said before anything is measured: a result that could not be kept is not worth the time."""
+    if output is not None and (Path(output).is_dir() or not Path(output).absolute().parent.is_dir()):
+        raise UsageError(f"--output {output} can not be written: name a file in a folder that is there")
+
+
 def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespace:
     parser = _Parser(
         prog=f"python -m bench.{name}",
@@ -311,7 +324,7 @@ def _abort(transport_box: list[Transport], code: int) -> NoReturn:
     sys.stdout.flush()
     time.sleep(_LAST_WORDS_S)
     for transport in transport_box:
-        transport.abort()
+        transport.abort(code)
     os._exit(code)
 
 

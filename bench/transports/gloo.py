@@ -53,7 +53,7 @@ class Gloo(Transport):
         self._dist.barrier()  # nobody leaves while another still reads: Gloo would call that a broken connection
         self._dist.destroy_process_group()
 
-    def abort(self) -> None:
+    def abort(self, exit_code: int) -> None:
         """Nothing: a rank that ends breaks the connections of the others, which then end, too."""
 
     def facts(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
-from bench.core.errors import EXIT_MEASUREMENT, RefusedError
+from bench.core.errors import RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Round, Step
 from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport, chain
 from bench.core.world import Place
@@ -64,9 +64,10 @@ class Mpi(Transport):
     def close(self) -> None:
         """Nothing: mpi4py finalises MPI when the process ends."""
 
-    def abort(self) -> None:
+    def abort(self, exit_code: int) -> None:
         """End every rank of the job at once: without it the others would wait in a collective for ever."""
-        self._world.Abort(EXIT_MEASUREMENT)
+        if self._world.Get_size() > 1:
+            self._world.Abort(exit_code)
 
     def facts(self) -> dict[str, str]:
         """Library, standard version, thread level, and what the buffers are."""

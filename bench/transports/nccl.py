@@ -55,7 +55,7 @@ class Nccl(Transport):
         self._dist.barrier(self._control)
         self._dist.destroy_process_group()
 
-    def abort(self) -> None:
+    def abort(self, exit_code: int) -> None:
         """Nothing: the launcher ends the other ranks, and the time-out of their operations does otherwise."""
 
     def facts(self) -> dict[str, str]:

@@ -144,6 +144,26 @@ def test_bad_words_get_one_sentence_from_one_rank(
     assert ran.out == "" or "BAD TERMINATION" in ran.out
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--topology", "groups of 2"), "3 ranks do not divide into groups of 2"),
+        (("--output", "/nowhere/x"), "--output /nowhere/x can not be written"),
+        (
+            ("--output", "/dev/full", "--format", "csv"),
+            "--output /dev/full can not be written (No space left on device)",
+        ),
+    ],
+)
+def test_what_is_found_after_the_start_ends_all_ranks(
+    run: Run, mpirun: Start, words: tuple[str, ...], sentence: str
+) -> None:
+    ran = run(*mpirun(3), "-m", "bench.allreduce", "--sizes", "8", "-n", "2", *words, timeout_s=40)
+    assert ran.code == 2
+    assert ran.err.count("bench: error: ") == 1 and sentence in ran.err
+
+
 RAISING = """
 import sys
 from bench.core.transport import Transport
