@@ -126,8 +126,8 @@ class Measurer:
         pattern, case, transport = self._s.pattern, self._case, self._transport
         if row.max_s <= 0:
             return f"the time budget of {case.budget_s:g} s was used up before this row"
-        if group is None:
-            return None
+        # An idle rank asks as member 0 of the first group would: a library may need all ranks to find out.
+        group = group or row.round[0]
         if case.root >= row.shape.num_ranks and pattern.rooted:
             return f"root {case.root} is not in a group of {row.shape.num_ranks} ranks"
         if in_place and not pattern.in_place:
@@ -138,7 +138,9 @@ class Measurer:
             return reason
         steps = pattern.steps(row.shape, member)
         collectives = any(isinstance(step, Collective) for step in steps)
-        if collectives and not transport.keeps_order and group.ranks != tuple(sorted(group.ranks)):
+        # Of any group, not of this rank's: what follows may need all ranks, so all must get there or none.
+        unsorted = any(each.ranks != tuple(sorted(each.ranks)) for each in row.round)
+        if collectives and not transport.keeps_order and unsorted:
             return "this library sorts the ranks of a group: only the linear order can be run"
         return next(filter(None, (transport.supports(step, self._reduction, in_place) for step in steps)), None)
 

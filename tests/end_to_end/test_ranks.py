@@ -65,6 +65,21 @@ def test_torchrun_starts_gloo_and_its_allreduce_says_that_it_is_in_place(run: Ru
     }
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("words", "groups"),
+    [(("--topology", "pairs"), {"0-1", "0-2", "1-2"}), (("--topology", "groups of 1", "--order", "0,2,1"), set())],
+)
+def test_ranks_that_are_idle_or_ordered_otherwise_decide_like_the_others(
+    run: Run, torchrun: Start, words: tuple[str, ...], groups: set[str]
+) -> None:
+    always = ("-m", "bench.allreduce", "--sizes", "64", "-n", "3", "--format", "json")
+    document = json.loads(run(*torchrun(3), *always, *words, timeout_s=60).out)
+    if groups:
+        assert {row["group"] for row in document["summaries"]} == groups
+    assert len(document["summaries"]) + len(document["skipped"]) == 6
+
+
 @pytest.mark.mpi
 @pytest.mark.torch
 def test_gloo_under_mpirun_on_one_host_meets_by_itself(run: Run, mpirun: Start, torchrun: Start) -> None:
