@@ -1,0 +1,68 @@
+"""`bench plan`, `report` and `plot` in process, on the results that the project keeps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+[REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
+CONFIG = ("--config", str(ROOT / "bench.yaml"))
+SCENARIOS = sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("cluster", ["local", "p4d", "p5", "g6e"])
+def test_every_scenario_can_be_planned_on_every_cluster(scenario: str, cluster: str, capsys: Out) -> None:
+    assert main(["plan", str(ROOT / "scenarios" / f"{scenario}.yaml"), "--cluster", cluster, *CONFIG]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"# scenario {scenario} on cluster {cluster}: ")
+    assert lines[-1].startswith("# estimate: ")
+    assert any("-m bench." in line for line in lines)
+
+
+def test_a_plan_in_json_has_the_very_command_and_the_case(capsys: Out) -> None:
+    words = ["plan", str(ROOT / "scenarios" / "smoke.yaml"), "--cluster", "p4d", "--model", *CONFIG, "--format", "json"]
+    assert main(words) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["schema"] == "bench.plan/1" and plan["modelled"] is True and "measure:" in plan["scenario_text"]
+    for job in plan["jobs"]:
+        assert job["command"][1:3] == ["-m", f"bench.{job['case'][0]}"]
+        assert job["command"][3:] == job["case"][1:]
+
+
+def test_a_report_is_the_same_rows_in_every_format(capsys: Out, tmp_path: Path) -> None:
+    texts = {}
+    for form in ("table", "json", "csv", "markdown"):
+        assert main(["report", str(REFERENCE), "--format", form]) == 0
+        texts[form] = capsys.readouterr().out
+    rows = json.loads(texts["json"])["summaries"]
+    assert len(list(csv.DictReader(io.StringIO(texts["csv"])))) == len(rows) == 63
+    assert texts["table"].count("\n   ") >= 32 and texts["markdown"].startswith("# Results")
+    assert main(["report", str(REFERENCE), "--format", "json", "--output", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["summaries"] == rows
+
+
+def test_a_file_alone_can_be_reported_and_plotted(capsys: Out, tmp_path: Path) -> None:
+    file = str(REFERENCE / "pingpong-mpi-1x2.jsonl")
+    assert main(["report", file]) == 0
+    assert "pingpong over mpi, 2 ranks on 1 node" in capsys.readouterr().out
+    assert main(["plot", file, "--plots", str(tmp_path)]) == 0
+    drawn = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert {path.name for path in drawn} == {"bandwidth.png", "bandwidth.svg", "latency.png", "latency.svg"}
+    assert all(path.stat().st_size > 5000 for path in drawn)
+
+
+def test_a_run_that_is_not_there_is_one_sentence_and_json_stays_json(capsys: Out, tmp_path: Path) -> None:
+    assert main(["report", "nosuch", "--results", str(tmp_path), "--format", "json"]) == 2
+    told = capsys.readouterr()
+    assert "no run is called 'nosuch'" in told.err
+    assert json.loads(told.out)["failures"][0]["what"] in told.err
