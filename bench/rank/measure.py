@@ -187,9 +187,12 @@ class Measurer:
         """Calls of one pipelined sample: an in-place reduction may use each buffer set once before it is refilled."""
         return self._num_sets(row.shape, in_place) if in_place and self._s.pattern.reduces else _ANY_BATCH
 
-    def _is_cold(self, shape: Shape, num_sets: int) -> bool:
+    def _cache(self, shape: Shape, num_sets: int) -> str | None:
+        """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
+        if not self._s.cache_bytes:
+            return None
         local_bytes = 2 * shape.payload_bytes * min(self._s.world.ranks_per_node, shape.num_ranks)
-        return num_sets * local_bytes >= 2 * self._s.cache_bytes
+        return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
@@ -228,7 +231,7 @@ class Measurer:
             ("may-overlap",) if self._s.pattern.rooted and row.mode == "pipelined" else ()
         )
         return self._blank(row, group, in_place)(
-            cache="cold" if self._is_cold(row.shape, num_sets) else "hot",
+            cache=self._cache(row.shape, num_sets),
             num_buffer_sets=num_sets,
             verified=num_wrong == 0,
             num_wrong=num_wrong,
