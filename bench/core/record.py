@@ -112,6 +112,7 @@ class Header:
     instance: str | None = None
     links: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    launch: int = 1  # which of the launches of the same case this is
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,96 @@ class Summary:
     cache: str | None
     stop_reason: str | None
     flags: tuple[str, ...]
+    calls_per_sample: int | None = None
+    loop: str | None = None  # what took the samples: compiled, python, virtual
+    rotation: float | None = None  # mean of the slowest rank's times / slowest rank's mean: 1 when it is always the same
+    slowest_counts: tuple[int, ...] = ()  # of each member: in how many samples it was the slowest; empty where unknown
+    software_s: float | None = None  # what the call costs without communication, measured at start; never subtracted
+    compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples as other tools would print them
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One row (job without its launch, mode, size, group) over all launches of its run. Ratios are relative (0.02 = 2 %).
+
+    `median_s` is the median of the launches' medians, its interval is over launches (None below 3 of them).
+    `within`: median over launches of the half interval / median; `between`: standard deviation of the log medians.
+    """
+
+    job: str
+    jobs: tuple[str, ...]
+    pattern: str
+    transport: str
+    mode: str
+    group: str
+    src: int | None
+    dst: int | None
+    payload_bytes: int
+    num_launches: int
+    median_s: float
+    ci_low_s: float | None
+    ci_high_s: float | None
+    min_s: float
+    max_s: float
+    within: float | None
+    between: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Latency + size / bandwidth over the sizes from `first_bytes` to `last_bytes`; intervals are 95 %, None unknown."""
+
+    first_bytes: int
+    last_bytes: int
+    num_points: int
+    latency_s: float
+    latency_low_s: float | None
+    latency_high_s: float | None
+    bytes_per_s: float | None  # None: the time does not grow with the size here
+    bytes_per_s_low: float | None
+    bytes_per_s_high: float | None
+    half_bytes: float | None  # n1/2, the size at which half of the bandwidth is reached
+    max_residual: float  # largest |measured / fitted - 1|
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The model of one curve (job, mode, group). `fits`: no residual is above the limit; else there is no headline."""
+
+    job: str
+    pattern: str
+    transport: str
+    mode: str
+    group: str
+    segments: tuple[Segment, ...]
+    max_residual: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two measured rows that can not both be right, beyond their noise. `ratio`: measured / most that it may be."""
+
+    rule: str
+    sentence: str
+    first: Mapping[str, Any]  # job, pattern, mode, payload_bytes, median_s
+    second: Mapping[str, Any]
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Another tool beside ours at one size, alternated launches. `ratio` ours / theirs, with its 95 % interval."""
+
+    tool: str
+    pattern: str
+    payload_bytes: int
+    ours_s: float
+    theirs_s: float
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    num_launches: int
 
 
 DOCUMENT_SCHEMA = "bench.document/1"
@@ -196,3 +287,7 @@ class Document:
     skipped: tuple[Mapping[str, Any], ...] = ()
     failures: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+    fits: tuple[Fit, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    parities: tuple[Parity, ...] = ()
