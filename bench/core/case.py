@@ -21,6 +21,18 @@ from bench.core.units import parse_duration, parse_rate, parse_size
 MODES = ("isolated", "pipelined", "both")
 CACHES = ("cold", "hot")
 DIRECTIONS = ("one-way", "two-way")
+THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+SYNCS = ("none", "barrier", "double-barrier")
+LOOPS = ("auto", "compiled", "python")
+BINDS = ("auto", "none")
+# Measure as another tool does, so that figures stand beside its own: what is fixed for each.
+LIKE: dict[str, dict[str, str]] = {
+    "nccl-tests": {"mode": "pipelined", "cache": "hot"},
+    "osu": {"mode": "isolated", "cache": "hot", "sync": "barrier", "alignment": "4096"},
+}
+LIKE_FOR_PATTERN: dict[tuple[str, str], dict[str, str]] = {
+    ("osu", "pingpong"): {"sync": "none"},  # osu_latency's round trips follow one another
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,12 @@ class Case:
     max_s: float = 0.25
     budget_s: float | None = None
     seed: int = 1
+    like: str = ""
+    thread_level: str = "single"
+    sync: str = "double-barrier"
+    loop: str = "auto"
+    alignment: int = 64
+    bind: str = "auto"
     instance: str = ""
     nodes: int | None = None
     ranks_per_node: int | None = None
@@ -84,6 +102,13 @@ def _whole(name: str, least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _alignment(text: str) -> int:
+    num_bytes = parse_size(text)
+    if num_bytes < 64 or num_bytes & (num_bytes - 1):
+        raise UsageError(f"alignment {text!r} must be a power of two of 64 bytes or more")
+    return num_bytes
 
 
 def _switch(text: str) -> bool:
@@ -140,6 +165,17 @@ OPTIONS = (
     Option("max_s", ("--max-seconds",), parse_duration, _seconds, "time limit of a row that does not converge (0.25s)"),
     Option("budget_s", ("--budget",), parse_duration, _seconds, "time limit of all rows together"),
     Option("seed", ("--seed",), _whole("seed", 0), str, "of the test data"),
+    Option("like", ("--like",), _one_of("tool to measure like", tuple(LIKE)), str,
+           "as another tool does: nccl-tests (pipelined, hot, mean over ranks), osu (hot, one barrier, mean)"),
+    Option("thread_level", ("--thread-level",), _one_of("thread level", THREAD_LEVELS), str,
+           "MPI's: single (default, as C benchmarks), funneled, serialized, multiple (mpi4py's own default)"),
+    Option("sync", ("--sync",), _one_of("synchronisation", SYNCS), str,
+           "before each isolated MPI call: double-barrier (default: ranks start closer), barrier, none"),
+    Option("loop", ("--loop",), _one_of("timing loop", LOOPS), str,
+           "who calls MPI while the clock runs: auto (compiled C where it can be built), compiled, python"),
+    Option("alignment", ("--alignment",), _alignment, str, "of host buffers: bytes, a power of two (default 64)"),
+    Option("bind", ("--bind",), _one_of("binding", BINDS), str,
+           "auto (default): each rank on CPU cores of its own, where there are enough; none: as it was launched"),
     Option("instance", ("--instance",), str, str, "instance type whose links bound (and model) the run"),
     Option("nodes", ("--nodes",), _whole("nodes", 1), str, "nodes of a modelled run"),
     Option("ranks_per_node", ("--ranks-per-node",), _whole("ranks per node", 1), str, "of a modelled run"),
@@ -173,7 +209,17 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
         if not factor.isdecimal() or int(factor) < 2:
             raise UsageError(f"the factor -f {factor!r} must be a whole number of 2 or more")
         given["sizes"] = geometric(begin, end, int(factor))
+    for name, value in alike(given.get("like", ""), pattern).items():
+        if given.setdefault(name, value) != value:
+            raise UsageError(f"--like {given['like']} measures with {name} {value}: leave the other {name} out")
     return replace(Case(pattern), **given)
+
+
+def alike(tool: str, pattern: str) -> dict[str, Any]:
+    """The fields of a case that measuring a pattern like `tool` fixes; none for ''."""
+    parse = {option.field: option.parse for option in OPTIONS}
+    fixed = LIKE.get(tool, {}) | LIKE_FOR_PATTERN.get((tool, pattern), {})
+    return {name: parse[name](text) for name, text in fixed.items()}
 
 
 def _parsed(option: Option, text: str) -> Any:

@@ -181,7 +181,9 @@ class Summary:
     flags: tuple[str, ...]
     calls_per_sample: int | None = None
     loop: str | None = None  # what took the samples: compiled, python, virtual
-    rotation: float | None = None  # mean of the slowest rank's times / slowest rank's mean: 1 when it is always the same
+    rotation: float | None = (
+        None  # mean of the slowest rank's times / slowest rank's mean: 1 when it is always the same
+    )
     slowest_counts: tuple[int, ...] = ()  # of each member: in how many samples it was the slowest; empty where unknown
     software_s: float | None = None  # what the call costs without communication, measured at start; never subtracted
     compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples as other tools would print them
@@ -189,7 +191,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One row (job without its launch, mode, size, group) over all launches of its run. Ratios are relative (0.02 = 2 %).
+    """One row (job without its launch, mode, size, group) over all launches of its run. Ratios: 0.02 is 2 %.
 
     `median_s` is the median of the launches' medians, its interval is over launches (None below 3 of them).
     `within`: median over launches of the half interval / median; `between`: standard deviation of the log medians.
@@ -216,7 +218,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Latency + size / bandwidth over the sizes from `first_bytes` to `last_bytes`; intervals are 95 %, None unknown."""
+    """Latency + size / bandwidth over the sizes from `first_bytes` to `last_bytes`, with 95 % intervals."""
 
     first_bytes: int
     last_bytes: int

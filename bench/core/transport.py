@@ -25,6 +25,23 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """How a transport is to be opened; each uses what concerns it.
+
+    `library`: 'mpich' or 'openmpi' where the launcher tells which of them started us. `timeout_s`: of one operation, in
+    libraries that have one. The rest as in a Case: MPI thread level, synchronisation, timing loop, buffer alignment.
+    """
+
+    library: str | None = None
+    timeout_s: float = 60.0
+    thread_level: str = "single"
+    sync: str = "double-barrier"
+    loop: str = "auto"
+    alignment_bytes: int = 64
+    oversubscribed: bool = False  # more ranks than CPUs on this host
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """Element type and operation of a program (the operation matters to reductions only)."""
 
@@ -62,6 +79,7 @@ class Compiled:
     refill: Callable[[int], None] | None = None  # untimed, before a set's call: puts back what an in-place call changed
     keep: list[Any] = field(default_factory=list)  # what the library needs alive; the buffers first
     release: Callable[[], None] | None = None  # gives back what the library holds for it, when the row is done
+    native: Any = None  # the same program for a compiled loop, where the transport has one
 
 
 class Transport(ABC):
@@ -72,7 +90,10 @@ class Transport(ABC):
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
     requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
+    alone: ClassVar[frozenset[str]] = frozenset()  # kinds of steps that one rank can run by itself, moving nothing
 
+    notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences
+    sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
     place: Place
     channel: Channel
 
@@ -109,6 +130,10 @@ class Transport(ABC):
     @abstractmethod
     def sync(self) -> None:
         """All ranks of the world wait for each other."""
+
+    def before_each(self) -> None:
+        """What synchronises the ranks before an isolated call."""
+        self.sync()
 
     @abstractmethod
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:

@@ -6,6 +6,7 @@ Every function takes the root of those trees, so that recorded ones can be read 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
         if level is not None and size and read(index / "type") != "Instruction":
             levels[level] = size
     return levels[max(levels)] if levels else None
+
+
+def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
+    """Those CPUs as physical cores (each its hardware threads), socket by socket; every CPU its own where unknown."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for cpu in sorted(cpus):
+        topology = root / _CPUS / f"cpu{cpu}" / "topology"
+        socket, core = _number(topology / "physical_package_id"), _number(topology / "core_id")
+        key = (-1, cpu) if socket is None or core is None else (socket, core)
+        found.setdefault(key, []).append(cpu)
+    return [tuple(found[key]) for key in sorted(found)]
 
 
 def num_cores(root: Path = ROOT) -> int | None:

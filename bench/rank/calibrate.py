@@ -1,37 +1,45 @@
-"""What this machine can do without the library: the ceilings that host results are shown against.
+"""What this machine can do without the library, and the library without a wire: what results are shown against.
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest one's best of 5).
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
-Both are references, not limits: a message that stays in a cache can beat a copy through memory, and a library can do
-without messages where ranks share memory.
+`software_s`: one 8-byte call of the pattern's first operation with no communication: on a group of one rank, or a
+message to itself; the slowest rank's best of 5 batches. What a result holds of software; it is never subtracted.
+`sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls, where they share a clock (one host).
+The first two are references, not limits: a message that stays in a cache can beat a copy through memory, and a library
+can do without messages where ranks share memory.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from bench.core.program import Exchange, Group, Message, Step
+from bench.analysis import stats
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, Transport
 from bench.core.world import World
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
 _COPY_LEAST_S = 20e-6  # shorter copies are repeated so that the clock's own cost is small
+_SOFTWARE_BYTES, _SOFTWARE_BATCHES, _SOFTWARE_CALLS = 8, 5, 50
+_SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 
 
-def calibrate(transport: Transport, world: World) -> dict[str, Any]:
-    """The ceilings, on rank 0 (empty on the others). All ranks take part."""
+def calibrate(transport: Transport, world: World, pattern: Pattern) -> dict[str, Any]:
+    """The ceilings and overheads, on rank 0 (empty on the others). All ranks take part."""
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
-    message_s = _message_s(transport, world)
+    found = {"message_s": _message_s(transport, world), "software_s": _software_s(transport, world, pattern)}
+    found |= _skew(transport, world)
     if copied is None:
         return {}
     slowest = [min(rates) for rates in zip(*copied, strict=True)]
     memcpy = [[num_bytes, round(rate)] for num_bytes, rate in zip(_COPY_BYTES, slowest, strict=True)]
-    return {"memcpy": memcpy, **({"message_s": message_s} if message_s is not None else {})}
+    return {"memcpy": memcpy, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _copy_rate(transport: Transport, num_bytes: int) -> float:
@@ -70,3 +78,53 @@ def _message_s(transport: Transport, world: World) -> float | None:
         if transport.channel.broadcast(message_s is not None and message_s > _QUICK_S):
             break
     return message_s
+
+
+def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
+    """Seconds of one call that moves nothing between ranks; None where the library has no such call."""
+    rank = transport.place.rank
+    step = _alone(pattern, world)
+    if type(step).__name__ not in transport.alone:
+        return None
+    transport.open_groups(tuple(Group(f"rank {one}", (one,)) for one in range(world.num_ranks)))
+    buffers = transport.allocate(_SOFTWARE_BYTES, _SOFTWARE_BYTES, 1)
+    in_place = isinstance(step, Collective) and step.op in transport.in_place_only
+    compiled = transport.compile((step,), Group("alone", (rank,)), buffers, Reduction("uint8", "max"), in_place)
+    batches = [transport.time_batch(compiled, _SOFTWARE_CALLS).seconds[0] for _ in range(_SOFTWARE_BATCHES)]
+    if compiled.release:
+        compiled.release()
+    slowest: float = max(transport.channel.share(min(batches)))
+    return slowest
+
+
+def _alone(pattern: Pattern, world: World) -> Step:
+    """The pattern's first operation, for one rank by itself."""
+    shape = Shape(max(world.num_ranks, 2), _SOFTWARE_BYTES * max(world.num_ranks, 2))
+    first = next(iter(pattern.steps(shape, 0)), None) if pattern.needs(shape) is None else None
+    if isinstance(first, Exchange):
+        return Exchange(sends=(Message(0, _SOFTWARE_BYTES),), recvs=(Message(0, _SOFTWARE_BYTES),))
+    operation = first.op if first is not None else "allreduce"
+    num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
+    return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
+
+
+def _skew(transport: Transport, world: World) -> dict[str, float]:
+    """How far apart the ranks of one host leave the synchronisation before an isolated call, on rank 0. Seconds."""
+    if world.num_nodes > 1 or world.num_ranks == 1 or transport.clock != "host":
+        return {}
+    began = perf_counter()
+    transport.before_each()
+    slow = transport.channel.broadcast(perf_counter() - began > _SLOW_SYNC_S)
+    left = []
+    for _ in range(_SKEWS_WHEN_SLOW if slow else _SKEWS):
+        transport.before_each()
+        left.append(perf_counter_ns())  # the clock of a host is one for all its processes
+    gathered = transport.channel.gather(left)
+    if gathered is None:
+        return {}
+    skews = [(max(one) - min(one)) * 1e-9 for one in zip(*gathered, strict=True)]
+    return {
+        "sync_skew_p50_s": stats.percentile(skews, 0.5),
+        "sync_skew_p99_s": stats.percentile(skews, 0.99),
+        "sync_skew_max_s": max(skews),
+    }

@@ -114,7 +114,7 @@ def _nothing_but(name: str, error: BenchError) -> Document:
 def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
     from bench.rank import session
 
-    header = session.header(opened, args.job or opened.case.pattern)
+    header = session.header(opened, args.job or opened.case.pattern, args.launch)
     if me.rank != 0 or header is None:
         for _ in opened.measurer.rows():
             pass
@@ -247,6 +247,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
     parser.add_argument("--output", metavar="FILE", help="print to FILE instead of stdout")
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")
+    parser.add_argument("--launch", type=int, default=1, metavar="N", help="which launch of this case this is")
     parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one"

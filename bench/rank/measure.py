@@ -238,7 +238,11 @@ class Measurer:
             stop_reason=taken.stop_reason,
             flags=flags + tuple(f"wrong: {one.first}" for one in wrong if one.first),
             samples=Samples(
-                slowest, by_rank if kept else (), tuple(max(shares) / per for shares in warm), taken.calls_per_sample
+                seconds=slowest,
+                by_rank=by_rank if kept else (),
+                warmup=tuple(max(shares) / per for shares in warm),
+                calls_per_sample=taken.calls_per_sample,
+                loop=taken.loop,
             ),
         )
 

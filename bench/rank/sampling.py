@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -33,6 +33,7 @@ class Taken:
     warmup: BySecond
     by_rank: BySecond
     calls_per_sample: int
+    loop: str  # what took them: compiled, python, virtual
     stop_reason: str
 
 
@@ -41,10 +42,10 @@ def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, 
     """Warm-up and samples of one row. `most_batch`: calls of one pipelined sample at most. None: this rank is idle."""
     sampler = _Sampler(case, transport, row, compiled)
     beat("warm-up")
-    warmup, call_s, wall_s = sampler.warm_up()
+    loop, warmup, call_s, wall_s = sampler.warm_up()
     batch = 1 if row.mode == "isolated" else min(_batch(call_s), most_batch)
     by_rank, stop_reason = sampler.sample(batch, wall_s, beat)
-    return Taken(warmup, by_rank, batch, stop_reason)
+    return Taken(warmup, by_rank, batch, loop, stop_reason)
 
 
 def _batch(call_s: float) -> int:
@@ -60,26 +61,27 @@ class _Sampler:
         self._case, self._transport, self._row, self._compiled = case, transport, row, compiled
         self._channel = transport.channel
 
-    def warm_up(self) -> tuple[BySecond, float, float]:
-        """Every rank's warm-up, the time of one call, and that of one isolated sample with all around it."""
+    def warm_up(self) -> tuple[str, BySecond, float, float]:
+        """What times the calls, every rank's warm-up, the time of one call, and of one sample with all around it."""
         asked = self._case.warmup
         # One call at least, also with -w 0: it tells how many calls a sample needs.
         first = _WARMUP_CALLS if asked is None else max(1, min(_WARMUP_CALLS, asked))
         began = time.monotonic()
-        gathered = self._channel.gather(self._transport.time_each(self._compiled, first).seconds)
+        timings = self._channel.gather(self._transport.time_each(self._compiled, first))
         wall_s = (time.monotonic() - began) / first
-        call_s, more = 0.0, 0
-        if gathered is not None:
-            call_s = _typical(gathered)
+        loop, call_s, more = "", 0.0, 0
+        taken: BySecond = []
+        if timings is not None:
+            loop = "+".join(sorted({timing.loop for timing in timings if timing.seconds}))
+            taken = [list(timing.seconds) for timing in timings]
+            call_s = _typical(taken)
             more = max(0, asked - first) if asked is not None else self._more_warm_up(first, wall_s)
         call_s, wall_s, more = self._channel.broadcast((call_s, wall_s, more))
-        if not more:
-            return _listed(gathered), call_s, wall_s
-        rest = self._channel.gather(self._transport.time_each(self._compiled, more).seconds)
-        if gathered is None or rest is None:
-            return [], self._channel.broadcast(None), wall_s
-        both = [[*a, *b] for a, b in zip(gathered, rest, strict=True)]
-        return both, self._channel.broadcast(_typical(rest)), wall_s
+        if more:
+            rest = self._channel.gather(self._transport.time_each(self._compiled, more).seconds)
+            call_s = self._channel.broadcast(_typical(rest) if rest is not None else None)
+            taken = [[*a, *b] for a, b in zip(taken, rest or [], strict=True)]
+        return loop, taken, call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
         """Calls until 50 ms have been spent, but never more than a row's own time (2 s at most)."""
@@ -147,10 +149,6 @@ class _Sampler:
         return None if len(found) < len(reasons) else max(found, key=lambda reason: reason != "ci")
 
 
-def _typical(gathered: list[tuple[float, ...]]) -> float:
+def _typical(gathered: Sequence[Sequence[float]]) -> float:
     """The median over calls of the slowest rank's time; idle ranks have none."""
     return float(median(map(max, zip(*filter(None, gathered), strict=True))))
-
-
-def _listed(gathered: list[tuple[float, ...]] | None) -> BySecond:
-    return [list(seconds) for seconds in gathered or []]

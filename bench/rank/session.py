@@ -10,19 +10,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from bench.analysis import stats
 from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern
 from bench.core.record import Header, Record
-from bench.core.transport import Transport
+from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import Place, World
 from bench.hardware import catalogue
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
-from bench.rank import calibrate, measure, sampling
+from bench.rank import binding, calibrate, measure, sampling
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
@@ -36,6 +37,7 @@ class Opened:
     measurer: measure.Measurer
     world: World
     hosts: tuple[str, ...]
+    bound: str  # who has bound the ranks to CPUs, in words
     notes: tuple[str, ...]
     beat: Callable[[str], None]
 
@@ -49,7 +51,13 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat("opening the transport")
-    transport: Transport = plugins.load("transport", chosen).TRANSPORT(me, mpirun.mpi_of(os.environ), timeout_s)
+    num_cpus = binding.num_cpus()
+    bound = binding.bind(me, case.bind)
+    options = Options(
+        library=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
+        loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
+    )  # fmt: skip
+    transport: Transport = plugins.load("transport", chosen).TRANSPORT(me, options)
     shared = transport.channel.share((socket.gethostname(), tuple(to_argv(case))))
     hosts = tuple(host for host, _ in shared)
     different = [rank for rank, (_, argv) in enumerate(shared) if argv != shared[0][1]]
@@ -60,8 +68,8 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     local = sum(host == socket.gethostname() for host in hosts)
     available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
-    notes = (_choice(case, why, cache_bytes), *_limits(case, pattern, world, hosts))
-    return Opened(case, transport, measure.Measurer(setting), world, hosts, notes, beat)
+    notes = (_choice(case, why, cache_bytes), *transport.notes, *_limits(case, pattern, world, num_cpus))
+    return Opened(case, transport, measure.Measurer(setting), world, hosts, bound, notes, beat)
 
 
 def choose_transport(case: Case, me: Place) -> tuple[str, str]:
@@ -99,7 +107,7 @@ def _choice(case: Case, why: str, cache_bytes: int) -> str:
     return f"transport {case.transport} ({why}), {modes}, {cache}"
 
 
-def _limits(case: Case, pattern: Pattern, world: World, hosts: Sequence[str]) -> list[str]:
+def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
     """What these ranks can not measure, said before the figures."""
     limits = []
     if world.num_ranks == 1:
@@ -107,18 +115,19 @@ def _limits(case: Case, pattern: Pattern, world: World, hosts: Sequence[str]) ->
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
             f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
         )
-    cpus = len(os.sched_getaffinity(0))
-    local = max(hosts.count(host) for host in set(hosts))
-    if local > cpus:
-        limits.append(f"oversubscribed: {local} ranks share {cpus} CPUs, so times include waiting for a CPU")
+    if world.ranks_per_node > num_cpus:
+        limits.append(
+            f"oversubscribed: {world.ranks_per_node} ranks share {num_cpus} CPUs, so times include waiting for a CPU"
+        )
     return limits
 
 
-def header(opened: Opened, job: str) -> Header | None:
+def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     """The results file's first line, on rank 0. All ranks take part: each tells its own facts."""
     case, transport, world = opened.case, opened.transport, opened.world
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     opened.beat("calibrating")
-    calibration = calibrate.calibrate(transport, world)
+    calibration = calibrate.calibrate(transport, world, pattern)
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,
@@ -130,7 +139,6 @@ def header(opened: Opened, job: str) -> Header | None:
     gathered = transport.channel.gather(mine)
     if gathered is None:
         return None
-    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     shared = gathered[0]["environment"]
     odd = sorted({name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
                  - _PER_RANK)  # fmt: skip
@@ -140,13 +148,14 @@ def header(opened: Opened, job: str) -> Header | None:
         clock=transport.clock,
         modelled=False,
         facts=transport.facts(),
-        settings=_settings(case, transport),
+        settings=_settings(case, transport, opened.bound),
         environment=shared,
         nodes={one["host"]: one["node"] for one in gathered if one["node"] is not None},
         ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus")} for one in gathered),
         calibration=calibration,
         links=_links(case, world),
         notes=tuple(notes),
+        launch=launch,
     )
 
 
@@ -183,21 +192,24 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _settings(case: Case, transport: Transport) -> dict[str, Any]:
+def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
     return {
-        "sync": "barrier",
+        "sync": transport.sync_method,
         "rank_reduction": "max",
         "iteration_reduction": "median",
         "cache": case.cache,
         "data": "position- and rank-dependent",
         "seed": case.seed,
         "min_samples": sampling.MIN_SAMPLES,
+        "confidence": float(stats.CONFIDENCE),
+        "ci_method": "order statistics on the effective sample size",
         "target_half_width": sampling.TARGET_HALF_WIDTH,
         "max_s": case.max_s,
         "budget_s": case.budget_s,
         "garbage_collection": "off while timing",
         "clock_resolution_s": time.get_clock_info("perf_counter").resolution,
         "launcher": transport.place.launcher,
+        "binding": bound,
     }
 
 

@@ -13,7 +13,6 @@ from bench.core.transport import Buffers, Compiled, Timing
 
 GUARD_BYTES = 64
 GUARD = 0xC3
-ALIGNMENT_BYTES = 64
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -21,19 +20,20 @@ Bytes = npt.NDArray[np.uint8]
 class HostBuffers(Buffers):
     """Sets of a send and a receive buffer in one block of memory, every page of it written before use.
 
+    Every buffer begins at a multiple of `alignment_bytes` (a power of two of GUARD_BYTES or more).
     A receive buffer left untouched after allocation made a loop run up to twice as fast (all its pages were the one
     zero page), so the whole block is filled first.
     """
 
-    def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int) -> None:
+    def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
         self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
-        send_room, recv_room = _room(send_bytes), _room(recv_bytes)
+        send_room, recv_room = _room(send_bytes, alignment_bytes), _room(recv_bytes, alignment_bytes)
         self._stride = send_room + recv_room
-        block = np.empty(self._stride * num_sets + ALIGNMENT_BYTES, dtype=np.uint8)
-        start = -block.ctypes.data % ALIGNMENT_BYTES
+        block = np.empty(self._stride * num_sets + alignment_bytes, dtype=np.uint8)
+        start = -block.ctypes.data % alignment_bytes
         self._block = block[start : start + self._stride * num_sets]
         self._block.fill(GUARD)
-        self._start = {"send": GUARD_BYTES, "recv": send_room + GUARD_BYTES}
+        self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
     def view(self, which: Literal["send", "recv"], index: int) -> Bytes:
         """The memory itself: what the library is given."""
@@ -57,8 +57,9 @@ class HostBuffers(Buffers):
         return bool((block[~inside] == GUARD).all())
 
 
-def _room(num_bytes: int) -> int:
-    return GUARD_BYTES + -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + GUARD_BYTES
+def _room(num_bytes: int, alignment_bytes: int) -> int:
+    """Guards before and after a buffer; what follows is aligned again."""
+    return alignment_bytes + -(-(num_bytes + GUARD_BYTES) // alignment_bytes) * alignment_bytes
 
 
 def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.core.errors import RefusedError
 from bench.core.program import Collective, Group, Round, Step
-from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _host, _torch
 
@@ -25,19 +25,21 @@ class Gloo(Transport):
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
     requires = ("torch",)
+    alone = frozenset({"Collective"})
 
-    def __init__(self, place: Place, library: str | None = None, timeout_s: float = 60.0) -> None:
-        """Join the process group; `timeout_s` ends an operation whose peer does not answer.
+    def __init__(self, place: Place, options: Options) -> None:
+        """Join the process group; `options.timeout_s` ends an operation whose peer does not answer.
 
         Raises RefusedError when torch is missing, or the ranks do not find each other.
         """
+        self._alignment_bytes = options.alignment_bytes
         self._torch = _torch.load_torch()
         self._dist: Any = self._torch.distributed
         self._torch.set_num_threads(1)
         if place.local_size == place.num_ranks:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host whose name does not resolve works, too
         try:
-            _torch.open_process_group(self._torch, place, "gloo", timeout_s)
+            _torch.open_process_group(self._torch, place, "gloo", options.timeout_s)
         except (RuntimeError, ValueError) as error:
             raise RefusedError(
                 f"rank {place.rank} could not join the {place.num_ranks} ranks of this Gloo job "
@@ -61,7 +63,7 @@ class Gloo(Transport):
         return {
             "torch": str(self._torch.__version__),
             "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME", "chosen by host name"),
-            "buffer_alignment_bytes": str(_host.ALIGNMENT_BYTES),
+            "buffer_alignment_bytes": str(self._alignment_bytes),
         }
 
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
@@ -95,7 +97,7 @@ class Gloo(Transport):
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
         """Host memory, touched; the tensors are views of it."""
-        return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
+        return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
         """A process group per group; torch wants every rank to make every group."""

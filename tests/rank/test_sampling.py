@@ -25,7 +25,8 @@ class Scripted(Channel):
 
     def gather(self, value: Any) -> list[Any]:
         """Rank 0's seconds and as many of every other rank's."""
-        return [value, *(tuple(next(series) for _ in range(self._last[0])) for series in self._others)]
+        others = [tuple(next(series) for _ in range(self._last[0])) for series in self._others]
+        return [value, *(Timing(seconds, value.loop) if isinstance(value, Timing) else seconds for seconds in others)]
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's own."""
@@ -77,7 +78,7 @@ def test_every_rank_keeps_its_own_seconds_in_order() -> None:
     taken, _ = take([first, second], warmup=5, iterations=7)
     assert taken.warmup == [[n / 1e6 for n in range(1000, 1005)], [n / 1e6 for n in range(2000, 2005)]]
     assert taken.by_rank == [[n / 1e6 for n in range(1005, 1012)], [n / 1e6 for n in range(2005, 2012)]]
-    assert (taken.stop_reason, taken.calls_per_sample) == ("fixed", 1)
+    assert (taken.stop_reason, taken.calls_per_sample, taken.loop) == ("fixed", 1, "python")
 
 
 def test_steady_times_stop_at_thirty_samples() -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import RefusedError
-from bench.core.transport import Compiled
+from bench.core.transport import Compiled, Options
 from bench.core.world import Place
-from bench.transports import _host, _torch, mpi
+from bench.transports import _host, _mpi_loop, _torch, mpi
 
 SIDES: tuple[Literal["send", "recv"], ...] = ("send", "recv")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,7 +40,7 @@ def test_host_buffers_are_aligned_touched_and_guarded() -> None:
     for index in range(3):
         for which in SIDES:
             view = buffers.view(which, index)
-            assert view.ctypes.data % _host.ALIGNMENT_BYTES == 0
+            assert view.ctypes.data % _host.GUARD_BYTES == 0
             assert (view == _host.GUARD).all(), "written before use"
     buffers.write("recv", 1, np.zeros(7, np.uint8))
     assert all(buffers.guards_intact(index) for index in range(3))
@@ -99,7 +99,7 @@ def test_nccl_without_a_gpu_is_refused_in_a_sentence(missing: Missing) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(RefusedError, match="1 ranks on this host need a GPU each, torch sees 0"):
-        plugins.load("transport", "nccl").TRANSPORT(Place(0, 1, 0, 1, "direct"))
+        plugins.load("transport", "nccl").TRANSPORT(Place(0, 1, 0, 1, "direct"), Options())
 
 
 EVERYTHING = """
@@ -108,12 +108,14 @@ from dataclasses import replace
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.dtypes import DTYPES, REDUCE_OPS
+from bench.core.transport import Options
 from bench.rank import measure, session
 from bench.rank.place import place
 
 name = sys.argv[1]
 me = place(os.environ)
-transport = plugins.load("transport", name).TRANSPORT(me, None, 30.0)
+transport = plugins.load("transport", name).TRANSPORT(me, Options(timeout_s=30.0, loop=sys.argv[2]))
+LOOP = "python" if name == "gloo" else sys.argv[2]
 hosts = ("here",) * me.num_ranks
 found = {}
 IN_PLACE = ("allreduce", "reduce", "allgather")
@@ -135,6 +137,7 @@ for pattern, dtypes, ops in (("allreduce", DTYPES, REDUCE_OPS), ("reducescatter"
                 for records in measure.Measurer(setting).rows():
                     for r in records:
                         key = f"{pattern} {dtype} {op} {'in' if in_place else 'out of'} place"
+                        assert r.samples is None or r.samples.loop == LOOP, r
                         what = r.skipped or r.failed and r.failed.what or f"verified {r.verified}"
                         found.setdefault(key, set()).add(what)
 if me.rank == 0:
@@ -143,13 +146,13 @@ transport.close()
 """
 
 
-def everything(words: tuple[str, ...], name: str, tmp_path: Path) -> dict[str, list[str]]:
+def everything(words: tuple[str, ...], name: str, tmp_path: Path, loop: str = "auto") -> dict[str, list[str]]:
     """What became of every combination of pattern, type and operation on a real library."""
     script = tmp_path / "everything.py"
     script.write_text(EVERYTHING, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
-        (*words, str(script), name), env=env, capture_output=True, text=True, timeout=110, check=False
+        (*words, str(script), name, loop), env=env, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     line = next(line for line in done.stdout.splitlines() if "FOUND" in line)
@@ -171,12 +174,15 @@ def lacking(found: dict[str, list[str]], library: str) -> set[str]:
 
 
 @pytest.mark.mpi
-def test_mpi_moves_every_type_and_says_which_reductions_it_lacks(missing: Missing, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loop", ["compiled", "python"])
+def test_mpi_moves_every_type_and_says_which_reductions_it_lacks(loop: str, missing: Missing, tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "mpirun"
     if not program.exists():
         missing("mpi", "no mpirun beside the interpreter")
     words = (str(program), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", "2", sys.executable)
-    found = everything(words, "mpi", tmp_path)
+    if loop == "compiled" and _mpi_loop.build()[0] is None:
+        pytest.skip(_mpi_loop.build()[1])
+    found = everything(words, "mpi", tmp_path, loop)
     lacks = lacking(found, "MPI")
     assert {key.split()[1] for key in lacks if " avg " not in key} == {"float16", "bfloat16"}
     assert (

@@ -1,0 +1,202 @@
+"""MPI calls from a compiled loop: no Python runs between the two readings of the clock.
+
+The loop (`_mpi_loop.c`, no MPI header needed) is compiled once by the C compiler at hand and kept in the user's cache;
+it is given the addresses of the functions that mpi4py's own library has, so it calls the very MPI that mpi4py loaded.
+Where there is no compiler, transports/mpi.py times in Python and says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import MeasurementError
+from bench.core.transport import Compiled, Timing
+
+_SOURCE = Path(__file__).with_name("_mpi_loop.c")
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ("-O2", "-shared", "-fPIC")
+_COMPILE_MOST_S = 60.0
+
+# The numbers of `enum` in _mpi_loop.c, and the library's function of each.
+_FUNCTIONS = {
+    "allreduce": "MPI_Allreduce", "reduce": "MPI_Reduce", "reducescatter": "MPI_Reduce_scatter_block",
+    "allgather": "MPI_Allgather", "alltoall": "MPI_Alltoall", "alltoallv": "MPI_Alltoallv", "broadcast": "MPI_Bcast",
+    "gather": "MPI_Gather", "scatter": "MPI_Scatter", "barrier": "MPI_Barrier", "send": "MPI_Send", "recv": "MPI_Recv",
+    "exchange": "MPI_Startall",
+}  # fmt: skip
+_OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
+_Ints = Any  # a ctypes array of int
+
+
+class Step(ctypes.Structure):
+    """`struct step` of _mpi_loop.c."""
+
+    _fields_ = (
+        ("operation", ctypes.c_int64), ("function", ctypes.c_void_p), ("second", ctypes.c_void_p),
+        ("send", ctypes.c_void_p), ("recv", ctypes.c_void_p),
+        ("send_count", ctypes.c_int64), ("recv_count", ctypes.c_int64), ("peer", ctypes.c_int64),
+        ("type", ctypes.c_ssize_t), ("op", ctypes.c_ssize_t), ("comm", ctypes.c_ssize_t),
+        ("send_counts", ctypes.c_void_p), ("send_starts", ctypes.c_void_p),
+        ("recv_counts", ctypes.c_void_p), ("recv_starts", ctypes.c_void_p),
+        ("requests", ctypes.c_void_p), ("statuses", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def build() -> tuple[Path | None, str]:
+    """(the compiled loop, the compiler) or (None, why there is none). Fast after the first time."""
+    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        return None, "no C compiler (cc, gcc, clang or $CC) was found"
+    source = _SOURCE.read_bytes()
+    key = hashlib.sha256(b"\0".join([source, compiler.encode(), " ".join(_FLAGS).encode()])).hexdigest()[:16]
+    name = f"mpi_loop-{platform.machine()}-{key}.so"
+    for folder in _cache_folders():
+        path = folder / name
+        if path.exists():
+            return path, compiler
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if folder.stat().st_uid != os.getuid():  # somebody else's folder could hold somebody else's code
+                continue
+            return _compile(compiler, path), compiler
+        except OSError:
+            continue
+        except subprocess.SubprocessError as error:
+            return None, f"{compiler} could not compile it ({_words(error)})"
+    return None, "no folder for the compiled loop can be written: set XDG_CACHE_HOME to one"
+
+
+def _cache_folders() -> tuple[Path, ...]:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(home) / "linkbench", Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
+
+
+def _compile(compiler: str, path: Path) -> Path:
+    """Other ranks may do the same at this moment: each builds a file of its own and puts it in place whole."""
+    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
+    try:
+        subprocess.run(
+            [*compiler.split(), *_FLAGS, "-o", str(partial), str(_SOURCE)],
+            check=True, capture_output=True, text=True, timeout=_COMPILE_MOST_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _words(error: subprocess.SubprocessError) -> str:
+    said = getattr(error, "stderr", None) or str(error)
+    return str(said).strip().splitlines()[0]
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps for every buffer set, one set after the other, as the loop reads them; `keep`: what they point to."""
+
+    steps: Any
+    num_steps: int
+    num_sets: int
+    keep: list[Any] = field(default_factory=list)
+
+
+class Loop:
+    """The compiled loop over one MPI library. `mpi` is mpi4py's module."""
+
+    def __init__(self, path: Path, mpi: Any) -> None:
+        """Load it. Raises OSError when the file is no library of this machine."""
+        self._mpi = mpi
+        self._loop = ctypes.CDLL(str(path))
+        self._library = ctypes.CDLL(mpi.__file__)  # finds the functions of the library that this module is linked with
+        self._pointers = int(mpi._sizeof(mpi.Comm) == ctypes.sizeof(ctypes.c_void_p))
+        self._handle = ctypes.c_void_p if self._pointers else ctypes.c_int
+        self._status_bytes = mpi._sizeof(mpi.Status)
+        for function in (self._loop.each, self._loop.batch):
+            function.argtypes = (
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64,
+                ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+            )  # fmt: skip
+        self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+
+    def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> Step:
+        """One step; handles are mpi4py's objects, buffers addresses, counts of elements (of a block, where it has)."""
+        handles = {name: self._mpi._handleof(each) for name, each in (("type", type), ("op", op), ("comm", comm))
+                   if each is not None}  # fmt: skip
+        second = self._address("MPI_Waitall") if operation == "exchange" else None
+        function = self._address(_FUNCTIONS[operation])
+        return Step(_OPERATIONS[operation], function, second, **handles, **values)
+
+    def status(self, num: int = 1) -> Any:
+        """Room for statuses that nobody reads."""
+        return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
+
+    def handles(self, requests: Sequence[Any]) -> Any:
+        """An array of the handles of mpi4py's requests."""
+        return (self._handle * len(requests))(*(self._mpi._handleof(request) for request in requests))
+
+    def program(self, sets: Sequence[Sequence[Step]], keep: list[Any]) -> Program:
+        """The steps of every buffer set as one array."""
+        flat = [step for steps in sets for step in steps]
+        return Program((Step * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
+
+    def calls(self, program: Program) -> list[Callable[[], None]]:
+        """One callable for each buffer set, which runs it once: the same code as the timed one."""
+        step_bytes = ctypes.sizeof(Step) * program.num_steps
+        start = ctypes.addressof(program.steps)
+
+        def call(index: int) -> Callable[[], None]:
+            return lambda: self._check(self._loop.once(self._pointers, start + index * step_bytes, program.num_steps))
+
+        return [call(index) for index in range(program.num_sets)]
+
+    def time_each(self, compiled: Compiled, barriers: Program, num_calls: int) -> Timing:
+        """Isolated calls; where a set has to be refilled before each, one call of the loop for each."""
+        if compiled.refill is None:
+            return Timing(self._timed(self._loop.each, compiled, barriers, num_calls, num_calls), "compiled")
+        seconds: list[float] = []
+        for _ in range(num_calls):
+            compiled.refill(compiled.next_set)
+            seconds += self._timed(self._loop.each, compiled, barriers, 1, 1)
+        return Timing(tuple(seconds), "compiled")
+
+    def time_batch(self, compiled: Compiled, barriers: Program, num_calls: int) -> Timing:
+        """Back-to-back calls: one sample, seconds per call."""
+        program: Program = compiled.native
+        if compiled.refill is not None:
+            for k in range(num_calls):
+                compiled.refill((compiled.next_set + k) % program.num_sets)
+        (second,) = self._timed(self._loop.batch, compiled, barriers, num_calls, 1)
+        return Timing((second / num_calls,), "compiled")
+
+    def _timed(
+        self, function: Any, compiled: Compiled, barriers: Program, num_calls: int, num_times: int
+    ) -> tuple[float, ...]:
+        """Seconds of `num_times` readings, after which the buffer sets have moved on by `num_calls`."""
+        program: Program = compiled.native
+        took = (ctypes.c_int64 * num_times)()
+        self._check(
+            function(
+                self._pointers, program.steps, program.num_steps, program.num_sets, compiled.next_set,
+                barriers.steps, barriers.num_steps, num_calls, took,
+            )
+        )  # fmt: skip
+        compiled.last_set = (compiled.next_set + num_calls - 1) % program.num_sets
+        compiled.next_set = (compiled.next_set + num_calls) % program.num_sets
+        return tuple(ns * 1e-9 for ns in took)
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            raise MeasurementError(f"the MPI library failed: {self._mpi.Get_error_string(code)}")
+
+    def _address(self, name: str) -> int:
+        return int(ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0)
