@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from statistics import median
 from typing import Any
+
+import numpy as np
 
 from bench.analysis import stats
 from bench.core.case import from_argv
@@ -22,6 +22,11 @@ FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "all
 
 # A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
 BOUND_TOLERANCE = 0.02
+
+# Below this many times the cost of the call itself, a time says more of the software than of the link.
+SOFTWARE_FACTOR = 3
+# Ranks that leave the barrier further apart than this share of a time disturb it .
+SKEW_SHARE = 0.05
 
 # The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
@@ -73,6 +78,9 @@ class _Times:
     seconds: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(_TIMES))
     last_arriver_s: float | None = None
     slowest_rank: int | None = None
+    slowest_counts: tuple[int, ...] = ()
+    rotation: float | None = None
+    compat: Mapping[str, float | None] = field(default_factory=dict)
     algbw_bytes_per_s: float | None = None
     busbw_bytes_per_s: float | None = None
     flags: tuple[str, ...] = ()
@@ -90,6 +98,7 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
         "outliers": stats.num_outliers(taken) > 0,
     }
     algbw = record.payload_bytes / middle if record.payload_bytes else None
+    shares = _Shares(header, record, samples)
     return _Times(
         num_samples=len(taken),
         num_effective=stats.effective_size(taken),
@@ -102,8 +111,11 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
             "p95_s": stats.percentile(taken, 0.95),
             "p99_s": stats.percentile(taken, 0.99),
         },
-        last_arriver_s=_last_arriver(header.pattern, record.mode, samples),
-        slowest_rank=_slowest_rank(header, record, samples),
+        last_arriver_s=shares.last_arriver_s(),
+        slowest_rank=shares.slowest_rank(),
+        slowest_counts=shares.slowest_counts(),
+        rotation=shares.rotation(),
+        compat=shares.compat(),
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * record.bus_factor if algbw and record.bus_factor else None,
         flags=tuple(flag for flag, holds in flags.items() if holds),
@@ -115,39 +127,82 @@ def _from_reported(record: Record) -> _Times:
     return _Times(
         num_samples=int(reported.get("num_samples", 0)),
         seconds={name: reported.get(name) for name in _TIMES},
+        compat={"osu_mean_s": reported["mean_s"]} if "mean_s" in reported else {},
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         flags=("reported",),
     )
 
 
-def _last_arriver(pattern: str, mode: str, samples: Samples) -> float | None:
-    """Median over the samples of the shortest of the ranks' times: the cost without waiting for late ranks. Seconds."""
-    ranks = samples.by_rank
-    if pattern not in FULLY_SYNCHRONISING or mode != "isolated" or len(ranks) < 2:
-        return None
-    shortest = [min(each) for each in zip(*ranks, strict=True)]
-    return median(shortest) if stats.usable(shortest) else None
+class _Shares:
+    """What the ranks' own times say beside the slowest one's. Nothing where they were not kept, or are no times."""
 
+    def __init__(self, header: Header, record: Record, samples: Samples) -> None:
+        self._header, self._record = header, record
+        by_rank = np.asarray(samples.by_rank, dtype=float)  # ranks x samples
+        good = by_rank.ndim == 2 and by_rank.size and np.isfinite(by_rank).all() and (by_rank > 0).all()
+        self._by_rank = by_rank if good else np.empty((0, 0))
+        self._means = self._by_rank.mean(axis=1) if good else np.empty(0)
 
-def _slowest_rank(header: Header, record: Record, samples: Samples) -> int | None:
-    """The rank whose own time is strictly the longest in more than half of the samples; None when there is none.
+    def last_arriver_s(self) -> float | None:
+        """Median over the samples of the shortest of the ranks' times: the cost without waiting for late ranks."""
+        synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
+        if not synchronising or len(self._by_rank) < 2:
+            return None
+        return float(np.median(self._by_rank.min(axis=0)))
 
-    Asked of 3 ranks or more (of two, one is nearly always that often the slower) and of samples enough for an interval.
-    """
-    ranks, num_samples = samples.by_rank, len(samples.seconds)
-    if len(ranks) < 3 or stats.interval_rank(num_samples) is None:
-        return None
-    wins: Counter[int] = Counter()
-    for each in zip(*ranks, strict=True):
-        longest = max(each)
-        if each.count(longest) == 1:
-            wins[each.index(longest)] += 1
-    for member, count in wins.most_common(1):
-        if count > num_samples / 2:
-            members = _members(header.case, header.num_nodes, header.ranks_per_node, header.topology, record.group)
-            return members[member] if member < len(members) else None
-    return None
+    def slowest_counts(self) -> tuple[int, ...]:
+        """In how many samples each member was the slowest; where several were equally slow, none counts."""
+        if len(self._by_rank) < 2:
+            return ()
+        slowest = self._by_rank.max(axis=0)
+        alone = (self._by_rank == slowest).sum(axis=0) == 1
+        wins = np.bincount(self._by_rank.argmax(axis=0)[alone], minlength=len(self._by_rank))
+        return tuple(int(count) for count in wins)
+
+    def slowest_rank(self) -> int | None:
+        """The rank whose own time is strictly the longest in more than half of the samples; None when there is none.
+
+        Asked of 3 ranks or more (of two, one is nearly always that often the slower) and of samples enough for an
+        interval.
+        """
+        counts = self.slowest_counts()
+        num_samples = self._by_rank.shape[1]
+        if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
+            return None
+        header = self._header
+        members = _members(header.case, header.num_nodes, header.ranks_per_node, header.topology, self._record.group)
+        member = counts.index(max(counts))
+        return members[member] if member < len(members) else None
+
+    def rotation(self) -> float | None:
+        """Mean of the slowest rank's times / the largest of the ranks' means: 1 when one rank is always the slowest."""
+        if len(self._by_rank) < 2:
+            return None
+        return float(self._by_rank.max(axis=0).mean() / self._means.max())
+
+    def compat(self) -> dict[str, float | None]:
+        """The same samples as other tools would print them.
+
+        OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
+        mean over ranks of the time per call of all batches, and its bandwidths; of the pipelined mode only.
+        """
+        if not len(self._means):
+            return {}
+        # osu_latency prints what its first rank has measured.
+        mean_s = float(self._means[0] if self._header.pattern == "pingpong" else self._means.mean())
+        found: dict[str, float | None] = {
+            "osu_mean_s": mean_s, "osu_min_s": float(self._means.min()), "osu_max_s": float(self._means.max()),
+        }  # fmt: skip
+        if self._record.mode == "pipelined" and self._record.payload_bytes:
+            algbw = self._record.payload_bytes / mean_s
+            factor = self._record.bus_factor
+            found |= {
+                "nccl_tests_s": mean_s,
+                "nccl_tests_algbw_bytes_per_s": algbw,
+                "nccl_tests_busbw_bytes_per_s": algbw * factor if factor is not None else None,
+            }
+        return found
 
 
 @lru_cache(maxsize=1024)
@@ -208,8 +263,26 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         topology=header.topology,
         cache=record.cache,
         stop_reason=record.stop_reason,
-        flags=_unique((*_record_flags(record), *times.flags, *record.flags)),
+        flags=_unique((*_record_flags(record), *times.flags, *_disturbances(header, record, times), *record.flags)),
+        calls_per_sample=record.samples.calls_per_sample if record.samples else None,
+        loop=record.samples.loop if record.samples else None,
+        rotation=times.rotation,
+        slowest_counts=times.slowest_counts,
+        software_s=header.calibration.get("software_s"),
+        compat=times.compat,
     )
+
+
+def _disturbances(header: Header, record: Record, times: _Times) -> list[str]:
+    """What a small message's time holds beside the message: the call itself, and ranks that start apart."""
+    middle = times.seconds["median_s"]
+    software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")
+    flags = []
+    if middle is not None and software_s is not None and middle < SOFTWARE_FACTOR * software_s:
+        flags.append("software-bound")
+    if middle is not None and skew_s is not None and record.mode == "isolated" and skew_s > SKEW_SHARE * middle:
+        flags.append("sync-limited")
+    return flags
 
 
 def _record_flags(record: Record) -> tuple[str, ...]:
@@ -232,7 +305,7 @@ def _judged(summary: Summary, bound: Bound | None) -> Summary:
     if bound is not None:
         summary = replace(summary, bound_bytes_per_s=bound.bytes_per_s, bound_name=bound.name, bound_kind=bound.kind)
     if summary.verified is False:
-        return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
+        return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, compat={})
     if bound is None or summary.busbw_bytes_per_s is None:
         return summary
     fraction = summary.busbw_bytes_per_s / bound.bytes_per_s

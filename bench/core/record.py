@@ -229,8 +229,10 @@ class Segment:
     bytes_per_s: float | None  # None: the time does not grow with the size here
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
-    half_bytes: float | None  # n1/2, the size at which half of the bandwidth is reached
+    half_bytes: float | None  # n1/2, the size at which half of the bandwidth is reached; None where either is not found
     max_residual: float  # largest |measured / fitted - 1|
+    half_bytes_low: float | None = None
+    half_bytes_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,9 @@ class Fit:
     segments: tuple[Segment, ...]
     max_residual: float
     fits: bool
+    max_residual_bytes: int | None = None  # the size at which it is
+    num_launches: int = 1  # whole launches: from 3 on the intervals are over launches, below over residuals
+    ninety_bytes: int | None = None  # the smallest size at which 90 % of the best bandwidth was measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,10 @@ class Transport(ABC):
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
     requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
-    alone: ClassVar[frozenset[str]] = frozenset()  # kinds of steps that one rank can run by itself, moving nothing
+    calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
 
     notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences
+    nobody: int | None = None  # the rank to and from which messages end at once
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
     place: Place
     channel: Channel

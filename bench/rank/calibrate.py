@@ -2,8 +2,8 @@
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest one's best of 5).
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
-`software_s`: one 8-byte call of the pattern's first operation with no communication: on a group of one rank, or a
-message to itself; the slowest rank's best of 5 batches. What a result holds of software; it is never subtracted.
+`software_s`: the pattern's smallest operation without communication: a collective of one rank, messages from and to
+nobody (MPI_PROC_NULL); the slowest rank's best of 5 batches. What a time holds of software; it is never subtracted.
 `sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls, where they share a clock (one host).
 The first two are references, not limits: a message that stays in a cache can beat a copy through memory, and a library
 can do without messages where ranks share memory.
@@ -81,36 +81,41 @@ def _message_s(transport: Transport, world: World) -> float | None:
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Seconds of one call that moves nothing between ranks; None where the library has no such call."""
-    rank = transport.place.rank
-    step = _alone(pattern, world)
-    if type(step).__name__ not in transport.alone:
+    """Seconds of one operation that moves nothing between ranks; None where the library has no such call."""
+    rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
+    shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)
+    steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
+    per = 1
+    if steps and isinstance(steps[0], Collective):
+        if not transport.calls_alone:
+            return None
+        transport.open_groups(tuple(Group(f"rank {one}", (one,)) for one in range(world.num_ranks)))
+        group, steps = Group("alone", (rank,)), (_alone(steps[0].op),)
+        send_bytes = recv_bytes = _SOFTWARE_BYTES
+    elif steps and transport.nobody is not None:
+        group, per = Group("nobody else", (rank,) + (transport.nobody,) * (num_ranks - 1)), pattern.operations(shape)
+        send_bytes, recv_bytes = pattern.buffers(shape, 0)
+    else:
         return None
-    transport.open_groups(tuple(Group(f"rank {one}", (one,)) for one in range(world.num_ranks)))
-    buffers = transport.allocate(_SOFTWARE_BYTES, _SOFTWARE_BYTES, 1)
-    in_place = isinstance(step, Collective) and step.op in transport.in_place_only
-    compiled = transport.compile((step,), Group("alone", (rank,)), buffers, Reduction("uint8", "max"), in_place)
-    batches = [transport.time_batch(compiled, _SOFTWARE_CALLS).seconds[0] for _ in range(_SOFTWARE_BATCHES)]
+    in_place = isinstance(steps[0], Collective) and steps[0].op in transport.in_place_only
+    buffers = transport.allocate(send_bytes, recv_bytes, 1)
+    compiled = transport.compile(steps, group, buffers, Reduction("uint8", "max"), in_place)
+    batches = [transport.time_batch(compiled, _SOFTWARE_CALLS).seconds[0] / per for _ in range(_SOFTWARE_BATCHES)]
     if compiled.release:
         compiled.release()
     slowest: float = max(transport.channel.share(min(batches)))
     return slowest
 
 
-def _alone(pattern: Pattern, world: World) -> Step:
-    """The pattern's first operation, for one rank by itself."""
-    shape = Shape(max(world.num_ranks, 2), _SOFTWARE_BYTES * max(world.num_ranks, 2))
-    first = next(iter(pattern.steps(shape, 0)), None) if pattern.needs(shape) is None else None
-    if isinstance(first, Exchange):
-        return Exchange(sends=(Message(0, _SOFTWARE_BYTES),), recvs=(Message(0, _SOFTWARE_BYTES),))
-    operation = first.op if first is not None else "allreduce"
+def _alone(operation: str) -> Collective:
+    """The smallest call of a collective, for a group of one rank."""
     num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
 
 def _skew(transport: Transport, world: World) -> dict[str, float]:
     """How far apart the ranks of one host leave the synchronisation before an isolated call, on rank 0. Seconds."""
-    if world.num_nodes > 1 or world.num_ranks == 1 or transport.clock != "host":
+    if world.num_nodes > 1 or world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
         return {}
     began = perf_counter()
     transport.before_each()

@@ -187,7 +187,7 @@ class _TablePrinter:
 
         case = from_argv(header.case)
         grouped = case.topology != "world" or header.topology == "pairs"
-        self._table = Table(case.modes, grouped=grouped)
+        self._table = Table(case.modes, grouped=grouped, like=case.like)
         self._pending: list[Record] = []
         print(self._table.lines_before(header), flush=True)
 

@@ -27,6 +27,8 @@ _REMARKS = {
     "outliers": "with samples far from the median (beyond 10 scaled MAD), which are kept",
     "ranks-not-kept": "of which only the slowest rank's times are in the file",
     "may-overlap": "of rooted operations back to back, which may overlap: a rate, not the time of one",
+    "software-bound": "whose time is less than 3 times what the call costs without communication",
+    "sync-limited": "in which ranks that start apart count for more than 5 %",
     "reported": "taken over from another tool's report",
 }
 # Said in the row itself.
@@ -35,6 +37,21 @@ _SAID_ELSEWHERE = ("invalid", "modelled")
 ISOLATED = "isolated: one operation at a time, each after a synchronisation"
 PIPELINED = "pipelined: operations back to back, one completion"
 STATISTICS = "times are the slowest rank's; median, 95 % interval of the median within this launch, nearest-rank p95"
+_LIKE = {
+    "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",
+    "osu": "as OSU: avg, min and max over ranks of each rank's mean; one hot buffer",
+}
+
+
+def like(header: Header) -> str:
+    """The tool in whose statistics a run asked to be shown; '' for ours."""
+    case = list(header.case)
+    return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
+
+
+def reading(tool: str) -> tuple[str, ...]:
+    """How the figures are to be read, in sentences."""
+    return (_LIKE[tool],) if tool else (ISOLATED, PIPELINED, STATISTICS)
 
 
 def significant(value: float, digits: int = 4) -> str:
@@ -122,6 +139,26 @@ def floor_lines(summaries: Iterable[Summary]) -> list[str]:
     pings = any(name.startswith("ping-pong") for name in names)
     what = "a reference: a library may do without messages where ranks share memory" if pings else "of the links alone"
     return [f"floor: {', '.join(names)}, {what}"] if names else []
+
+
+def overhead_lines(headers: Iterable[Header]) -> list[str]:
+    """What small messages' times hold beside the message, as measured at start; nothing is subtracted."""
+    headers = list(headers)
+    software = _range(header.calibration.get("software_s") for header in headers)
+    skew = _range(header.calibration.get("sync_skew_p50_s") for header in headers)
+    lines = []
+    if software:
+        lines.append(f"software: {software} us of every time is the call itself, without communication; not subtracted")
+    if skew:
+        lines.append(f"skew: ranks leave the synchronisation before an isolated call {skew} us apart (median)")
+    return lines
+
+
+def _range(values: Iterable[float | None]) -> str:
+    """`0.031` or `0.031 to 0.054` microseconds; '' where all are unknown."""
+    known = sorted(value for value in values if value is not None)
+    ends = dict.fromkeys(significant(value * 1e6, 2) for value in known[:1] + known[-1:])
+    return " to ".join(ends)
 
 
 def mark_lines(summaries: Sequence[Summary]) -> list[str]:

@@ -51,24 +51,44 @@ _PIPELINED = (
     _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
     _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.busbw_bytes_per_s)),
 )
+# As other tools print the same samples (docs/metrics.md: measuring like another tool).
+_LIKE = {
+    "nccl-tests": (
+        _Column("time", "(us)", 8, lambda row: _text.microseconds(row.compat.get("nccl_tests_s"))),
+        _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.compat.get("nccl_tests_algbw_bytes_per_s"))),
+        _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.compat.get("nccl_tests_busbw_bytes_per_s"))),
+        _MARKS,
+    ),
+    "osu": (
+        _Column("avg", "(us)", 9, lambda row: _text.microseconds(row.compat.get("osu_mean_s"))),
+        _Column("min", "(us)", 9, lambda row: _text.microseconds(row.compat.get("osu_min_s"))),
+        _Column("max", "(us)", 9, lambda row: _text.microseconds(row.compat.get("osu_max_s"))),
+        _MARKS,
+    ),
+}
 _WRONG_WIDTH = 9
-_READING = "\n".join(f"# {line}" for line in (_text.ISOLATED, _text.PIPELINED, _text.STATISTICS))
 _BOUND_WIDTH = 7
 
 
 class Table:
-    """One job's rows as they come. `modes` are the modes that will be measured; `grouped`: there are several groups."""
+    """One job's rows as they come. `modes` are the modes that will be measured; `grouped`: there are several groups.
 
-    def __init__(self, modes: Sequence[str], *, grouped: bool = False) -> None:
+    `like`: the tool in whose statistics the times are shown, '' for ours.
+    """
+
+    def __init__(self, modes: Sequence[str], *, grouped: bool = False, like: str = "") -> None:
         """Choose the columns; nothing is printed yet."""
-        self._modes = tuple(modes)
+        self._modes, self._like = tuple(modes), like
         self._columns = _GROUPED_ROW if grouped else _ROW
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
-    def lines_before(self, header: Header, *, reading: bool = True) -> str:
-        """The run's head, how to read the figures (unless it was said before), the titles and units of the columns."""
-        lines = [head(header, header.notes), _READING, "#", self.titles()]
-        return "\n".join(lines)
+    def lines_before(self, header: Header) -> str:
+        """The run's head, how to read the figures, the titles and units of the columns."""
+        return "\n".join([head(header, header.notes), *self.reading()])
+
+    def reading(self) -> list[str]:
+        """How to read the figures, then the titles."""
+        return [*(f"# {line}" for line in _text.reading(self._like)), "#", self.titles()]
 
     def titles(self) -> str:
         """The titles and units of the columns."""
@@ -93,8 +113,10 @@ class Table:
     def lines_after(self, document: Document) -> str:
         """What the marks and letters mean, what the rows say together, what was skipped, what failed, the notes."""
         rows = document.summaries
-        lines = [f"{bound.letter}  {bound}" for bound in _text.bound_lines([*self._bounds.values(), *rows]).values()]
+        bounds = {} if self._like else _text.bound_lines([*self._bounds.values(), *rows])
+        lines = [f"{bound.letter}  {bound}" for bound in bounds.values()]
         lines += _text.floor_lines(rows)
+        lines += _text.overhead_lines(document.headers.values())
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
         lines += _text.skipped_lines(document.skipped)
@@ -105,6 +127,8 @@ class Table:
         return _comments(lines)
 
     def _mode_columns(self, mode: str) -> tuple[_Column, ...]:
+        if self._like:
+            return _LIKE[self._like]
         if mode == "isolated":
             return _ISOLATED
         return (*_PIPELINED, _Column("bound", "(%)", _BOUND_WIDTH, self._bound), _MARKS)
@@ -136,10 +160,10 @@ def render(document: Document) -> str:
     if len(document.headers) == 1:
         return _of_one(document)
     rows = document.summaries
-    table = Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1)
+    table = _table_of(document)
     lines = _shared_head(list(document.headers.values()))
     if rows:
-        lines += [_READING, "#", table.titles()]
+        lines += table.reading()
     for job, header in document.headers.items():
         part = _only(document, job).summaries
         if part:
@@ -147,10 +171,16 @@ def render(document: Document) -> str:
     return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
 
 
+def _table_of(document: Document) -> Table:
+    rows = document.summaries
+    likes = {_text.like(header) for header in document.headers.values()}
+    like = likes.pop() if len(likes) == 1 else ""
+    return Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1, like=like)
+
+
 def _of_one(document: Document) -> str:
     (header,) = document.headers.values()
-    rows = document.summaries
-    table = Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1)
+    rows, table = document.summaries, _table_of(document)
     before = table.lines_before(header) if rows else head(header, header.notes)
     return "\n".join([before, *map(table.line, _sizes(rows)), table.lines_after(document)]).rstrip() + "\n"
 

@@ -25,7 +25,7 @@ class Gloo(Transport):
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
     requires = ("torch",)
-    alone = frozenset({"Collective"})
+    calls_alone = True
 
     def __init__(self, place: Place, options: Options) -> None:
         """Join the process group; `options.timeout_s` ends an operation whose peer does not answer.

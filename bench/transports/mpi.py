@@ -35,7 +35,7 @@ class Mpi(Transport):
     clock = "host"
     launcher = "mpirun"
     requires = ("mpi4py",)
-    alone = frozenset({"Collective", "Exchange"})
+    calls_alone = True
 
     def __init__(self, place: Place, options: Options) -> None:
         """Initialise MPI at the thread level asked for.
@@ -58,7 +58,7 @@ class Mpi(Transport):
                 f"{self._world.Get_size()}: they belong to different MPI libraries; "
                 "use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun"
             )
-        self.place = place
+        self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
         self._sync_comm = self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
