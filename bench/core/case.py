@@ -170,7 +170,7 @@ OPTIONS = (
     Option("thread_level", ("--thread-level",), _one_of("thread level", THREAD_LEVELS), str,
            "MPI's: single (default, as C benchmarks), funneled, serialized, multiple (mpi4py's own default)"),
     Option("sync", ("--sync",), _one_of("synchronisation", SYNCS), str,
-           "before each isolated MPI call: double-barrier (default: ranks start closer), barrier, none"),
+           "before each isolated MPI call: double-barrier (default: ranks start closer), barrier (OSU's), none"),
     Option("loop", ("--loop",), _one_of("timing loop", LOOPS), str,
            "who calls MPI while the clock runs: auto (compiled C where it can be built), compiled, python"),
     Option("alignment", ("--alignment",), _alignment, str, "of host buffers: bytes, a power of two (default 64)"),

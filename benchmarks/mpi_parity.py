@@ -1,0 +1,127 @@
+"""Our MPI figures beside a C program's, size by size: the ratio of the means, with its interval over launches.
+
+    python benchmarks/mpi_parity.py --launches 20
+    python benchmarks/mpi_parity.py --launches 20 --osu /opt/osu     # the OSU programs as well, where they are
+
+Same mpirun, MPI library, thread level (single), element type, page alignment, barrier policy and statistic: the mean
+over ranks of each rank's mean (of the first rank for ping-pong). The programs take turns, launch by launch, so each
+ratio is of neighbours in time: its interval is a t interval on the logarithms of those ratios. mpi_reference.c, beside
+this file, is compiled by the mpicc that belongs to the mpirun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PATTERNS = ("allreduce", "broadcast", "alltoall", "pingpong")
+# OSU's sizes of alltoall are of one rank's block; its default type is MPI_CHAR, whose sum is far slower than float's.
+OSU = {"allreduce": ("osu_allreduce", "-T", "mpi_float"), "broadcast": ("osu_bcast",), "alltoall": ("osu_alltoall",),
+       "pingpong": ("osu_latency",)}  # fmt: skip
+NUM_RANKS = 2
+Means = dict[int, float]  # payload bytes -> microseconds
+
+
+def main() -> int:
+    """Alternate the programs, then print a line for each pattern and size. 0: every interval meets 0.95 to 1.05."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=20, metavar="N", help="of each program (20)")
+    parser.add_argument("--calls", type=int, default=1000, metavar="N", help="timed calls of each size (1000)")
+    parser.add_argument("--most", type=int, default=1 << 20, metavar="BYTES", help="largest size (1 MiB)")
+    parser.add_argument("--patterns", nargs="+", default=PATTERNS, choices=PATTERNS)
+    parser.add_argument("--osu", type=Path, metavar="DIR", help="where the OSU programs are")
+    parser.add_argument("--mpirun", type=Path, default=Path(sys.executable).parent / "mpirun")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Path(folder) / "mpi_reference"
+        mpicc = args.mpirun.with_name("mpicc")
+        subprocess.run([mpicc, "-O2", "-o", reference, HERE / "mpi_reference.c"], check=True)
+        outside = []
+        print(
+            "pattern          size    ours (us)     C (us)   ours/C    95 % interval"
+            + "   OSU (us)  ours/OSU  95 % interval" * bool(args.osu)
+        )
+        for pattern in args.patterns:
+            outside += compare(pattern, args, reference)
+    print(f"{len(outside)} sizes whose interval does not meet 0.95 to 1.05" + "".join(f"\n  {one}" for one in outside))
+    return 1 if outside else 0
+
+
+def compare(pattern: str, args: argparse.Namespace, reference: Path) -> list[str]:
+    """One pattern's table; returns the sizes that are outside, in words."""
+    taken: dict[str, list[Means]] = {"ours": [], "C": [], "OSU": []}
+    for launch in range(args.launches):
+        programs = ["ours", "C", *["OSU"] * bool(args.osu)]
+        for program in programs if launch % 2 == 0 else reversed(programs):
+            taken[program].append(run(program, pattern, args, reference))
+        print(f"\r{pattern}: launch {launch + 1} of {args.launches}", end="\r", file=sys.stderr, flush=True)
+    outside = []
+    for size in taken["ours"][0]:
+        if size not in taken["C"][0]:
+            continue
+        ours = [means[size] for means in taken["ours"]]
+        line = f"{pattern:10} {size:10} {statistics.median(ours):12.3f}"
+        for other in ("C", "OSU"):
+            theirs = [means[size] for means in taken[other] if size in means]
+            if not theirs:
+                continue
+            low, ratio, high = interval([math.log(a / b) for a, b in zip(ours, theirs, strict=True)])
+            around = f"{low:.3f}..{high:.3f} ±{100 * (high / ratio - 1):.1f}%"
+            line += f" {statistics.median(theirs):10.3f} {ratio:8.3f} {around:>23}"
+            if high < 0.95 or low > 1.05:
+                outside.append(f"{pattern} {size} B: ours/{other} {ratio:.3f} ({low:.3f}..{high:.3f})")
+        print(line, flush=True)
+    return outside
+
+
+def run(program: str, pattern: str, args: argparse.Namespace, reference: Path) -> Means:
+    """One launch: microseconds by size."""
+    mpirun = [str(args.mpirun), "--bind-to", "core", "-n", str(NUM_RANKS)]
+    if program == "ours":
+        command = [*mpirun, sys.executable, "-m", f"bench.{pattern}", "--sizes", f"8:{args.most}:2", "--like", "osu",
+                   "--iterations", str(args.calls), "--format", "json"]  # fmt: skip
+        rows = json.loads(text_of(command))["summaries"]
+        return {row["payload_bytes"]: row["compat"]["osu_mean_s"] * 1e6 for row in rows}
+    if program == "C":
+        return pairs(text_of([*mpirun, str(reference), pattern, "8", str(args.most), str(args.calls)]))
+    name, *options = OSU[pattern]
+    block = NUM_RANKS if pattern == "alltoall" else 1
+    path = next(args.osu.rglob(name))
+    command = [*mpirun, str(path), "-m", f"{max(8 // block, 1)}:{args.most // block}", "-i", str(args.calls),
+               "-x", str(args.calls // 10), *options]  # fmt: skip
+    return {size * block: mean for size, mean in pairs(text_of(command)).items()}
+
+
+def pairs(text: str) -> Means:
+    """Lines of a size and a time; all others are left out."""
+    words = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
+    return {int(one[0]): float(one[1]) for one in words if len(one) >= 2 and one[0].isdecimal()}
+
+
+def interval(logs: Sequence[float]) -> tuple[float, float, float]:
+    """95 % t interval of the mean of logarithms, and its middle, as ratios."""
+    from scipy.stats import t
+
+    middle = statistics.fmean(logs)
+    half = float(t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
+
+
+def text_of(command: Sequence[str]) -> str:
+    """What a command prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
