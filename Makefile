@@ -4,6 +4,7 @@ SCENARIO ?= main
 RUN      ?= latest
 ARGS     ?=
 MODEL    ?=
+LAUNCHES ?=
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
@@ -26,13 +27,13 @@ endif
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14 | sed 's/^/  /'
-	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is)"
+	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is)"
 
 bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model it, no hardware needed)
-	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(ARGS)
+	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)
 
 plan: $(LOCAL) ## Show the commands that `make bench` would run, and how long they take
-	@$(PY) -m bench plan $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(ARGS)
+	@$(PY) -m bench plan $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)
 
 report: $(LOCAL) ## Print the tables of RUN (default: the latest) again
 	@$(PY) -m bench report $(RUN) $(ARGS)

@@ -37,6 +37,7 @@ class Opened:
     measurer: measure.Measurer
     world: World
     hosts: tuple[str, ...]
+    num_cpus: int  # of this host, that its ranks may use together
     bound: str  # who has bound the ranks to CPUs, in words
     notes: tuple[str, ...]
     beat: Callable[[str], None]
@@ -69,7 +70,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
     notes = (_choice(case, why, cache_bytes), *transport.notes, *_limits(case, pattern, world, num_cpus))
-    return Opened(case, transport, measure.Measurer(setting), world, hosts, bound, notes, beat)
+    return Opened(case, transport, measure.Measurer(setting), world, hosts, num_cpus, bound, notes, beat)
 
 
 def choose_transport(case: Case, me: Place) -> tuple[str, str]:
@@ -134,7 +135,7 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
         "process": os.getpid(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "environment": environment.allowed(os.environ),
-        "node": machine.facts() if transport.place.local_rank == 0 else None,
+        "node": machine.facts() | {"num_cpus": opened.num_cpus} if transport.place.local_rank == 0 else None,
     }
     gathered = transport.channel.gather(mine)
     if gathered is None:

@@ -31,6 +31,8 @@ _REMARKS = {
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "reported": "taken over from another tool's report",
 }
+_MOST_STRAGGLERS = 8
+
 # Said in the row itself.
 _SAID_ELSEWHERE = ("invalid", "modelled")
 
@@ -185,11 +187,26 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
         if row.also_requested_bytes:
             asked = ", ".join(format_size(size) for size in (row.requested_bytes, *row.also_requested_bytes))
             lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
+    lines += _straggler_lines(summaries)
     slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
     judged = sum(row.num_ranks > 2 for row in summaries)
     for rank, number in slowest.most_common(3):
         lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
     return list(dict.fromkeys(lines))
+
+
+def _straggler_lines(summaries: Sequence[Summary]) -> list[str]:
+    """How often each rank was the slowest of isolated calls, where there are three or more, and how that changed."""
+    rows = [row for row in summaries if row.mode == "isolated" and row.group == "world" and len(row.slowest_counts) > 2]
+    if not rows:
+        return []
+    most = max(len(row.slowest_counts) for row in rows)
+    counts = [sum(row.slowest_counts[rank] for row in rows if rank < len(row.slowest_counts)) for rank in range(most)]
+    ranked = sorted(range(most), key=lambda rank: -counts[rank])[:_MOST_STRAGGLERS]
+    shares = ", ".join(f"rank {rank} {100 * counts[rank] / sum(counts):.0f} %" for rank in ranked if counts[rank])
+    rotations = sorted(row.rotation for row in rows if row.rotation is not None)
+    ends = " to ".join(dict.fromkeys(f"{value:.2f}" for value in rotations[:1] + rotations[-1:]))
+    return [f"slowest of an isolated call: {shares}; rotation {ends} (1: always the same rank)"] if shares else []
 
 
 def skipped_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
