@@ -1,7 +1,7 @@
 """Our MPI figures beside a C program's, size by size: the ratio of the means, with its interval over launches.
 
-    python benchmarks/mpi_parity.py --launches 20
-    python benchmarks/mpi_parity.py --launches 20 --osu /opt/osu     # the OSU programs as well, where they are
+    python -m benchmarks.mpi_parity --launches 20
+    python -m benchmarks.mpi_parity --launches 20 --osu /opt/osu     # the OSU programs as well, where they are
 
 Same mpirun, MPI library, thread level (single), element type, page alignment, barrier policy and statistic: the mean
 over ranks of each rank's mean (of the first rank for ping-pong). The programs take turns, launch by launch, so each

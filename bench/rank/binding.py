@@ -6,6 +6,7 @@ The mask that was really in force is recorded for every rank (`Header.ranks`), w
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from bench.core.world import Place
 from bench.probes import sysfs
@@ -36,7 +37,7 @@ def bind(me: Place, how: str) -> str:
     return "each rank on cores of its own"
 
 
-def share_of(cores: list[tuple[int, ...]], local_rank: int, local_size: int) -> set[int]:
+def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int) -> set[int]:
     """The CPUs of one rank: an equal run of whole cores; empty where there are fewer cores than ranks."""
     each = len(cores) // local_size
     return {cpu for core in cores[local_rank * each : (local_rank + 1) * each] for cpu in core}

@@ -53,7 +53,7 @@ class Step(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """(the compiled loop, the compiler) or (None, why there is none). Fast after the first time."""
+    """(the compiled loop, the compiler) or (None, why there is none). Compiled the first time only."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         return None, "no C compiler (cc, gcc, clang or $CC) was found"
@@ -61,17 +61,14 @@ def build() -> tuple[Path | None, str]:
     key = hashlib.sha256(b"\0".join([source, compiler.encode(), " ".join(_FLAGS).encode()])).hexdigest()[:16]
     name = f"mpi_loop-{platform.machine()}-{key}.so"
     for folder in _cache_folders():
+        if not _is_ours(folder):
+            continue
         path = folder / name
         if path.exists():
             return path, compiler
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if folder.stat().st_uid != os.getuid():  # somebody else's folder could hold somebody else's code
-                continue
             return _compile(compiler, path), compiler
-        except OSError:
-            continue
-        except subprocess.SubprocessError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             return None, f"{compiler} could not compile it ({_words(error)})"
     return None, "no folder for the compiled loop can be written: set XDG_CACHE_HOME to one"
 
@@ -79,6 +76,16 @@ def build() -> tuple[Path | None, str]:
 def _cache_folders() -> tuple[Path, ...]:
     home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     return Path(home) / "linkbench", Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
+
+
+def _is_ours(folder: Path) -> bool:
+    """Can it be written, by us alone? Somebody else's folder could hold somebody else's code."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mine = folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
+    except OSError:
+        return False
+    return mine and os.access(folder, os.W_OK)
 
 
 def _compile(compiler: str, path: Path) -> Path:
@@ -95,7 +102,7 @@ def _compile(compiler: str, path: Path) -> Path:
     return path
 
 
-def _words(error: subprocess.SubprocessError) -> str:
+def _words(error: Exception) -> str:
     said = getattr(error, "stderr", None) or str(error)
     return str(said).strip().splitlines()[0]
 

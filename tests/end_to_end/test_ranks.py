@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,51 @@ def test_every_pattern_is_verified_over_mpi(run: Run, mpirun: Start, name: str) 
     document = json.loads(ran.out)
     assert (ran.code, document["failures"], document["skipped"]) == (0, [], []), ran.err
     assert document["summaries"] and all(row["verified"] for row in document["summaries"])
+
+
+@pytest.mark.mpi
+def test_what_decides_a_figure_is_recorded_and_can_be_chosen(run: Run, mpirun: Start) -> None:
+    chosen = ("--thread-level", "multiple", "--sync", "barrier", "--alignment", "4096", "--bind", "none")
+    ran = run(*mpirun(2), "-m", "bench.allreduce", "--sizes", "8", "--format", "json", *chosen, *QUICK)
+    (header,) = json.loads(ran.out)["headers"].values()
+    assert ran.code == 0, ran.err
+    assert header["facts"]["mpi_thread_level"] == "multiple" and header["facts"]["buffer_alignment_bytes"] == "4096"
+    assert (header["settings"]["sync"], header["settings"]["binding"]) == ("barrier", "as launched")
+    assert header["calibration"]["software_s"] > 0 and header["calibration"]["sync_skew_p50_s"] > 0
+
+
+@pytest.mark.mpi
+def test_without_a_compiler_python_times_and_says_so(run: Run, mpirun: Start, tmp_path: Path) -> None:
+    env = {"CC": "false", "XDG_CACHE_HOME": str(tmp_path)}
+    words = (*mpirun(2), "-m", "bench.allreduce", "--sizes", "8", "--format", "json", *QUICK)
+    ran = run(*words, env=env)
+    document = json.loads(ran.out)
+    assert {row["loop"] for row in document["summaries"]} == {"python"}
+    assert "timed by a Python loop (false could not compile it" in ran.err
+    refused = run(*words, "--loop", "compiled", env=env)
+    assert refused.code == 3 and "--loop compiled: false could not compile it" in refused.err
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("sync", ["none", "barrier", "double-barrier"])
+def test_the_compiled_loop_times_every_call(run: Run, mpirun: Start, sync: str) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    ran = run(*mpirun(3), "-m", "bench.reduce", "--in-place", "1", "--sizes", "4K", "-n", "7", "--sync", sync,
+              "--loop", "compiled", "--format", "json")  # fmt: skip
+    rows = json.loads(ran.out)["summaries"]
+    assert {(row["loop"], row["num_samples"], row["verified"]) for row in rows} == {("compiled", 7, True)}
+
+
+@pytest.mark.mpi
+def test_like_nccl_tests_shows_the_mean_over_ranks(run: Run, mpirun: Start) -> None:
+    ran = run(*mpirun(2), "-m", "bench.allgather", "--sizes", "64K", "--like", "nccl-tests", "--format", "json", *QUICK)
+    (row,) = json.loads(ran.out)["summaries"]
+    assert (row["mode"], row["cache"]) == ("pipelined", "hot")
+    assert row["compat"]["nccl_tests_s"] == pytest.approx(row["median_s"], rel=0.8)
+    assert row["compat"]["nccl_tests_busbw_bytes_per_s"] == pytest.approx(32768 / row["compat"]["nccl_tests_s"])
+    table = run(*mpirun(2), "-m", "bench.allgather", "--sizes", "64K", "--like", "nccl-tests", *QUICK).out
+    assert "as nccl-tests: mean over ranks (-a 1)" in table
 
 
 @pytest.mark.torch

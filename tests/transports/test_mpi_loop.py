@@ -1,0 +1,67 @@
+"""The compiled timing loop: where it comes from, and what happens where it can not be had."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.rank import binding
+from bench.transports import _mpi_loop
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that nobody has used yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    return tmp_path / "cache" / "linkbench"
+
+
+@needs_compiler
+def test_the_loop_is_built_once_and_found_again(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, compiler = _mpi_loop.build()
+    assert path is not None and path.parent == own_cache and Path(compiler).name in ("cc", "gcc", "clang")
+    assert [file.name for file in own_cache.iterdir()] == [path.name], "nothing but the library stays"
+    monkeypatch.setattr("subprocess.run", lambda *words, **more: pytest.fail("it was compiled again"))
+    assert _mpi_loop.build() == (path, compiler)
+
+
+def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert _mpi_loop.build() == (None, "no C compiler (cc, gcc, clang or $CC) was found")
+
+
+@pytest.mark.parametrize("compiler", ["false", "/no/such/compiler"])
+def test_a_compiler_that_fails_is_named(compiler: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", compiler)
+    path, reason = _mpi_loop.build()
+    assert path is None and compiler in reason
+    assert not list(own_cache.glob("*"))
+
+
+@needs_compiler
+def test_a_cache_that_can_not_be_written_is_replaced_by_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("a file is no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    path, _ = _mpi_loop.build()
+    assert path is not None and path.is_relative_to(tmp_path) and path.exists()
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "ranks", "shares"),
+    [(4, 2, [{0, 1}, {2, 3}]), (5, 2, [{0, 1}, {2, 3}]), (2, 2, [{0}, {1}]), (2, 3, [set(), set(), set()])],
+)
+def test_cores_are_dealt_out_in_equal_runs_or_not_at_all(num_cores: int, ranks: int, shares: list[set[int]]) -> None:
+    cores = [(core,) for core in range(num_cores)]
+    assert [binding.share_of(cores, rank, ranks) for rank in range(ranks)] == shares
+
+
+def test_a_rank_gets_every_hardware_thread_of_its_cores() -> None:
+    assert binding.share_of([(0, 4), (1, 5), (2, 6), (3, 7)], 1, 2) == {2, 6, 3, 7}
