@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis import stats
+from bench.analysis import model, stats
 from bench.core.case import from_argv
 from bench.core.errors import BenchError
 from bench.core.record import DOCUMENT_SCHEMA, Bound, Document, Header, Record, Samples, Summary
@@ -50,7 +50,15 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
                 )
             else:
                 summaries.append(summarise(job, header, record))
-    return Document(DOCUMENT_SCHEMA, headers, tuple(summaries), tuple(skipped), tuple(failures), tuple(notes))
+    return Document(
+        schema=DOCUMENT_SCHEMA,
+        headers=headers,
+        summaries=tuple(summaries),
+        skipped=tuple(skipped),
+        failures=tuple(failures),
+        notes=tuple(notes),
+        fits=model.fits(headers, summaries),
+    )
 
 
 def summarise(job: str, header: Header, record: Record) -> Summary:

@@ -229,7 +229,7 @@ class Segment:
     bytes_per_s: float | None  # None: the time does not grow with the size here
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
-    half_bytes: float | None  # n1/2, the size at which half of the bandwidth is reached; None where either is not found
+    half_bytes: float | None  # n1/2, the size at which half of the bandwidth is reached; None where it may be any
     max_residual: float  # largest |measured / fitted - 1|
     half_bytes_low: float | None = None
     half_bytes_high: float | None = None

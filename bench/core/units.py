@@ -38,6 +38,15 @@ def format_size(num_bytes: int) -> str:
     return str(num_bytes)
 
 
+def format_bytes(num_bytes: float) -> str:
+    """For people: `8 B`, `2.61 KiB`, `64 MiB`; three significant digits, never read back."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= factor:
+            value = num_bytes / factor
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{num_bytes:.0f} B" if num_bytes >= 100 else f"{num_bytes:.3g} B"
+
+
 def parse_rate(text: str) -> float:
     """Bytes per second of `12.5 GB/s`, `100 Gbit/s`, `400Gbps`. Raises UsageError otherwise."""
     match = _RATE.fullmatch(text.strip())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from bench.analysis import model
 from bench.core.record import Document, Header, Summary
 from bench.core.units import format_size
-from bench.report import _text
+from bench.report import _fits, _text
 
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
 
@@ -54,6 +55,7 @@ def _job(document: Document, job: str, header: Header) -> list[str]:
         lines += ["Nothing was measured.", ""]
     remarks = [f"Bound: {bound}" for bound in _text.bound_lines(rows).values()]
     remarks += [line[2:] for line in _text.mark_lines(rows)] + _text.finding_lines(rows)
+    remarks += _fits.lines(document.headers, [fit for fit in document.fits if fit.job == model.case_of(job, header)])
     remarks += _text.skipped_lines(row for row in document.skipped if row.get("job") == job)
     remarks += _text.failure_lines(row for row in document.failures if row.get("job") == job)
     return lines + _bullets("Remarks", [*remarks, *header.notes])

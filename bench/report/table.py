@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.core.dtypes import dtype_of
 from bench.core.record import Document, Header, Summary
-from bench.report import _text
+from bench.report import _fits, _text
 
 _MAX_WIDTH = 130
 
@@ -119,6 +119,7 @@ class Table:
         lines += _text.overhead_lines(document.headers.values())
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
+        lines += _fits.lines(document.headers, document.fits)
         lines += _text.skipped_lines(document.skipped)
         lines += _text.failure_lines(document.failures)
         lines += document.notes

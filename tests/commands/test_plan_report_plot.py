@@ -57,7 +57,8 @@ def test_a_file_alone_can_be_reported_and_plotted(capsys: Out, tmp_path: Path) -
     assert "pingpong over mpi, 2 ranks on 1 node" in capsys.readouterr().out
     assert main(["plot", file, "--plots", str(tmp_path)]) == 0
     drawn = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {path.name for path in drawn} == {"bandwidth.png", "bandwidth.svg", "latency.png", "latency.svg"}
+    names = ("bandwidth", "fit-isolated", "fit-pipelined", "latency")
+    assert {path.name for path in drawn} == {f"{name}.{form}" for name in names for form in ("png", "svg")}
     assert all(path.stat().st_size > 5000 for path in drawn)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
 from bench.core.units import (
+    format_bytes,
     format_duration,
     format_rate,
     format_size,
@@ -62,6 +63,12 @@ def test_what_is_not_a_rate_is_named_in_the_error(text: str) -> None:
 @given(st.floats(1e-9, 1e20))
 def test_a_float_printed_as_bytes_per_second_reads_back_exactly(rate: float) -> None:
     assert parse_rate(f"{rate!r}B/s") == rate
+
+
+def test_sizes_that_are_no_whole_numbers_print_for_people() -> None:
+    assert [format_bytes(size) for size in (8, 79.6, 700.2, 2672.8, 24000, 1 << 20, 1000 << 20, 3.5 * (1 << 40))] == [
+        "8 B", "79.6 B", "700 B", "2.61 KiB", "23.4 KiB", "1 MiB", "1000 MiB", "3.5 TiB"
+    ]  # fmt: skip
 
 
 def test_rates_print_for_people() -> None:

@@ -1,0 +1,288 @@
+"""The model of a curve: time = latency + size / bandwidth, in pieces where libraries change their ways (Hockney 1994).
+
+Least squares on the relative error, else the largest sizes alone would decide; where a piece begins is found, not told.
+A curve that is no such line gets no headline: `Fit.fits` is False. Times in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.core.record import Fit, Header, Segment, Summary
+
+LEAST_POINTS = 4  # of a segment, and so of a curve
+LARGEST_RESIDUAL = 0.15  # above it the model is not the curve's
+LEAST_LAUNCHES = 3  # for intervals over launches
+
+# What one more place to break costs, in parameters. As one, a break is seen in 13 to 26 % of simulated single lines,
+# as three (Hall, Osborn and Sakkas 2013) in 1 to 7 %.
+_PARAMETERS_OF_A_BREAK = 3
+_PARAMETERS_OF_A_SEGMENT = 2
+# Residuals below this are of no interest, and those of exact (modelled) times would be arbitrarily small.
+_LEAST_ERROR = 1e-3
+
+_NUM_RESAMPLES = 1000
+_SEED = 20130521
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One size of a curve. `seconds` is the median of the launches' medians, `by_launch` these medians.
+
+    `low_s`, `high_s`: of one launch the interval of its median, of several the lowest and the highest; None is unknown.
+    """
+
+    payload_bytes: int
+    seconds: float
+    by_launch: Mapping[int, float]
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The times of one case, mode and group, sizes rising. `why_not`: the reason why no model is fitted to it."""
+
+    job: str
+    pattern: str
+    transport: str
+    mode: str
+    group: str
+    points: tuple[Point, ...]
+    why_not: str | None = None
+
+
+def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Fit, ...]:
+    """The model of every curve that can have one: at least four sizes, and no row whose data were wrong."""
+    return tuple(_fit_of(curve) for curve in curves(headers, summaries) if curve.why_not is None)
+
+
+def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
+    """The curves of a run, in the order of their first rows; launches of the same case make one. Barriers have none."""
+    found: dict[tuple[Any, ...], list[Summary]] = {}
+    for row in summaries:
+        if row.payload_bytes > 0:
+            key = (case_of(row.job, headers[row.job]), headers[row.job].case, row.mode, row.group)
+            found.setdefault(key, []).append(row)
+    return tuple(_curve(rows, headers) for rows in found.values())
+
+
+def case_of(job: str, header: Header) -> str:
+    """The name of a job without its launch and its attempt: `allreduce-mpi-1x2-launch3#2` -> `allreduce-mpi-1x2`."""
+    stem = job.partition("#")[0]
+    return stem.replace(f"-launch{header.launch}", "", 1) if header.launch > 1 else stem
+
+
+def header_of(headers: Mapping[str, Header], job: str) -> Header:
+    """The header of the first launch of a case by `case_of`'s name. Raises KeyError when there is none."""
+    for name, header in headers.items():
+        if case_of(name, header) == job:
+            return header
+    raise KeyError(job)
+
+
+def ninety_bytes(points: Sequence[Point]) -> int:
+    """m90: the smallest measured size that had at least 90 % of the best measured bandwidth."""
+    rates = {point.payload_bytes: point.payload_bytes / point.seconds for point in points}
+    return min(size for size, rate in rates.items() if rate >= 0.9 * max(rates.values()))
+
+
+def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
+    """The segments of the model of these points, sizes rising. Raises ValueError for fewer than four sizes.
+
+    Breaks by dynamic programming over all places, their number by BIC; neighbours need not meet. Intervals hold the
+    breaks fixed. They are over launches where at least three have every size, else over residuals.
+    """
+    sizes = np.array([point.payload_bytes for point in points], dtype=float)
+    times = np.array([point.seconds for point in points])
+    if sizes.size < LEAST_POINTS or np.any(np.diff(sizes) <= 0):
+        raise ValueError("a model needs at least four sizes, rising")
+    launches = _whole_launches(points)
+    return tuple(
+        _segment(sizes[first:last], times[first:last], launches[first:last]) for first, last in _pieces(sizes, times)
+    )
+
+
+def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
+    first = rows[0]
+    sizes: dict[int, dict[int, Summary]] = {}
+    for row in rows:
+        if row.median_s is not None:
+            # Measured again by a later attempt of the same launch: the later one holds.
+            sizes.setdefault(row.payload_bytes, {})[headers[row.job].launch] = row
+    points = tuple(_point(size, sizes[size]) for size in sorted(sizes))
+    why_not = None
+    if any(row.verified is False for row in rows):
+        why_not = "a row received wrong data"
+    elif len(points) < LEAST_POINTS:
+        why_not = f"{len(points)} sizes, and a model needs at least {LEAST_POINTS}"
+    return Curve(case_of(first.job, headers[first.job]), first.pattern, first.transport, first.mode, first.group,
+                 points, why_not)  # fmt: skip
+
+
+def _point(size: int, rows: Mapping[int, Summary]) -> Point:
+    medians = {launch: row.median_s for launch, row in rows.items() if row.median_s is not None}
+    if len(rows) > 1:
+        low, high = min(medians.values()), max(medians.values())
+        return Point(size, median(medians.values()), medians, low, high)
+    (row,) = rows.values()
+    return Point(size, median(medians.values()), medians, row.ci_low_s, row.ci_high_s)
+
+
+def _fit_of(curve: Curve) -> Fit:
+    segments = fit(curve.points)
+    worst, at = max(zip(_residuals(curve.points, segments), curve.points, strict=True), key=lambda pair: pair[0])
+    return Fit(
+        job=curve.job,
+        pattern=curve.pattern,
+        transport=curve.transport,
+        mode=curve.mode,
+        group=curve.group,
+        segments=segments,
+        max_residual=worst,
+        fits=worst <= LARGEST_RESIDUAL,
+        max_residual_bytes=at.payload_bytes,
+        num_launches=max(_whole_launches(curve.points).shape[1], 1),
+        ninety_bytes=ninety_bytes(curve.points),
+    )
+
+
+def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[float]:
+    """|measured / fitted - 1| of each point."""
+    found = []
+    for point in points:
+        segment = next(each for each in segments if point.payload_bytes <= each.last_bytes)
+        found.append(abs(point.seconds / predicted(segment, point.payload_bytes) - 1))
+    return found
+
+
+def predicted(segment: Segment, num_bytes: float) -> float:
+    """The seconds that a segment gives a size."""
+    return segment.latency_s + (num_bytes / segment.bytes_per_s if segment.bytes_per_s else 0.0)
+
+
+def _whole_launches(points: Sequence[Point]) -> Any:
+    """The medians of the launches that have every size, as points x launches."""
+    whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
+    return np.array([[point.by_launch[launch] for launch in whole] for point in points])
+
+
+def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
+    """Half-open ranges of points, one for each segment: the division of least BIC."""
+    num = sizes.size
+    errors = np.full((num + 1, num + 1), math.inf)  # of one segment over the points first..last-1
+    for first in range(num - LEAST_POINTS + 1):
+        errors[first, first + LEAST_POINTS :] = _square_errors(sizes[first:], times[first:])
+    least, begins = [errors[0]], [np.zeros(num + 1, dtype=int)]  # with so many segments up to each point
+    for _ in range(1, num // LEAST_POINTS):
+        through = least[-1][:, None] + errors
+        begins.append(np.argmin(through, axis=0))
+        least.append(np.min(through, axis=0))
+    scores = [_bic(float(error[num]), num, breaks) for breaks, error in enumerate(least)]
+    pieces, last = [], num
+    for begin in reversed(begins[: scores.index(min(scores)) + 1]):
+        pieces.append((int(begin[last]), last))
+        last = int(begin[last])
+    return pieces[::-1]
+
+
+def _bic(square_error: float, num: int, breaks: int) -> float:
+    """Bayesian information criterion: the error's share, and what parameters and breaks cost."""
+    parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
+    return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
+
+
+def _square_errors(sizes: Any, times: Any) -> Any:
+    """Of the segments over the first 4, 5, ... points: the sum of (fitted / measured - 1)^2."""
+    terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
+    w, ws, wss, wt, wst = (np.cumsum(each)[LEAST_POINTS - 1 :] for each in terms)
+    a, b = _solved(w, ws, wss, wt, wst)
+    count = np.arange(LEAST_POINTS, sizes.size + 1)
+    return np.maximum(a * a * w + 2 * a * b * ws + b * b * wss - 2 * (a * wt + b * wst) + count, 0.0)
+
+
+def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
+    """Latency (s) and slope (s/byte) of least relative error (weights 1/T^2); of each row of `times`."""
+    terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
+    return _solved(*(np.sum(each, axis=-1) for each in terms))
+
+
+def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
+    """The normal equations from sums of the weights times 1, S, S^2, T, S T.
+
+    A parameter that would be negative (a time that falls with the size) is zero, and the other one is fitted alone.
+    """
+    determinant = w * wss - ws**2
+    latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
+    only_slope, only_latency = latency < 0, slope < 0
+    latency = np.where(only_slope, 0.0, np.where(only_latency, wt / w, latency))
+    slope = np.where(only_latency, 0.0, np.where(only_slope, wst / wss, slope))
+    return latency, slope
+
+
+def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
+    latency, slope = map(float, _line(sizes, times))
+    fitted = latency + slope * sizes
+    if launches.shape[1] >= LEAST_LAUNCHES:
+        again, freedom = _over_launches(launches), launches.shape[1] - 1
+        few = launches.shape[1] / freedom  # resampling finds the variance too small by this
+    else:
+        again, freedom, few = _over_residuals(times, fitted), sizes.size - _PARAMETERS_OF_A_SEGMENT, 1.0
+    latencies, slopes = _line(sizes, again)
+    margin = _student(freedom) * math.sqrt(few)
+    latency_margin, slope_margin = margin * float(np.std(latencies)), margin * float(np.std(slopes))
+    half = half_low = half_high = None
+    if latency > latency_margin and slope > slope_margin:  # else one of the two may be zero, and n1/2 anything
+        # The deviation of the quotient's logarithm, to first order.
+        half_margin = math.exp(margin * float(np.std(latencies / latency - slopes / slope)))
+        half = latency / slope
+        half_low, half_high = half / half_margin, half * half_margin
+    return Segment(
+        first_bytes=int(sizes[0]),
+        last_bytes=int(sizes[-1]),
+        num_points=sizes.size,
+        latency_s=latency,
+        latency_low_s=max(latency - latency_margin, 0.0),
+        latency_high_s=latency + latency_margin,
+        bytes_per_s=_rate(slope),
+        bytes_per_s_low=_rate(slope + slope_margin),
+        bytes_per_s_high=_rate(slope - slope_margin),
+        half_bytes=half,
+        max_residual=float(np.max(np.abs(times / fitted - 1))),
+        half_bytes_low=half_low,
+        half_bytes_high=half_high,
+    )
+
+
+def _over_launches(launches: Any) -> Any:
+    """Times as other launches might have given them: medians of launches drawn again, all sizes of one together."""
+    drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
+    return np.median(launches[:, drawn], axis=-1).T
+
+
+def _over_residuals(times: Any, fitted: Any) -> Any:
+    """Times as the model with errors of this kind might have given them: the ratios to it, drawn again."""
+    errors = np.log(times / fitted)
+    # A fit lies nearer to its points than the truth does.
+    errors = (errors - errors.mean()) * math.sqrt(errors.size / (errors.size - _PARAMETERS_OF_A_SEGMENT))
+    return fitted * np.exp(np.random.default_rng(_SEED).choice(errors, size=(_NUM_RESAMPLES, errors.size)))
+
+
+def _rate(slope: float) -> float | None:
+    return 1 / slope if slope > 0 else None
+
+
+@lru_cache(maxsize=64)
+def _student(freedom: int) -> float:
+    """Standard deviations in half a 95 % interval, where they are themselves estimated with so much freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - _ALPHA / 2))

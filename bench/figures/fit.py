@@ -1,0 +1,158 @@
+"""The fitted latency + size / bandwidth over the measured times: a figure for each mode, a panel for each pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from bench.analysis import model
+from bench.core.record import Document, Fit, Segment
+from bench.core.units import format_bytes, format_duration, format_rate
+from bench.figures import _style
+
+_TITLES = {
+    "isolated": "Model of one operation at a time",
+    "pipelined": "Model of operations back to back, per operation",
+}
+_HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "markeredgewidth": 1.8, "zorder": 4}
+
+Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # of each curve, by job, mode and group
+
+
+def applies(document: Document) -> bool:
+    """Was anything fitted?"""
+    return bool(document.fits)
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """`fit-isolated` and `fit-pipelined`, where there are fits of that mode; of several groups the slowest."""
+    return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
+
+
+def _figure(document: Document, mode: str) -> Figure:
+    headers = document.headers
+    points = {_key(curve): curve.points for curve in model.curves(headers, document.summaries)}
+    fits = [fit for fit in document.fits if fit.mode == mode]
+    cases = {fit.job: model.header_of(headers, fit.job) for fit in fits}
+    labels = _style.labels(replace(document, headers=cases))
+    looks = _style.looks(labels[fit.job] for fit in fits)
+    patterns = list(dict.fromkeys(fit.pattern for fit in fits))
+    most = max(sum(fit.pattern == pattern for fit in fits) for pattern in patterns)
+    figure, axes = _style.panels(len(patterns), height_in=3.6 + 0.2 * min(max(most - 3, 0), 12))
+    for panel, pattern in zip(axes, patterns, strict=True):
+        of_pattern = [fit for fit in fits if fit.pattern == pattern]
+        drawn = [(looks[labels[fit.job]], fit, points[_key(fit)]) for fit in _slowest_groups(of_pattern, points)]
+        _draw_panel(panel, drawn)
+        groups = len({fit.group for fit in of_pattern})
+        panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
+        if any(cases[fit.job].modelled for fit in of_pattern):
+            _style.watermark(panel)
+    # The points are no rows, so that none of them is hollow.
+    rows = [replace(row, flags=()) for row in document.summaries
+            if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases]  # fmt: skip
+    remarks = _remarks(fits, [point for fit in fits for point in points[_key(fit)]])
+    _style.finish(figure, _TITLES.get(mode, f"Model, {mode}"), _handles(looks.values(), fits), rows, remarks)
+    return figure
+
+
+def _key(curve: Fit | model.Curve) -> tuple[str, str, str]:
+    return curve.job, curve.mode, curve.group
+
+
+def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
+    """Of each job the fit of the group that takes the longest for its largest size."""
+    slowest: dict[str, Fit] = {}
+    for fit in sorted(fits, key=lambda fit: points[_key(fit)][-1].seconds):
+        slowest[fit.job] = fit
+    return [slowest[job] for job in dict.fromkeys(fit.job for fit in fits)]
+
+
+def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[model.Point]]]) -> None:
+    panel.set_yscale("log")
+    for look, fit, points in drawn:
+        _draw_points(panel, look, points)
+        for segment in fit.segments:
+            _draw_segment(panel, look, segment, fit.fits)
+    _style.size_axis(panel, (point.payload_bytes for _, _, points in drawn for point in points))
+    _time_axis(panel, len(drawn))
+    handles = [replace(look, label=_headline(fit)).handle() for look, fit, _ in drawn]
+    panel.legend(handles=handles, loc="upper left", fontsize=_style.SMALL_TEXT, handlelength=2, labelspacing=0.3,
+                 borderpad=0.2, borderaxespad=0.2, edgecolor="none", framealpha=0.8)  # fmt: skip
+
+
+def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) -> None:
+    sizes, times = [point.payload_bytes for point in points], [point.seconds for point in points]
+    below = [point.seconds - (point.low_s or point.seconds) for point in points]
+    above = [(point.high_s or point.seconds) - point.seconds for point in points]
+    panel.errorbar(sizes, times, yerr=[below, above], fmt=look.marker, color=look.colour, markersize=5.5, elinewidth=1,
+                   capsize=2.5)  # fmt: skip
+
+
+def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
+    """The line, and a tick where it reaches half of its bandwidth; dotted and without a tick where it does not fit."""
+    sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
+    times = [model.predicted(segment, size) for size in sizes]
+    panel.plot(sizes, times, color=look.colour, linewidth=1.6 if fits else 1.0, linestyle=look.dashes if fits else ":")
+    half = _half(segment)
+    if fits and half:
+        panel.plot([half], [model.predicted(segment, half)], color="black", **_HALF)
+
+
+def _half(segment: Segment) -> float | None:
+    """n1/2 where it is one of the piece's own sizes."""
+    half = segment.half_bytes
+    return half if half and segment.first_bytes <= half <= segment.last_bytes else None
+
+
+def _headline(fit: Fit) -> str:
+    """`1.54 us, 1.3 GB/s, n1/2 2.61 KiB`: the first piece's latency, the last one's bandwidth, each marked n1/2."""
+    if not fit.fits:
+        at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
+        return f"does not fit ({100 * fit.max_residual:.0f} % off{at})"
+    first, last = fit.segments[0], fit.segments[-1]
+    latency = f"{'' if first.latency_low_s else 'below '}{format_duration(_latency(first))}"
+    rate = "no growth with size" if last.bytes_per_s is None else format_rate(last.bytes_per_s)
+    halves = [format_bytes(half) for half in map(_half, fit.segments) if half]
+    return ", ".join([latency, rate, *([f"n1/2 {' and '.join(halves)}"] if halves else [])])
+
+
+def _latency(segment: Segment) -> float:
+    """Seconds; the upper end where zero is in the interval."""
+    return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
+
+
+def _time_axis(panel: Axes, num_lines: int) -> None:
+    """Decades labelled 10 us, 1 ms, ..., with room above for the headlines."""
+    low, high = panel.get_ylim()
+    panel.set_ylim(low, high * (high / low) ** (0.04 * num_lines))
+    panel.set_ylabel("time", fontsize=_style.TEXT)
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_duration(seconds)))
+    panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _handles(looks: Iterable[_style.Look], fits: Sequence[Fit]) -> list[Line2D]:
+    handles = [look.handle() for look in looks]
+    if any(fit.fits and _half(segment) for fit in fits for segment in fit.segments):
+        handles.append(Line2D([], [], color="black", label="n1/2 = latency x bandwidth", **_HALF))
+    if not all(fit.fits for fit in fits):
+        handles.append(Line2D([], [], color=_style.GREY, linestyle=":", linewidth=1, label="does not fit"))
+    return handles
+
+
+def _remarks(fits: Sequence[Fit], points: Sequence[model.Point]) -> list[str]:
+    several = any(len(point.by_launch) > 1 for point in points)
+    bars = "lowest and highest launch" if several else "95 % interval within one launch"
+    known = any(point.low_s != point.high_s for point in points)
+    points_are = f"median, bars: {bars}" if known else "median"
+    remarks = [f"points: {points_are}; in words: the first piece's latency, the last one's bandwidth"]
+    if not all(fit.fits for fit in fits):
+        remarks.append(f"no headline where a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
+    return remarks
