@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.commands import _here
 from bench.core import plugins
+from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.units import parse_duration
@@ -39,7 +40,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, default=None, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)"
     )
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
-    parser.add_argument("--budget", metavar="TIME", help="time budget in place of the scenario's: 30s, 2m")
+    parser.add_argument("--budget", metavar="TIME", help="time budget of a launch, not the scenario's: 30s, 2m")
+    parser.add_argument("--launches", metavar="N", help="how often each job is started, in place of the scenario's")
 
 
 def planned(args: argparse.Namespace) -> Planned:
@@ -48,6 +50,8 @@ def planned(args: argparse.Namespace) -> Planned:
     scenario = config.load_scenario(args.scenario, _here.scenarios_folder())
     if args.budget is not None:
         scenario = replace(scenario, budget_s=parse_duration(args.budget))
+    if args.launches is not None:
+        scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()
     here = this_machine(cluster.python)
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model)
@@ -55,6 +59,12 @@ def planned(args: argparse.Namespace) -> Planned:
     if note:
         plan = replace(plan, notes=(*plan.notes, note))
     return Planned(plan, scenario, here, patterns, launchers)
+
+
+def _launches(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--launches {text!r} must be a whole number of 1 or more")
+    return int(text)
 
 
 def all_patterns() -> dict[str, Pattern]:

@@ -44,5 +44,5 @@ def words(plan: Plan) -> str:
 
 def estimate(plan: Plan) -> str:
     """One line: how long everything takes, and how much of it is measuring."""
-    budget = f"; budget for measuring {format_duration(plan.budget_s)}" if plan.budget_s else ""
+    budget = f"; budget for measuring {format_duration(plan.budget_s)} a launch" if plan.budget_s else ""
     return f"# estimate: {format_duration(plan.estimate_s)} in all, starting of ranks included{budget}"

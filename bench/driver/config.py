@@ -66,6 +66,12 @@ class Measurement:
     in_place: tuple[bool, ...] = (_DEFAULT.in_place,)
     caches: tuple[str, ...] = (_DEFAULT.cache,)
     roots: tuple[int, ...] = (_DEFAULT.root,)
+    thread_levels: tuple[str, ...] = (_DEFAULT.thread_level,)
+    syncs: tuple[str, ...] = (_DEFAULT.sync,)
+    loops: tuple[str, ...] = (_DEFAULT.loop,)
+    alignments: tuple[int, ...] = (_DEFAULT.alignment,)
+    binds: tuple[str, ...] = (_DEFAULT.bind,)
+    like: str = _DEFAULT.like
     window: int = _DEFAULT.window
     matrix: tuple[tuple[int, ...], ...] = ()
     nodes: tuple[int, ...] | None = None
@@ -78,8 +84,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What to measure. `budget_s`: for all of it together; `max_s`: for a row; `launches`: how often each job runs.
+    """What to measure. `budget_s`: for one launch of all of it; `max_s`: for a row.
 
+    `launches`: how often each job runs.
     `text` is the file verbatim, to be kept with the results.
     """
 
@@ -255,6 +262,16 @@ class _MeasureKeys(_Keys):
     in_place: Annotated[tuple[bool, ...], _many(values.switch)] = (_DEFAULT.in_place,)
     caches: Annotated[tuple[str, ...], _many(_OPTION["cache"])] = _key("cache", "caches", default=(_DEFAULT.cache,))
     roots: Annotated[tuple[int, ...], _many(_OPTION["root"])] = _key("roots", "root", default=(_DEFAULT.root,))
+    thread_levels: Annotated[tuple[str, ...], _many(_OPTION["thread_level"])] = _key(
+        "thread_level", "thread_levels", default=(_DEFAULT.thread_level,)
+    )
+    syncs: Annotated[tuple[str, ...], _many(_OPTION["sync"])] = _key("sync", "syncs", default=(_DEFAULT.sync,))
+    loops: Annotated[tuple[str, ...], _many(_OPTION["loop"])] = _key("loop", "loops", default=(_DEFAULT.loop,))
+    alignments: Annotated[tuple[int, ...], _many(_OPTION["alignment"])] = _key(
+        "alignment", "alignments", default=(_DEFAULT.alignment,)
+    )
+    binds: Annotated[tuple[str, ...], _many(_OPTION["bind"])] = _key("bind", "binds", default=(_DEFAULT.bind,))
+    like: Annotated[str, _one(_OPTION["like"])] = _DEFAULT.like
     window: Annotated[int, _one(_OPTION["window"])] = _DEFAULT.window
     matrix: Annotated[tuple[tuple[int, ...], ...], _many(_OPTION["matrix"], values.matrix, lambda read: read[0])] = ()
     nodes: Annotated[tuple[int, ...] | None, _many(_OPTION["nodes"])] = None

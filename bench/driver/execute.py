@@ -66,6 +66,7 @@ def run(job: Job, folder: Path, package_root: Path, on_poll: Callable[[float], N
 def _start(job: Job, folder: Path, package_root: Path, job_id: str, log: int) -> subprocess.Popen[bytes]:
     reports = [
         "--records", str(runs.results_file(folder, job.name).resolve()), "--job", job.name,
+        "--launch", str(job.launch),
         "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
     ]  # fmt: skip
     command = shlex.join([*job.command, *reports])

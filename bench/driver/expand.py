@@ -1,8 +1,8 @@
 """A scenario on a cluster becomes a plan: the jobs to launch, what is skipped and why, and how long it will take.
 
-Pure: the same input gives the same plan, and nothing is started. The time budget is shared equally among the jobs; a
-job that has more rows than its share can hold (MIN_ROW_S each) measures fewer sizes, evenly thinned, and the plan says
-so.
+Pure: the same input gives the same plan, and nothing is started. The time budget is that of one launch of all jobs,
+which share it equally; a job that has more rows than its share can hold (MIN_ROW_S each) measures fewer sizes, evenly
+thinned, and the plan says so.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
-from bench.core.case import Case, to_argv
+from bench.core.case import Case, alike, to_argv
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, Site
 from bench.core.pattern import Pattern
@@ -27,6 +28,9 @@ _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
 _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0
 _MOST_AUTO_RANKS = 8
+_DEFAULT = Case(pattern="")
+_NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
+          "alignment", "bind")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Job:
     setup: tuple[str, ...]
     num_rows: int
     estimate_s: float
+    launch: int = 1
 
     def script(self) -> str:
         """The whole of it as shell text: set-up lines, variables, command."""
@@ -115,15 +120,17 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
                 skipped.append(Skip(_words(wish), reason))
     wishes = list(dict.fromkeys(wishes))  # lists of a scenario may name the same thing twice
     jobs = []
-    num_jobs = len(wishes) * scenario.launches
-    share_s = scenario.budget_s / num_jobs if scenario.budget_s and wishes else None
+    share_s = scenario.budget_s / len(wishes) if scenario.budget_s and wishes else None
     names: set[str] = set()
-    for launch, wish in product(range(1, scenario.launches + 1), wishes):  # alternated: drift hits all alike
-        case, note = _fitted(wish, share_s, patterns)
-        notes += [note] if note else []
-        name = _name(wish, launch, names)
-        names.add(name)
-        jobs.append(job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers))
+    for launch in range(1, scenario.launches + 1):
+        # Launch by launch, there and back: a machine that drifts hits all alike.
+        for wish in wishes if launch % 2 else reversed(wishes):
+            case, note = _fitted(wish, share_s, patterns)
+            notes += [note] if note else []
+            name = _name(wish, launch, names)
+            names.add(name)
+            job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers)
+            jobs.append(replace(job, launch=launch))
     return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
                 scenario.budget_s)  # fmt: skip
 
@@ -159,24 +166,31 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
     for num_nodes, name, transport in product(m.nodes or (cluster.nodes,), m.patterns, transports):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(m, cluster, machine, transport))
-        factors = product(
-            m.dtypes,
-            m.reduce_ops if pattern.reduces else ("sum",),
-            m.topologies if pattern.topology is None else ("world",),
-            m.orders,
-            m.directions if pattern.directional else ("one-way",),
-            m.in_place if pattern.in_place else (False,),
-            m.caches,
-            m.roots if pattern.rooted else (0,),
-            product(*variables),
-        )
-        for dtype, reduce_op, topology, order, direction, in_place, cache, root, env in factors:
+        of_mpi = transport == "mpi"
+        factors: dict[str, tuple[Any, ...]] = {
+            "dtype": m.dtypes,
+            "reduce_op": m.reduce_ops if pattern.reduces else (_DEFAULT.reduce_op,),
+            "topology": m.topologies if pattern.topology is None else (_DEFAULT.topology,),
+            "order": m.orders,
+            "direction": m.directions if pattern.directional else (_DEFAULT.direction,),
+            "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
+            "cache": m.caches,
+            "root": m.roots if pattern.rooted else (_DEFAULT.root,),
+            "bind": m.binds,
+            "alignment": m.alignments,
+            # What only MPI knows is no factor of the others.
+            "thread_level": m.thread_levels if of_mpi else (_DEFAULT.thread_level,),
+            "sync": m.syncs if of_mpi else (_DEFAULT.sync,),
+            "loop": m.loops if of_mpi else (_DEFAULT.loop,),
+        }
+        for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
-                pattern=name, transport=transport, sizes=m.sizes, dtype=dtype, reduce_op=reduce_op, root=root,
-                in_place=in_place, mode=m.modes, cache=cache, direction=direction, window=m.window, topology=topology,
-                order=order, matrix=m.matrix, iterations=m.iterations, warmup=m.warmup, seed=m.seed,
-                max_s=scenario.max_s, instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())),
+                pattern=name, transport=transport, sizes=m.sizes, mode=m.modes, window=m.window, matrix=m.matrix,
+                iterations=m.iterations, warmup=m.warmup, seed=m.seed, max_s=scenario.max_s, like=m.like,
+                instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())),
+                **dict(zip(factors, chosen, strict=True)),
             )  # fmt: skip
+            case = replace(case, **alike(m.like, name))
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
             yield _Wish(case, world, tuple(env), scenario.max_s)
@@ -258,8 +272,8 @@ def _name(wish: _Wish, launch: int, taken: set[str]) -> str:
     """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
     case, world = wish.case, wish.world
     parts = [case.pattern, case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
-    default = Case(case.pattern)
-    for field in ("dtype", "reduce_op", "topology", "order", "direction", "cache"):
+    default = replace(_DEFAULT, **alike(case.like, case.pattern))
+    for field in _NAMED:
         if getattr(case, field) != getattr(default, field):
             parts.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
     parts += ["inplace"] * case.in_place

@@ -74,7 +74,8 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launche
         missing = _missing(case, world, patterns[case.pattern], runs.results_file(folder, job["name"]))
         if missing:
             partial = replace(case, sizes=missing)
-            todo.append(job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers))
+            again = job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers)
+            todo.append(replace(again, launch=job.get("launch", 1)))
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
     return _run_jobs(todo, folder, package_root, say, tick)
 
@@ -99,6 +100,7 @@ def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
                 "command": list(job.command),
                 "script": job.script(),
                 "factors": {k: v for k, v in job.env.items() if k not in plan.cluster.env},
+                "launch": job.launch,
                 "num_rows": job.num_rows,
                 "estimate_s": job.estimate_s,
             }

@@ -81,6 +81,12 @@ measure:
     in_place: [true, false]
     cache: [hot, cold]
     roots: [0, 3]
+    thread_level: [single, multiple]
+    sync: none
+    loop: [python, compiled]
+    alignment: [64, 2M]
+    bind: none
+    like: nccl-tests
     window: 16
     matrix: 0,1;2,0
     nodes: [1, 2]
@@ -98,7 +104,9 @@ measure:
             patterns=("allreduce", "broadcast"), transports=("mpi", "gloo"), sizes=(8, 16, 32, 64, 1 << 20),
             dtypes=("float32", "bfloat16"), reduce_ops=("sum", "max"), modes="isolated",
             topologies=("world", "groups of 2"), orders=("linear", "0,2,1,3"), directions=("one-way", "two-way"),
-            in_place=(True, False), caches=("hot", "cold"), roots=(0, 3), window=16, matrix=((0, 1), (2, 0)),
+            in_place=(True, False), caches=("hot", "cold"), roots=(0, 3),
+            thread_levels=("single", "multiple"), syncs=("none",), loops=("python", "compiled"),
+            alignments=(64, 2 << 20), binds=("none",), like="nccl-tests", window=16, matrix=((0, 1), (2, 0)),
             nodes=(1, 2), ranks_per_node=4, iterations=10, warmup=0, seed=7,
             env={"NCCL_ALGO": ("Ring", "Tree"), "OMP_NUM_THREADS": ("012",)},
         ),

@@ -79,8 +79,28 @@ def test_sizes_are_thinned_to_the_budget_and_the_plan_says_so() -> None:
 
 
 def test_launches_are_alternated_and_have_names_of_their_own() -> None:
-    names = [job.name for job in plan_of(Measurement(("allreduce", "barrier"), ("mpi",)), launches=2).jobs]
-    assert names == ["allreduce-mpi-1x2", "barrier-mpi-1x2", "allreduce-mpi-1x2-launch2", "barrier-mpi-1x2-launch2"]
+    jobs = plan_of(Measurement(("allreduce", "barrier"), ("mpi",)), launches=2, budget_s=10.0).jobs
+    names = [job.name for job in jobs]
+    assert names == ["allreduce-mpi-1x2", "barrier-mpi-1x2", "barrier-mpi-1x2-launch2", "allreduce-mpi-1x2-launch2"]
+    assert [job.launch for job in jobs] == [1, 1, 2, 2]
+    assert {job.case.budget_s for job in jobs} == {5.0}, "the budget is that of one launch"
+
+
+def test_what_only_mpi_knows_is_no_factor_of_others() -> None:
+    measurement = Measurement(("allreduce",), ("mpi", "gloo"), thread_levels=("single", "multiple"),
+                              syncs=("barrier", "none"), loops=("python",), binds=("none",))  # fmt: skip
+    jobs = plan_of(measurement).jobs
+    assert len({job.name for job in jobs}) == len(jobs) == 4 + 1
+    assert {job.case.thread_level for job in jobs if job.case.transport == "gloo"} == {"single"}
+    assert {job.case.bind for job in jobs} == {"none"}
+
+
+def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
+    jobs = plan_of(Measurement(("allreduce", "pingpong"), ("mpi",), like="osu")).jobs
+    assert [(job.case.sync, job.case.cache, job.case.alignment, job.case.mode) for job in jobs] == [
+        ("barrier", "hot", 4096, "isolated"),
+        ("none", "hot", 4096, "isolated"),
+    ]
 
 
 def test_what_can_not_run_is_skipped_with_its_reason() -> None:
