@@ -190,10 +190,19 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
                 instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())),
                 **dict(zip(factors, chosen, strict=True)),
             )  # fmt: skip
-            case = replace(case, **alike(m.like, name))
+            case = _alike(case)
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
             yield _Wish(case, world, tuple(env), scenario.max_s)
+
+
+def _alike(case: Case) -> Case:
+    """The case as the tool that it is to be like would measure it."""
+    fixed = alike(case.like, case.pattern)
+    for name, value in fixed.items():
+        if getattr(case, name) not in (value, getattr(_DEFAULT, name)):
+            raise UsageError(f"like: {case.like} measures with {name} {value}: leave {getattr(case, name)} out")
+    return replace(case, **fixed)
 
 
 def _auto_transports(cluster: Cluster, machine: Machine) -> tuple[str, ...]:

@@ -101,6 +101,8 @@ def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
         ("barrier", "hot", 4096, "isolated"),
         ("none", "hot", 4096, "isolated"),
     ]
+    with pytest.raises(UsageError, match="like: osu measures with mode isolated: leave pipelined out"):
+        plan_of(Measurement(("allreduce",), ("mpi",), like="osu", modes="pipelined"))
 
 
 def test_what_can_not_run_is_skipped_with_its_reason() -> None:
