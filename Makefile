@@ -5,6 +5,7 @@ RUN      ?= latest
 ARGS     ?=
 MODEL    ?=
 LAUNCHES ?=
+NEW      ?= latest
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
@@ -22,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev bench plan report plots list check format test test-mpi test-torch test-gpu clean
+.PHONY: help install install-dev bench plan report plots compare lint list check format test test-mpi test-torch test-gpu clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -40,6 +41,12 @@ report: $(LOCAL) ## Print the tables of RUN (default: the latest) again
 
 plots: $(LOCAL) ## Draw the plots of RUN (default: the latest) again
 	@$(PY) -m bench plot $(RUN) $(ARGS)
+
+compare: $(LOCAL) ## Put run NEW (default: the latest) beside run BASE; fails when NEW is slower
+	@$(PY) -m bench compare $(BASE) $(NEW) $(ARGS)
+
+lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
+	@$(PY) -m bench lint $(RUN) $(ARGS)
 
 list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, clusters and instance types
 	@$(PY) -m bench list $(ARGS)

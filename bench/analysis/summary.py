@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis import model, stats
+from bench.analysis import consistency, launches, model, parity, stats
 from bench.core.case import from_argv
 from bench.core.errors import BenchError
 from bench.core.record import DOCUMENT_SCHEMA, Bound, Document, Header, Record, Samples, Summary
@@ -29,6 +29,7 @@ SOFTWARE_FACTOR = 3
 SKEW_SHARE = 0.05
 
 # The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them.
+_OSU_NAMES = {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"}
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
@@ -57,7 +58,10 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
         skipped=tuple(skipped),
         failures=tuple(failures),
         notes=tuple(notes),
+        spreads=launches.spreads(headers, summaries),
         fits=model.fits(headers, summaries),
+        conflicts=consistency.conflicts(headers, summaries),
+        parities=parity.parities(headers, summaries),
     )
 
 
@@ -135,7 +139,7 @@ def _from_reported(record: Record) -> _Times:
     return _Times(
         num_samples=int(reported.get("num_samples", 0)),
         seconds={name: reported.get(name) for name in _TIMES},
-        compat={"osu_mean_s": reported["mean_s"]} if "mean_s" in reported else {},
+        compat={_OSU_NAMES[name]: value for name, value in reported.items() if name in _OSU_NAMES},
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         flags=("reported",),
@@ -197,11 +201,13 @@ class _Shares:
         """
         if not len(self._means):
             return {}
-        # osu_latency prints what its first rank has measured.
-        mean_s = float(self._means[0] if self._header.pattern == "pingpong" else self._means.mean())
+        mean_s = float(self._means.mean())
         found: dict[str, float | None] = {
-            "osu_mean_s": mean_s, "osu_min_s": float(self._means.min()), "osu_max_s": float(self._means.max()),
-        }  # fmt: skip
+            # osu_latency prints what its first rank has measured.
+            "osu_mean_s": float(self._means[0]) if self._header.pattern == "pingpong" else mean_s,
+            "osu_min_s": float(self._means.min()),
+            "osu_max_s": float(self._means.max()),
+        }
         if self._record.mode == "pipelined" and self._record.payload_bytes:
             algbw = self._record.payload_bytes / mean_s
             factor = self._record.bus_factor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
+from bench.core.tool import Installed, Tool
 from bench.core.units import parse_duration
 from bench.driver import config, expand
 from bench.driver.run import machine, other_mpirun
@@ -28,6 +29,7 @@ class Planned:
     machine: expand.Machine
     patterns: Mapping[str, Pattern]
     launchers: Mapping[str, Launcher]
+    tools: Mapping[str, Installed]
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +43,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
     parser.add_argument("--budget", metavar="TIME", help="time budget of a launch, not the scenario's: 30s, 2m")
+    parser.add_argument("--tool-path", type=Path, metavar="DIR", help="where the programs of a scenario's `tools:` are")
     parser.add_argument("--launches", metavar="N", help="how often each job is started, in place of the scenario's")
 
 
@@ -54,11 +57,12 @@ def planned(args: argparse.Namespace) -> Planned:
         scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()
     here = this_machine(cluster.python)
-    plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model)
+    tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
+    plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)
     note = other_mpirun(here.mpirun) if cluster.mpirun is None and _uses_mpirun(plan) else None
     if note:
         plan = replace(plan, notes=(*plan.notes, note))
-    return Planned(plan, scenario, here, patterns, launchers)
+    return Planned(plan, scenario, here, patterns, launchers, tools)
 
 
 def _launches(text: str) -> int:
@@ -75,6 +79,27 @@ def all_patterns() -> dict[str, Pattern]:
 def all_launchers() -> dict[str, Launcher]:
     """Every launcher by name."""
     return {name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")}
+
+
+def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
+    """The tools of these names with the programs that are found below `folder`, or below the folder of their variable.
+
+    Raises UsageError when the folder that was given is none.
+    """
+    found = {}
+    for name in sorted(names):
+        tool: Tool = plugins.load("tool", name).TOOL
+        told = folder or (Path(os.environ[tool.variable]) if os.environ.get(tool.variable) else None)
+        if told is not None and not told.is_dir():
+            raise UsageError(
+                f"{told} is no folder: --tool-path (or {tool.variable}) names the one that holds {tool.title}"
+            )
+        files = sorted(told.rglob("*")) if told is not None else []
+        programs = {file.name: str(file.resolve()) for file in files if file.is_file() and os.access(file, os.X_OK)}
+        where = f"in {told}" if told is not None else "here"
+        lacks = f"its program of {tool.title} was not found {where}: give its folder by --tool-path or {tool.variable}"
+        found[name] = Installed(tool, programs, lacks)
+    return found
 
 
 def this_machine(python: str | None) -> expand.Machine:

@@ -69,15 +69,19 @@ def _started(args: argparse.Namespace) -> desk.Ran:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
-        return desk.start(planned.plan, planned.scenario.text, args.results, _here.PACKAGE_ROOT, say, tick)
+        return desk.start(
+            planned.plan, planned.scenario.text, args.results, _here.PACKAGE_ROOT, planned.tools, say, tick
+        )
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
     folder = runs.find(args.results, args.resume)
-    here = _plan.this_machine(runs.read_plan(folder)["cluster"]["python"])
+    stored = runs.read_plan(folder)
+    here = _plan.this_machine(stored["cluster"]["python"])
+    tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
-        return desk.resume(folder, here, patterns, launchers, _here.PACKAGE_ROOT, say, tick)
+        return desk.resume(folder, here, patterns, launchers, _here.PACKAGE_ROOT, tools, say, tick)
 
 
 @contextlib.contextmanager

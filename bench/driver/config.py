@@ -51,7 +51,7 @@ class Measurement:
     """One entry of a scenario's `measure`: the cross product of its tuples is measured. Sizes in bytes.
 
     `transports` None: what suits the machine. `nodes` None: as many as the cluster has. `env` holds the values to try
-    of each environment variable.
+    of each environment variable. `tools`: other people's benchmarks to run beside ours.
     """
 
     patterns: tuple[str, ...]
@@ -72,6 +72,7 @@ class Measurement:
     alignments: tuple[int, ...] = (_DEFAULT.alignment,)
     binds: tuple[str, ...] = (_DEFAULT.bind,)
     like: str = _DEFAULT.like
+    tools: tuple[str, ...] = ()
     window: int = _DEFAULT.window
     matrix: tuple[tuple[int, ...], ...] = ()
     nodes: tuple[int, ...] | None = None
@@ -272,6 +273,7 @@ class _MeasureKeys(_Keys):
     )
     binds: Annotated[tuple[str, ...], _many(_OPTION["bind"])] = _key("bind", "binds", default=(_DEFAULT.bind,))
     like: Annotated[str, _one(_OPTION["like"])] = _DEFAULT.like
+    tools: Annotated[tuple[str, ...], _many(values.tool)] = _key("tools", "tool", default=())
     window: Annotated[int, _one(_OPTION["window"])] = _DEFAULT.window
     matrix: Annotated[tuple[tuple[int, ...], ...], _many(_OPTION["matrix"], values.matrix, lambda read: read[0])] = ()
     nodes: Annotated[tuple[int, ...] | None, _many(_OPTION["nodes"])] = None

@@ -39,7 +39,10 @@ class Outcome:
 
 
 def run(job: Job, folder: Path, package_root: Path, on_poll: Callable[[float], None]) -> Outcome:
-    """Run a job to its end or its deadline. `on_poll` gets the seconds so far; what it raises ends the job."""
+    """Run a job to its end or its deadline. `on_poll` gets the seconds so far; what it raises ends the job.
+
+    What another tool's job prints on stdout is kept by itself (runs.output_file), for its parser.
+    """
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
     for stale in beats.glob("*.json"):
@@ -47,8 +50,10 @@ def run(job: Job, folder: Path, package_root: Path, on_poll: Callable[[float], N
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
     deadline_s = _DEADLINE_FACTOR * job.estimate_s + _DEADLINE_SLACK_S
     began = time.monotonic()
-    with runs.log_file(folder, job.name).open("ab") as log:
-        process = _start(job, folder, package_root, job_id, log.fileno())
+    with contextlib.ExitStack() as files:
+        log = files.enter_context(runs.log_file(folder, job.name).open("ab"))
+        out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
+        process = _start(job, folder, package_root, job_id, out.fileno(), log.fileno())
         try:
             while process.poll() is None and time.monotonic() - began < deadline_s:
                 on_poll(time.monotonic() - began)
@@ -63,13 +68,14 @@ def run(job: Job, folder: Path, package_root: Path, on_poll: Callable[[float], N
     return Outcome(job.name, process.returncode, seconds, what)
 
 
-def _start(job: Job, folder: Path, package_root: Path, job_id: str, log: int) -> subprocess.Popen[bytes]:
+def _start(job: Job, folder: Path, package_root: Path, job_id: str, out: int, log: int,
+           ) -> subprocess.Popen[bytes]:  # fmt: skip
     reports = [
         "--records", str(runs.results_file(folder, job.name).resolve()), "--job", job.name,
         "--launch", str(job.launch),
         "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
     ]  # fmt: skip
-    command = shlex.join([*job.command, *reports])
+    command = shlex.join([*job.command, *([] if job.tool else reports)])
     script = "\n".join(["set -e", *job.setup, f"exec {command}"])
     env = {**os.environ, **job.env, "BENCH_JOB": job_id}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
@@ -77,7 +83,7 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, log: int) ->
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            ["/bin/sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
         )
     except OSError as error:
         raise RefusedError(f"job {job.name} could not be started ({error.strerror}): {job.command[0]}") from None
@@ -109,7 +115,7 @@ def _explain(exit_code: int, folder: Path, job: Job) -> str | None:
         said = [line.partition("bench: error: ")[2].strip() for line in lines if "bench: error: " in line]
     if said:
         return said[-1] if len(set(said)) == 1 else said[0]
-    if _is_whole(folder, job):
+    if not job.tool and _is_whole(folder, job):
         return None
     how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
     return f"the launcher ended with {how} and no rank said why; its output is in {log}"

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from bench.core.case import Case, alike, to_argv
@@ -18,6 +19,7 @@ from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, Site
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
+from bench.core.tool import Installed
 from bench.core.topology import rounds
 from bench.core.units import format_duration
 from bench.core.world import World
@@ -29,6 +31,7 @@ _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0
 _MOST_AUTO_RANKS = 8
 _DEFAULT = Case(pattern="")
+NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 _NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
           "alignment", "bind")  # fmt: skip
 
@@ -59,6 +62,7 @@ class Job:
     num_rows: int
     estimate_s: float
     launch: int = 1
+    tool: str = ""  # whose program it is; '' for ours
 
     def script(self) -> str:
         """The whole of it as shell text: set-up lines, variables, command."""
@@ -101,11 +105,16 @@ class _Wish:
     world: World
     env: tuple[tuple[str, str], ...]
     max_s: float
+    tool: str = ""
 
 
 def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern],
-           launchers: Mapping[str, Launcher], modelled: bool) -> Plan:  # fmt: skip
-    """The plan of a scenario. Raises UsageError when a modelled cluster names no instance type."""
+           launchers: Mapping[str, Launcher], modelled: bool, tools: Mapping[str, Installed] = NO_TOOLS,
+           ) -> Plan:  # fmt: skip
+    """The plan of a scenario. `tools`: those that it names, as they were found here.
+
+    Raises UsageError when a modelled cluster names no instance type.
+    """
     if modelled and cluster.instance is None:
         raise UsageError(
             f"cluster {cluster.name!r} can not be modelled: bench.yaml gives it no instance type whose links are known"
@@ -113,7 +122,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
     wishes, skipped, notes = [], [], []
     for measurement in scenario.measurements:
         for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled):
-            reason = _why_not(wish, cluster, machine, patterns)
+            reason = _why_not(wish, cluster, machine, patterns) or _why_no_tool(wish, tools)
             if reason is None:
                 wishes.append(wish)
             else:
@@ -129,15 +138,17 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
             notes += [note] if note else []
             name = _name(wish, launch, names)
             names.add(name)
-            job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers)
+            job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers,
+                         wish.tool, tools)  # fmt: skip
             jobs.append(replace(job, launch=launch))
     return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
                 scenario.budget_s)  # fmt: skip
 
 
 def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster: Cluster, machine: Machine,
-           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher]) -> Job:  # fmt: skip
-    """One launch of a case: the very command that a person would type."""
+           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher], tool: str = "",
+           tools: Mapping[str, Installed] = NO_TOOLS) -> Job:  # fmt: skip
+    """One launch of a case: the very command that a person would type, of ours or of another tool."""
     launcher = _launcher(case.transport, world, cluster, machine)
     site = Site(
         python=cluster.python or machine.python,
@@ -145,12 +156,17 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         hosts=cluster.hosts[: world.num_nodes],
         mpirun=cluster.mpirun or machine.mpirun,
     )
-    program, *arguments = to_argv(case)
+    pattern, *arguments = to_argv(case)
+    words = ["-m", f"bench.{pattern}", *arguments]
+    if tool:
+        there = tools[tool]
+        site = replace(site, python=there.programs[there.tool.program(case)])  # in the interpreter's place
+        words = there.tool.arguments(case, world)
     variables = {**launchers[launcher].environment(), **cluster.env, **env}
-    command = launchers[launcher].command(["-m", f"bench.{program}", *arguments], world, site, variables)
+    command = launchers[launcher].command(words, world, site, variables)
     num_rows = count_rows(case, world, patterns[case.pattern])
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rows,
-               _estimate_s(case, num_rows))  # fmt: skip
+               _estimate_s(case, num_rows), tool=tool)  # fmt: skip
 
 
 def count_rows(case: Case, world: World, pattern: Pattern) -> int:
@@ -194,6 +210,8 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
             yield _Wish(case, world, tuple(env), scenario.max_s)
+            for tool in m.tools if not modelled else ():
+                yield _Wish(case, world, tuple(env), scenario.max_s, tool)
 
 
 def _alike(case: Case) -> Case:
@@ -241,6 +259,16 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
     return None
 
 
+def _why_no_tool(wish: _Wish, tools: Mapping[str, Installed]) -> str | None:
+    if not wish.tool:
+        return None
+    there = tools[wish.tool]
+    if wish.case.transport != there.tool.transport:
+        return f"{there.tool.title} stands beside {there.tool.transport}, not {wish.case.transport}"
+    reason = there.tool.supports(wish.case, wish.world)
+    return reason or (None if there.tool.program(wish.case) in there.programs else there.lacks)
+
+
 def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
     """The case with its share of the budget, its sizes thinned where they would not fit; and a note if they were."""
     case = wish.case
@@ -274,13 +302,14 @@ def _estimate_s(case: Case, num_rows: int) -> float:
 
 
 def _words(wish: _Wish) -> str:
-    return " ".join([*to_argv(wish.case)[:1], wish.case.transport, *(f"{n}={v}" for n, v in wish.env)])
+    by = wish.tool or wish.case.transport
+    return " ".join([*to_argv(wish.case)[:1], by, *(f"{n}={v}" for n, v in wish.env)])
 
 
 def _name(wish: _Wish, launch: int, taken: set[str]) -> str:
     """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
     case, world = wish.case, wish.world
-    parts = [case.pattern, case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
+    parts = [case.pattern, wish.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
     default = replace(_DEFAULT, **alike(case.like, case.pattern))
     for field in _NAMED:
         if getattr(case, field) != getattr(default, field):

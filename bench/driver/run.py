@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from bench.core.errors import BenchError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.record import Record
+from bench.core.tool import Installed
 from bench.core.topology import rounds
 from bench.core.units import format_duration
 from bench.core.world import World
-from bench.driver import execute
+from bench.driver import execute, foreign
 from bench.driver.config import Cluster
 from bench.driver.expand import Job, Machine, Plan, job_of
 from bench.store import jsonl, runs
@@ -52,32 +54,39 @@ def other_mpirun(chosen: str) -> str | None:
     return f"mpirun: {chosen}; this site also has {site}: name it by `mpirun:` in bench.yaml to use that one"
 
 
-def start(plan: Plan, scenario_text: str, results: Path, package_root: Path, say: Say, tick: Say) -> Ran:
+def start(plan: Plan, scenario_text: str, results: Path, package_root: Path, tools: Mapping[str, Installed], say: Say,
+          tick: Say) -> Ran:  # fmt: skip
     """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept.
 
     `say` takes lines that stay, `tick` what is going on just now.
     """
     folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, to_plain(plan, scenario_text))
-    return _run_jobs(plan.jobs, folder, package_root, say, tick)
+    return _run_jobs(plan.jobs, folder, package_root, tools, say, tick)
 
 
 def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher],
-           package_root: Path, say: Say, tick: Say) -> Ran:  # fmt: skip
-    """Run what a run's plan asked for and its files do not hold."""
+           package_root: Path, tools: Mapping[str, Installed], say: Say, tick: Say) -> Ran:  # fmt: skip
+    """Run what a run's plan asked for and its files do not hold. `tools`: those that its jobs name, as found here."""
     stored = runs.read_plan(folder)
     cluster = _cluster(stored["cluster"])
     todo = []
     for job in stored["jobs"]:
         case = from_argv(job["case"])
         world = World(**job["world"])
-        missing = _missing(case, world, patterns[case.pattern], runs.results_file(folder, job["name"]))
-        if missing:
+        tool, file = job.get("tool", ""), runs.results_file(folder, job["name"])
+        if tool:
+            missing = () if file.exists() else case.sizes
+        else:
+            missing = _missing(case, world, patterns[case.pattern], file)
+        if missing and tool and tools[tool].tool.program(case) not in tools[tool].programs:
+            say(f"{job['name']} is left out: {tools[tool].lacks}")
+        elif missing:
             partial = replace(case, sizes=missing)
-            again = job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers)
+            again = job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers, tool, tools)
             todo.append(replace(again, launch=job.get("launch", 1)))
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
-    return _run_jobs(todo, folder, package_root, say, tick)
+    return _run_jobs(todo, folder, package_root, tools, say, tick)
 
 
 def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
@@ -101,6 +110,7 @@ def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
                 "script": job.script(),
                 "factors": {k: v for k, v in job.env.items() if k not in plan.cluster.env},
                 "launch": job.launch,
+                "tool": job.tool,
                 "num_rows": job.num_rows,
                 "estimate_s": job.estimate_s,
             }
@@ -114,7 +124,8 @@ def _cluster(stored: Mapping[str, Any]) -> Cluster:
     return Cluster(**tuples)
 
 
-def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, say: Say, tick: Say) -> Ran:
+def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, tools: Mapping[str, Installed], say: Say,
+              tick: Say) -> Ran:  # fmt: skip
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
     for number, job in enumerate(jobs, start=1):
@@ -123,8 +134,11 @@ def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, say: Say, t
         def poll(seconds: float, name: str = job.name) -> None:
             tick(f"{name}: {seconds:.0f} s")
 
+        began = datetime.now(UTC)
         try:
             outcome = execute.run(job, folder, package_root, poll)
+            if job.tool and outcome.what is None:
+                outcome = replace(outcome, what=foreign.keep(job, tools[job.tool].tool, folder, began))
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
             runs.write_outcomes(folder, outcomes)

@@ -95,6 +95,11 @@ def pattern(typed: str) -> str:
     return plugins.check("pattern", typed)
 
 
+def tool(typed: str) -> str:
+    """Another benchmark, a file of tools/."""
+    return plugins.check("tool", typed)
+
+
 def launcher(typed: str) -> str:
     """auto, or a file of launchers/."""
     return typed if typed == "auto" else plugins.check("launcher", typed)

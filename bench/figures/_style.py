@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,11 +169,17 @@ def watermark(axes: Axes) -> None:
 
 def points(axes: Axes, look: Look, rows: Sequence[Summary], x: Sequence[float], y: Sequence[float],
            errors: Sequence[tuple[float, float]] | None = None) -> None:  # fmt: skip
-    """One series: a line, a bar for the interval (below, above) of each point, hollow markers where not converged."""
+    """One series: a bar for the interval (below, above) of each point, hollow markers where not converged, and a line.
+
+    The line joins neighbours of one algorithm only: what lies between two algorithms is on neither's curve.
+    """
     if errors is not None:
         axes.errorbar(x, y, yerr=list(zip(*errors, strict=True)), fmt="none", ecolor=look.colour, elinewidth=1,
                       capsize=2.5)  # fmt: skip
-    axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.6)
+    for _, piece in groupby(range(len(rows)), key=lambda index: rows[index].algorithm):
+        line = list(piece)
+        axes.plot([x[index] for index in line], [y[index] for index in line], color=look.colour, linestyle=look.dashes,
+                  linewidth=1.6)  # fmt: skip
     for hollow in (False, True):
         chosen = [index for index, row in enumerate(rows) if ("not-converged" in row.flags) is hollow]
         axes.plot([x[index] for index in chosen], [y[index] for index in chosen], linestyle="", color=look.colour,

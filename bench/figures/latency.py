@@ -43,7 +43,9 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         pings = any(name and name.startswith("ping-pong") for name in names)
         label = "ping-pong x least steps (reference)" if pings else "floor: the latencies alone"
         handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label=label))
-    remarks = ["median of the slowest rank's times; band: fastest sample to p95 (the interval where p95 is not known)"]
+    remarks = [
+        "median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 where that is known"
+    ]
     remarks += [*_sizeless(document, labels), *_style.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
     return [("latency", figure)]
@@ -59,7 +61,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
     bands = [_band(row) for row in rows]
     panel.fill_between(sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18,
                        linewidth=0)  # fmt: skip
-    _style.points(panel, look, rows, sizes, times)
+    _style.points(panel, look, rows, sizes, times, [_error(row) for row in rows])
     floors = [(size, row.floor_s) for size, row in zip(sizes, rows, strict=True) if row.floor_s]
     panel.plot([size for size, _ in floors], [floor for _, floor in floors], color=_style.GREY, linestyle="--",
                linewidth=1.2, zorder=1)  # fmt: skip
@@ -81,6 +83,12 @@ def _band(row: Summary) -> tuple[float, float]:
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
     return row.ci_low_s or median, row.ci_high_s or median
+
+
+def _error(row: Summary) -> tuple[float, float]:
+    """Seconds from the median down and up to the ends of its interval."""
+    median = row.median_s or 0.0
+    return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
 
 
 def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:

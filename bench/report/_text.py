@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.record import Header, Summary
+from bench.core.record import Conflict, Header, Summary
 from bench.core.units import format_size
 
 NOTHING = "-"
@@ -193,6 +193,11 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
     for rank, number in slowest.most_common(3):
         lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
     return list(dict.fromkeys(lines))
+
+
+def conflict_lines(conflicts: Iterable[Conflict]) -> list[str]:
+    """Pairs of rows that can not both be right, a sentence each."""
+    return [f"CONFLICT {conflict.rule}: {conflict.sentence}" for conflict in conflicts]
 
 
 def _straggler_lines(summaries: Sequence[Summary]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.core.dtypes import dtype_of
 from bench.core.record import Document, Header, Summary
-from bench.report import _fits, _text
+from bench.report import _fits, _parity, _spreads, _text
 
 _MAX_WIDTH = 130
 
@@ -119,7 +119,10 @@ class Table:
         lines += _text.overhead_lines(document.headers.values())
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
+        lines += [_spreads.SINGLE] if rows and not document.spreads and not all(row.modelled for row in rows) else []
         lines += _fits.lines(document.headers, document.fits)
+        lines += _text.conflict_lines(document.conflicts)
+        lines += _parity.lines(document.parities)
         lines += _text.skipped_lines(document.skipped)
         lines += _text.failure_lines(document.failures)
         lines += document.notes
@@ -160,12 +163,14 @@ def render(document: Document) -> str:
     """One table: of one job with its whole head, of several with what they share said once and a line over each job."""
     if len(document.headers) == 1:
         return _of_one(document)
-    rows = document.summaries
     table = _table_of(document)
     lines = _shared_head(list(document.headers.values()))
-    if rows:
+    alone = {job: header for job, header in document.headers.items() if job not in _elsewhere(document)}
+    if document.spreads:
+        lines += _over_launches(document)
+    if any(row.job in alone for row in document.summaries):
         lines += table.reading()
-    for job, header in document.headers.items():
+    for job, header in alone.items():
         part = _only(document, job).summaries
         if part:
             lines += [f"# {_text.job_line(job, header)}", *map(table.line, _sizes(part))]
@@ -177,6 +182,28 @@ def _table_of(document: Document) -> Table:
     likes = {_text.like(header) for header in document.headers.values()}
     like = likes.pop() if len(likes) == 1 else ""
     return Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1, like=like)
+
+
+def _elsewhere(document: Document) -> set[str]:
+    """The jobs whose rows are shown elsewhere: over all their launches, or beside ours."""
+    tools = {one.tool for one in document.parities}
+    beside = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}
+    return beside | {job for spread in document.spreads for job in spread.jobs}
+
+
+def _over_launches(document: Document) -> list[str]:
+    """One table for all cases that were launched more than once."""
+    spreads = document.spreads
+    modes = tuple(dict.fromkeys(spread.mode for spread in spreads))
+    grouped = len({spread.group for spread in spreads}) > 1
+    lines = [*(f"# {line}" for line in _spreads.MEANING), "#", *_spreads.titles(modes, grouped)]
+    for job in dict.fromkeys(spread.job for spread in spreads):
+        own = [spread for spread in spreads if spread.job == job]
+        first = document.headers[own[0].jobs[0]]
+        launches = max(spread.num_launches for spread in own)
+        lines.append(f"# {_text.job_line(job, first)}, {launches} launches")
+        lines += _spreads.rows(own, modes, grouped)
+    return lines
 
 
 def _of_one(document: Document) -> str:

@@ -4,6 +4,7 @@ results/<run id>/plan.json      what was to be done, as planned
 results/<run id>/outcomes.json  how each job ended
 results/<run id>/<job>.jsonl    header and records
 results/<run id>/<job>.log      what the ranks wrote to stderr and stdout
+results/<run id>/<job>.out      what another tool's job wrote to stdout
 """
 
 from __future__ import annotations
@@ -104,6 +105,11 @@ def results_file(folder: Path, job: str) -> Path:
 def log_file(folder: Path, job: str) -> Path:
     """Where what a job's ranks printed is."""
     return folder / f"{job}.log"
+
+
+def output_file(folder: Path, job: str) -> Path:
+    """Where what another tool's job printed as its result is, word for word."""
+    return folder / f"{job}.out"
 
 
 def heartbeat_folder(folder: Path, job: str) -> Path:

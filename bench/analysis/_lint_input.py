@@ -1,0 +1,123 @@
+"""What the twelve rules look at: a report's document beside the very records and the plan that it was made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.record import Document, Header, Record, Summary
+
+# "Exact" for a figure that is computed again: what is left is the rounding of a few operations.
+EXACT = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What breaks a rule, as a sentence, and the row that does; None where it is the whole job or the whole run."""
+
+    what: str
+    job: str | None = None
+    mode: str | None = None
+    payload_bytes: int | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the report, the record that it shows, and the header that the record stands under."""
+
+    job: str
+    header: Header
+    record: Record
+    summary: Summary
+
+    def fault(self, what: str) -> Fault:
+        """This row breaks the rule."""
+        return Fault(what, self.job, self.record.mode, self.record.payload_bytes, self.record.group)
+
+    @property
+    def timed(self) -> bool:
+        """Was it measured here: raw samples of something that really ran, with a median to show for it?"""
+        return self.record.samples is not None and not self.record.modelled and self.summary.median_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A run: its report, its records by job (`job#2` for a later attempt), its plan and outcomes where there are any.
+
+    `mismatches`: records without their row in the report, or rows that show another record.
+    """
+
+    document: Document
+    told: tuple[tuple[str, Header, Sequence[Record]], ...]
+    rows: tuple[Row, ...]
+    mismatches: tuple[Fault, ...]
+    plan: Mapping[str, Any] | None
+    outcomes: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def timed(self) -> Iterator[Row]:
+        """The rows of raw samples."""
+        return (row for row in self.rows if row.timed)
+
+    @property
+    def measured(self) -> Iterator[tuple[str, Header]]:
+        """The headers, with their jobs, of what really ran here and took samples (another tool's report did not)."""
+        return ((job, header) for job, header, records in self.told
+                if not header.modelled and any(record.reported is None for record in records))  # fmt: skip
+
+    def texts(self) -> Iterator[tuple[str, str | None, Row | None]]:
+        """Every sentence that the report prints beside its figures, with the job and the row that it is about."""
+        yield from ((note, None, None) for note in self.document.notes)
+        yield from ((note, job, None) for job, header, _ in self.told for note in header.notes)
+        yield from ((flag, row.job, row) for row in self.rows for flag in row.summary.flags)
+
+    def reported(self) -> Iterator[tuple[Row, str, float]]:
+        """Every statistic that was taken over from another tool: its row, its name, its value."""
+        for row in self.rows:
+            yield from ((row, name, value) for name, value in (row.record.reported or {}).items())
+
+
+def material(
+    document: Document,
+    told: Iterable[tuple[str, Header, Sequence[Record]]],
+    plan: Mapping[str, Any] | None,
+    outcomes: Mapping[str, Mapping[str, Any]],
+) -> Material:
+    """Each record beside the row that shows it: a document has them in the order in which they were told."""
+    told = tuple((job, header, tuple(records)) for job, header, records in told)
+    shown: dict[str, list[Summary]] = {}
+    for summary in document.summaries:
+        shown.setdefault(summary.job, []).append(summary)
+    rows: list[Row] = []
+    mismatches: list[Fault] = []
+    for job, header, records in told:
+        kept = [record for record in records if record.skipped is None and record.failed is None]
+        of_job = shown.pop(job, [])
+        if len(of_job) != len(kept):
+            mismatches.append(Fault(f"the report shows {len(of_job)} rows of {len(kept)} records", job))
+        for record, summary in zip(kept, of_job, strict=False):
+            rows.append(Row(job, header, record, summary))
+            if _place(record) != _place(summary):
+                mismatches.append(rows[-1].fault("the report shows another record in this place"))
+    mismatches += [Fault(f"the report shows {len(rest)} rows of a job that has no records", job)
+                   for job, rest in shown.items()]  # fmt: skip
+    return Material(document, told, tuple(rows), tuple(mismatches), plan, outcomes)
+
+
+def same(one: float | None, other: float | None) -> bool:
+    """Are two figures the same but for rounding; or both unknown?"""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=EXACT)
+
+
+def launch_of(job: str) -> str:
+    """The planned job that an attempt belongs to: `job#2` completes `job`."""
+    return job.partition("#")[0]
+
+
+def _place(row: Record | Summary) -> tuple[Any, ...]:
+    return row.mode, row.payload_bytes, row.group, row.src, row.dst

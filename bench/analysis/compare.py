@@ -1,0 +1,211 @@
+"""Two runs beside each other: which of their rows can be compared, and what their launches allow to be said of each.
+
+Rows are compared where they differ in nothing (analysis/launches.py: FACTORS) but in what was named as meant to differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from bench.analysis import inference, pairing
+from bench.analysis.changes import Change, changes
+from bench.analysis.inference import LEAST_LAUNCHES
+from bench.analysis.launches import Cell, Factors, Place, cells, launch_medians, varied_variables
+from bench.analysis.pairing import listed, word
+from bench.core.errors import UsageError
+from bench.core.record import Document, Summary
+
+# What a comparison can say of a row. Only the first four are verdicts; `exploratory` and `modelled` have a ratio alone.
+VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "not comparable")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One row in both runs, with the medians (seconds) of their launches.
+
+    `factors`: of BASE; `differs`: factor -> (BASE, NEW) where the two differ. `estimate` and `p_corrected` only from 5
+    launches of each run on. `reason`: why the row is not comparable.
+    """
+
+    place: Place
+    factors: Factors
+    differs: Mapping[str, tuple[str | None, str | None]]
+    base_jobs: tuple[str, ...]
+    new_jobs: tuple[str, ...]
+    verdict: str
+    reason: str | None = None
+    base_launches_s: tuple[float, ...] = ()
+    new_launches_s: tuple[float, ...] = ()
+    estimate: inference.Estimate | None = None
+    p_corrected: float | None = None
+
+    @property
+    def base_s(self) -> float | None:
+        """Median of BASE's launch medians, seconds."""
+        return median(self.base_launches_s) if self.base_launches_s else None
+
+    @property
+    def new_s(self) -> float | None:
+        """Median of NEW's launch medians, seconds."""
+        return median(self.new_launches_s) if self.new_launches_s else None
+
+    @property
+    def ratio(self) -> float | None:
+        """NEW / BASE of these: above 1 is slower."""
+        return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A row that one run has and the other has not. `why`: by what it differs from the row that both have, or what the
+    other run says of its lack; None where neither is known.
+    """
+
+    place: Place
+    factors: Factors
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that two runs say together. `delta`: the change that matters (0.05 is 5 %); `fdr`: the level of all rows."""
+
+    rows: tuple[Compared, ...]
+    only_base: tuple[Alone, ...]
+    only_new: tuple[Alone, ...]
+    allowed: tuple[str, ...]  # factors that were named as meant to differ
+    changes: tuple[Change, ...]
+    delta: float
+    fdr: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows have which of VERDICTS."""
+        return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
+
+
+def compare(
+    base: Document, new: Document, *, delta: float = 0.05, fdr: float = 0.05, allow_diff: Sequence[str] = ()
+) -> Comparison:
+    """NEW against BASE, row by row.
+
+    Raises UsageError when runs differ in a factor that `allow_diff` does not name, when it names what is no factor, and
+    when no row can be compared.
+    """
+    variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
+    allowed = pairing.allowed(allow_diff, variables)
+    base_cells = cells(base.headers, base.summaries, variables)
+    new_cells = cells(new.headers, new.summaries, variables)
+    pairing.refuse_a_model_beside_a_measurement(base_cells, new_cells)
+    pairing.refuse_other_factors(base_cells, new_cells, allowed)
+    pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
+    rows = _judged([_compared(*pair, allowed) for pair in pairs], delta, fdr)
+    if all(row.ratio is None for row in rows):
+        raise UsageError(_nothing(rows, left_base, left_new))
+    base_jobs = dict.fromkeys(job for row in rows for job in row.base_jobs)
+    new_jobs = dict.fromkeys(job for row in rows for job in row.new_jobs)
+    return Comparison(
+        rows=tuple(rows),
+        only_base=_alone(left_base, rows, new),
+        only_new=_alone(left_new, rows, base),
+        allowed=tuple(dict.fromkeys(allow_diff)),
+        changes=changes((base.headers[job] for job in base_jobs), (new.headers[job] for job in new_jobs)),
+        delta=delta,
+        fdr=fdr,
+    )
+
+
+def _compared(base: Cell, new: Cell, allowed: frozenset[str]) -> Compared:
+    """The pair before any verdict: ratio and launches, or the reason why there is no ratio."""
+    differs = {name: (base.factors[name], new.factors[name])
+               for name in base.factors if base.factors[name] != new.factors[name]}  # fmt: skip
+    row = Compared(base.place, base.factors, differs, _jobs_of(base), _jobs_of(new), "exploratory")
+    reason = _why_not(base, new, differs, allowed)
+    if reason is not None:
+        return replace(row, verdict="not comparable", reason=reason)
+    verdict = "modelled" if base.factors["modelled"] == "yes" else "exploratory"
+    return replace(row, verdict=verdict, base_launches_s=launch_medians(base), new_launches_s=launch_medians(new))
+
+
+def _why_not(base: Cell, new: Cell, differs: Mapping[str, tuple[str | None, str | None]],
+             allowed: frozenset[str]) -> str | None:  # fmt: skip
+    """Why a pair has no ratio; None where it has one."""
+    if "modelled" in differs:
+        sides = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
+        return "modelled in {}, measured in {}".format(*sides)
+    apart = [f"{name} is {word(before)} in BASE and {word(after)} in NEW"
+             for name, (before, after) in differs.items() if name not in allowed]  # fmt: skip
+    if apart:
+        return "; ".join(apart)
+    for name, cell in (("BASE", base), ("NEW", new)):
+        for row in cell.rows.values():
+            reason = _unusable(row)
+            if reason is not None:
+                return f"{reason} in {name} ({row.job})"
+    return None
+
+
+def _unusable(row: Summary) -> str | None:
+    if row.verified is False:
+        return "INVALID: wrong data were received"
+    if row.median_s is None:
+        return "samples that are no times" if "bad-samples" in row.flags else "no median"
+    if row.num_samples < 2 and not row.modelled and "reported" not in row.flags:
+        return f"only {row.num_samples} sample"
+    return None
+
+
+def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
+    """The rows with a verdict where both runs have launches enough, all of them corrected together."""
+    enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
+    found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
+    p_values = inference.corrected([each.p for each in found])
+    judged = {
+        id(row): replace(row, verdict=inference.verdict(each, p, delta, fdr), estimate=each, p_corrected=p)
+        for row, each, p in zip(enough, found, p_values, strict=True)
+    }
+    return [judged.get(id(row), row) for row in rows]
+
+
+def num_launches(row: Compared) -> int:
+    """The launches of the run that has fewer of them."""
+    return min(len(row.base_launches_s), len(row.new_launches_s))
+
+
+def _nothing(rows: Sequence[Compared], left_base: Sequence[Cell], left_new: Sequence[Cell]) -> str:
+    """Why no row at all has a ratio, as one sentence."""
+    if rows:
+        reason, number = Counter(row.reason for row in rows).most_common(1)[0]
+        return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"
+    if not left_base or not left_new:
+        return f"nothing can be compared: {'NEW' if left_base else 'BASE'} holds no measured row"
+    if {cell.place for cell in left_base} & {cell.place for cell in left_new}:
+        return "with what may differ, several rows of one run fit one of the other: name less, or compare single files"
+    told = "BASE ({}) and NEW ({}) have no row of the same pattern, mode, group and size to compare"
+    return told.format(*(listed({cell.place.pattern for cell in side}) + ", "
+                         + listed({cell.place.mode for cell in side}) for side in (left_base, left_new)))  # fmt: skip
+
+
+def _alone(left: Iterable[Cell], rows: Iterable[Compared], other: Document) -> tuple[Alone, ...]:
+    """What is left of one run, with how it differs from the row that both have, or why the other lacks it."""
+    said: dict[tuple[Any, ...], str] = {}
+    for row in (*other.skipped, *other.failures):
+        key = tuple(row.get(name) for name in ("pattern", "transport", "mode", "group", "payload_bytes"))
+        said[key] = f"failed there: {row['what']}" if row.get("what") else f"skipped there: {row.get('reason')}"
+    there = {(row.place, row.factors["transport"]): row.factors for row in rows}
+    found = []
+    for cell in left:
+        place, transport = cell.place, cell.factors["transport"]
+        why = said.get((place.pattern, transport, place.mode, place.group, place.payload_bytes))
+        beside = there.get((place, transport), cell.factors)
+        apart = [f"{name} {word(value)}" for name, value in cell.factors.items() if beside[name] != value]
+        found.append(Alone(place, cell.factors, ", ".join(apart) or why))
+    return tuple(found)
+
+
+def _jobs_of(cell: Cell) -> tuple[str, ...]:
+    return tuple(row.job for row in cell.rows.values())

@@ -1,0 +1,259 @@
+"""Bounds that need no data sheet: what a library's own rows say that another row can be at most.
+
+After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than
+others that do its work. Every rule is `time of the first <= sum of the times of the others`, at the same payload S of
+docs/metrics.md, between rows of one run that share everything else. Nothing is deleted or corrected: a conflict says
+that two rows can not both be right, or that the library would do better to call the other.
+
+Beyond noise: the lower end of the first row's interval is above the others' upper ends by more than a tolerance, in
+every launch that measured both. Rows without an interval, that drift or that are invalid are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from typing import Any
+
+from bench.core.case import Case, from_argv
+from bench.core.errors import BenchError
+from bench.core.pattern import WINDOW_BYTES
+from bench.core.record import Conflict, Header, Summary
+from bench.core.units import format_bytes, format_duration
+
+# The intervals are of one launch. Rows of one job share their launch: 5 % is for what an interval can not know.
+SAME_LAUNCH_TOLERANCE = 0.05
+# Rows of two jobs are of two launches, which differ by a standard deviation of up to 10 % in MPI: two of them by 14 %,
+# of which 25 % is 1.8.
+OTHER_LAUNCH_TOLERANCE = 0.25
+
+_SYNCHRONISED = ("isolated",)
+_BOTH = ("isolated", "pipelined")
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """An operation and what can do its work at the same S, one after the other, in which modes, and how."""
+
+    pattern: str
+    by: tuple[str, ...]
+    modes: tuple[str, ...]
+    how: str
+
+
+# Calls in a row of one operation can always be replaced by as many of one other. Two operations taken in turns do not
+# overlap as each does with itself, so that their pipelined times can not be added: such rules are for isolated mode.
+# Left out, because what they copy on the side costs as much as the operation itself where ranks share memory: allgather
+# by alltoall (the block n times), gather by alltoall, alltoall by allgather (n times the bytes).
+REPLACEMENTS = (
+    Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
+    Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
+    Replacement("reducescatter", ("allreduce",), _BOTH, "an all-reduce leaves each rank its block, too"),
+    Replacement("gather", ("allgather",), _BOTH, "an all-gather leaves all blocks on the root, too"),
+    Replacement("scatter", ("broadcast",), _BOTH, "a broadcast brings each rank its block, too"),
+    Replacement("allreduce", ("reducescatter", "allgather"), _SYNCHRONISED, "blocks are reduced, then gathered"),
+    Replacement("allreduce", ("reduce", "broadcast"), _SYNCHRONISED, "the root reduces, then broadcasts"),
+    Replacement("broadcast", ("scatter", "allgather"), _SYNCHRONISED, "blocks are scattered, then gathered"),
+    Replacement("reduce", ("reducescatter", "gather"), _SYNCHRONISED, "blocks are reduced, then gathered on the root"),
+)
+
+# What of a case is no condition of its time, or is compared rule by rule (pattern, mode, direction, root, operation).
+_NOT_CONDITIONS = frozenset({"pattern", "transport", "sizes", "mode", "direction", "root", "reduce_op", "iterations",
+                             "warmup", "max_s", "budget_s", "seed", "matrix"})  # fmt: skip
+# Variables by which launchers tell launches and ranks apart.
+_OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI_MCA_orte_ess", "PRTE_")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A summary beside its header, and the conditions that it shares with whatever it may be compared with."""
+
+    summary: Summary
+    header: Header
+    conditions: tuple[Any, ...]  # all but the launch
+    window: int
+
+    @property
+    def low_s(self) -> float | None:
+        """The least that the median can be; exact for a modelled time."""
+        return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
+
+    @property
+    def high_s(self) -> float | None:
+        """The most that the median can be."""
+        return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that a pipelined pair has under way before it waits for an acknowledgement."""
+        return max(1, min(self.window, WINDOW_BYTES // max(self.summary.payload_bytes, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One comparison in one launch: the rule's first row, the row (or sum of rows) that bounds it, and the excess."""
+
+    key: tuple[Any, ...]  # the comparison without its launch
+    conflict: Conflict
+    beyond: bool
+
+
+def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Conflict, ...]:
+    """Every pair of rows that contradict each other, the gravest first; `headers` by the jobs of the summaries."""
+    conditions = {job: _conditions(header) for job, header in headers.items()}
+    rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in summaries if _may_be_judged(row, headers)]
+    comparisons: dict[tuple[Any, ...], list[_Judged]] = {}
+    for judge in (_modes, _directions, _replacements):
+        for judged in judge(rows):
+            comparisons.setdefault(judged.key, []).append(judged)
+    found = []
+    for launches in comparisons.values():
+        if all(judged.beyond for judged in launches):
+            found.append(min((judged.conflict for judged in launches), key=lambda conflict: conflict.ratio))
+    return tuple(sorted(found, key=lambda conflict: -conflict.ratio))
+
+
+def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
+    known = row.modelled or (row.ci_low_s is not None and row.ci_high_s is not None)
+    return row.job in headers and row.median_s is not None and known and row.verified is not False and not (
+        {"drift", "reported", "invalid"} & set(row.flags)
+    )  # fmt: skip
+
+
+def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
+    """What a header's rows share with those that they may be compared with, hashable; and its window."""
+    environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
+    world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
+    known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
+    try:
+        case = from_argv(header.case)
+    except (BenchError, IndexError):  # of another program: its words are its conditions
+        case = Case(header.pattern)
+        return (*known, header.case[1:], tuple(environment)), case.window
+    options = tuple((each.name, getattr(case, each.name)) for each in fields(Case) if each.name not in _NOT_CONDITIONS)
+    return (*known, options, tuple(environment)), case.window
+
+
+# -- the rules
+
+
+def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
+    """Pipelined <= isolated: operations back to back can at worst be done one after the other.
+
+    A one-way pair also waits for an acknowledgement after its window, which takes no longer than one isolated message.
+    """
+    isolated = _indexed(rows, "isolated")
+    for row in rows:
+        if row.summary.mode != "pipelined":
+            continue
+        acknowledged = 1 / row.in_flight if row.summary.direction == "one-way" else 0.0
+        for other in isolated.get((*_place(row), row.summary.pattern, row.summary.direction), ()):
+            if row.summary.job.partition("#")[0] == other.summary.job.partition("#")[0]:
+                how = "operations back to back can be done one after the other"
+                yield _judge("pipelined <= isolated", how, row, (other,), 1 + acknowledged, SAME_LAUNCH_TOLERANCE)
+
+
+def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
+    """One way alone takes no longer than with the other way beside it: both ways carry at most twice one.
+
+    Our two-way bandwidth is that of one direction, so that the rule reads: time of one-way <= time of two-way. In
+    pipelined mode only the one-way window ends with an acknowledgement, of at most one isolated message.
+    """
+    by_place = {mode: _indexed(rows, mode) for mode in _BOTH}
+    for row in rows:
+        summary = row.summary
+        if summary.direction != "one-way":
+            continue
+        allowed_s = 0.0
+        if summary.mode == "pipelined":
+            alone = by_place["isolated"].get((*_place(row), summary.pattern, "one-way"), ())
+            if not alone:
+                continue
+            allowed_s = max(other.high_s or 0.0 for other in alone) / row.in_flight
+        for other in by_place[summary.mode].get((*_place(row), summary.pattern, "two-way"), ()):
+            factor = 1 + allowed_s / (other.summary.median_s or 1.0)
+            how = "one direction alone is no slower than beside the other: two-way is at most twice one-way"
+            yield _judge("two-way <= 2 x one-way", how, row, (other,), factor, OTHER_LAUNCH_TOLERANCE)
+
+
+def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
+    for mode in _BOTH:
+        indexed = _indexed(rows, mode)
+        for row in rows:
+            for rule in REPLACEMENTS:
+                if row.summary.mode != mode or row.summary.pattern != rule.pattern or mode not in rule.modes:
+                    continue
+                for others in product(*(indexed.get((*_place(row), name, None), ()) for name in rule.by)):
+                    if _alike((row, *others)):
+                        name = f"{rule.pattern} <= {' + '.join(rule.by)}"
+                        yield _judge(name, rule.how, row, others, 1.0, OTHER_LAUNCH_TOLERANCE)
+
+
+def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
+    """Rows of one mode by their place, pattern and direction; a row that was measured again stands for itself alone."""
+    found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
+    for row in rows:
+        if row.summary.mode == mode:
+            key = (*_place(row), row.summary.pattern, row.summary.direction)
+            found.setdefault(key, {})[(row.summary.root, row.summary.reduce_op)] = row
+    return {key: tuple(by_root.values()) for key, by_root in found.items()}
+
+
+def _place(row: _Row) -> tuple[Any, ...]:
+    """All that two rows must share: conditions, launch, group, size, and whether the caches were cold."""
+    summary = row.summary
+    group = (summary.group, summary.src, summary.dst)
+    return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)
+
+
+def _alike(rows: Sequence[_Row]) -> bool:
+    """One root and one operation, among those that have any."""
+    roots = {row.summary.root for row in rows} - {None}
+    operations = {row.summary.reduce_op for row in rows} - {None, ""}
+    return len(roots) <= 1 and len(operations) <= 1
+
+
+def _judge(rule: str, how: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float) -> _Judged:
+    """`row` against the sum of `others` times `factor`; beyond when their intervals are apart by the tolerance."""
+    most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
+    highest_s = factor * sum(other.high_s or 0.0 for other in others)
+    median_s, lowest_s = row.summary.median_s or 0.0, row.low_s or 0.0
+    first, second = _named((row,)), _named(others)
+    size = f" of {format_bytes(row.summary.payload_bytes)}" if row.summary.payload_bytes else ""
+    sentence = (
+        f"{rule}: {first['pattern']}{size} took {format_duration(median_s)} {_where(first)}, at most "
+        f"{format_duration(most_s)} by {second['pattern']} {_where(second)}: {how}"
+    )
+    key = (rule, *_identity(row), *map(_identity, others))
+    ratio = median_s / most_s if most_s else float("inf")
+    return _Judged(key, Conflict(rule, sentence, first, second, ratio), lowest_s > highest_s * (1 + tolerance))
+
+
+def _identity(row: _Row) -> tuple[Any, ...]:
+    """A row without its launch."""
+    summary = row.summary
+    conditions, _, *place = _place(row)
+    return (conditions, *place, summary.pattern, summary.mode, summary.direction, summary.root, summary.reduce_op)
+
+
+def _named(rows: Sequence[_Row]) -> dict[str, Any]:
+    """What a conflict says of a row, or of several done one after the other."""
+    summaries = [row.summary for row in rows]
+    first = summaries[0]
+    return {
+        "job": " + ".join(dict.fromkeys(row.job for row in summaries)),
+        "pattern": " + ".join(row.pattern for row in summaries),
+        "mode": first.mode,
+        "group": first.group,
+        "direction": first.direction,
+        "payload_bytes": first.payload_bytes,
+        "median_s": sum(row.median_s or 0.0 for row in summaries),
+    }
+
+
+def _where(named: Mapping[str, Any]) -> str:
+    words = [named["mode"], *([named["direction"]] if named["direction"] else [])]
+    if named["group"] != "world":
+        words.append(f"group {named['group']}")
+    return f"[{named['job']}, {', '.join(words)}]"

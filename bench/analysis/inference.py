@@ -1,0 +1,156 @@
+"""What the launch medians of two runs allow to be said: a ratio with its interval, a p-value, a verdict.
+
+The units are launches, never the samples within them: a test on pooled samples calls most pairs of identical runs
+different. Nothing is assumed of the distribution for the p-value; the interval takes logarithms to be normal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean, median, variance
+
+import numpy as np
+
+from bench.analysis.launches import t_quantile
+from bench.analysis.stats import CONFIDENCE
+
+LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 can not reach p < 0.05, 4 against 4 barely
+POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Two runs at one row. `ratio`: new / base of the medians of launch medians, with its 95 % interval.
+
+    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: 0.07 is a change of 7 %.
+    """
+
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    p: float
+    cliffs_delta: float
+    min_detectable: float
+
+
+def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: float) -> Estimate:
+    """What two or more launch medians (seconds) of each run say. `delta`: the change that matters, 0.05 is 5 %.
+
+    The interval is Welch's on log medians, widened to hold the ratio of medians where launches are that skewed.
+
+    `min_detectable` is the true change that gives a verdict with probability 0.8, if the launches go on to vary as they
+    did and the other rows change alike:
+    exp(max((t(1 - a/2) + t(0.8)) se sqrt(pi/3), ln(1 + delta) + t(0.8) se sqrt(pi/2))) - 1,
+    with se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, t of Welch's degrees of freedom, and a the
+    largest p up to alpha that a rank test of so many launches can give. The first is for the test, the second for a
+    ratio beyond delta; the factors are what ranks and medians lose against means of normal values.
+    """
+    ratio = median(new) / median(base)
+    shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
+    error, degrees = _welch(base, new)
+    half = t_quantile(0.5 + float(CONFIDENCE) / 2, degrees) * error
+    power = t_quantile(POWER, degrees)
+    level = _attainable(len(base), len(new), alpha)
+    least_by_test = (t_quantile(1 - level / 2, degrees) + power) * error * math.sqrt(math.pi / 3)
+    least_by_ratio = math.log1p(delta) + power * error * math.sqrt(math.pi / 2)
+    return Estimate(
+        ratio=ratio,
+        ratio_low=min(math.exp(shift - half), ratio),
+        ratio_high=max(math.exp(shift + half), ratio),
+        p=rank_test(base, new),
+        cliffs_delta=cliffs_delta(base, new),
+        min_detectable=math.expm1(max(least_by_test, least_by_ratio)),
+    )
+
+
+def verdict(found: Estimate, p_corrected: float, delta: float, fdr: float) -> str:
+    """slower, faster, equivalent or inconclusive.
+
+    The limits are 1 + delta and its reciprocal, so that NEW against BASE says the opposite of BASE against NEW.
+    """
+    low, high = 1 / (1 + delta), 1 + delta
+    if p_corrected <= fdr and not low <= found.ratio <= high:
+        return "slower" if found.ratio > high else "faster"
+    return "equivalent" if low < found.ratio_low and found.ratio_high < high else "inconclusive"
+
+
+def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
+    """The exact two-sided p of the Mann-Whitney test, by all ways to deal the ranks to the two runs.
+
+    Ties share their mean rank, and the ways are counted over the ranks as they are: exact with ties too. Two-sided: as
+    far from the expected rank sum as the observed one, or farther, on either side.
+    """
+    ranks = _doubled_midranks([*base, *new])
+    return float(_p_by_sum(tuple(sorted(ranks)), len(base))[sum(ranks[: len(base)])])
+
+
+def least_p(num_base: int, num_new: int) -> float:
+    """The smallest p that so many launches can give: all of one run beyond all of the other."""
+    return 2 / math.comb(num_base + num_new, num_base)
+
+
+def launches_for_one(num_rows: int, fdr: float) -> int:
+    """The launches of each run from which a single row of so many can be told, when no other changes."""
+    return next(number for number in range(LEAST_LAUNCHES, 1000) if least_p(number, number) * num_rows <= fdr)
+
+
+def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
+    """From -1 (every launch of `new` is faster than every one of `base`) to 1; 0: neither comes first more often."""
+    signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
+    return float(signs.mean())
+
+
+def corrected(p_values: Sequence[float]) -> list[float]:
+    """Benjamini and Hochberg's: those at most q are significant with a share of false ones of at most q, expected.
+
+    Where no row differs at all that share is the probability of any verdict. It holds for rows that are independent or
+    vary together, as the sizes of one launch do.
+    """
+    values = np.asarray(p_values, dtype=float)
+    order = np.argsort(values)
+    scaled = values[order] * values.size / np.arange(1, values.size + 1)
+    result = np.empty_like(values)
+    result[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return [float(value) for value in result]
+
+
+def _welch(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
+    """Standard error of the difference of mean log medians, and its degrees of freedom (Welch and Satterthwaite)."""
+    parts = [(variance(map(math.log, side)) / len(side), len(side) - 1) for side in (base, new)]
+    total = sum(part for part, _ in parts)
+    if total == 0:
+        return 0.0, 1.0
+    return math.sqrt(total), total**2 / sum(part**2 / degrees for part, degrees in parts)
+
+
+def _doubled_midranks(values: Sequence[float]) -> list[int]:
+    """Twice the rank of each value from 1 on, equal ones sharing their mean rank: whole numbers."""
+    ordered = np.sort(np.asarray(values))
+    below = np.searchsorted(ordered, values, side="left")
+    upto = np.searchsorted(ordered, values, side="right")
+    return [int(first + last + 1) for first, last in zip(below, upto, strict=True)]
+
+
+@lru_cache(maxsize=256)
+def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
+    """p[s]: the share of the ways to choose so many of these ranks whose sum is as far from the expected one as s."""
+    ways = np.zeros((num_chosen + 1, sum(ranks) + 1))  # floats: exact up to 2^53, near beyond
+    ways[0, 0] = 1
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, :-rank]
+    # In whole numbers: distances from the expected sum, times the number of ranks.
+    distances = np.abs(np.arange(ways.shape[1]) * len(ranks) - num_chosen * sum(ranks))
+    ordered = np.argsort(distances)[::-1]
+    upto = np.searchsorted(-distances[ordered], -distances, side="right")
+    p: np.ndarray = np.cumsum(ways[num_chosen][ordered])[upto - 1] / ways[num_chosen].sum()
+    return p
+
+
+@lru_cache(maxsize=256)
+def _attainable(num_base: int, num_new: int, alpha: float) -> float:
+    """The largest p up to alpha that launches without ties can give; alpha itself where they can give none."""
+    p = _p_by_sum(tuple(range(2, 2 * (num_base + num_new) + 1, 2)), num_base)
+    return float(max(p[(p > 0) & (p <= alpha)], default=alpha))

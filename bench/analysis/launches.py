@@ -1,0 +1,228 @@
+"""Launches are the experimental unit: what makes two rows the same but for their launch, and how far launches differ.
+
+One start of a program is not like the next: where the ranks land, which pages they get, what else runs. The spread
+within a launch says nothing of that (methods: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
+easy as you think", 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean, median, stdev
+from typing import Any
+
+from bench.analysis.model import case_of
+from bench.analysis.stats import CONFIDENCE
+from bench.core.case import Case, from_argv
+from bench.core.errors import BenchError
+from bench.core.record import Header, Spread, Summary
+
+LEAST_FOR_INTERVAL = 3
+
+# What tells two measurements of the same pattern, mode, group and size apart. Environment variables that a scenario
+# tries several values of are factors too, by their own names.
+FACTORS = (
+    "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
+    "topology", "order", "matrix", "window", "cache", "alignment", "data", "clock", "sync", "loop", "mpi_thread_level",
+    "library", "like", "modelled",
+)  # fmt: skip
+
+# Set by launchers for themselves: another value for every start.
+OF_ONE_START = frozenset((
+    "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION", "OMPI_MCA_initial_wdir",
+))  # fmt: skip
+
+# The fact that says which library moved the bytes; the first that a header has. NCCL's name a torch beside it.
+_LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
+
+
+Factors = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which figure of a measurement a row is."""
+
+    pattern: str
+    mode: str
+    group: str
+    src: int | None
+    dst: int | None
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Rows that differ in nothing but their launch. `rows` by job, the later attempt of a job in place of the earlier.
+
+    `factors`: the value of each factor by name; None where a file does not tell it, or it has no meaning here.
+    """
+
+    place: Place
+    factors: Factors
+    rows: Mapping[str, Summary]
+
+
+def cells(
+    headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
+) -> tuple[Cell, ...]:
+    """The rows of a run by cell, in the order of their first rows. `headers` by job (`job#2`: its second attempt).
+
+    `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
+    """
+    names = varied_variables(headers) if variables is None else tuple(variables)
+    of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
+    found: dict[tuple[Any, ...], dict[str, Summary]] = {}
+    for row in summaries:
+        place = Place(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
+        factors = of_job[row.job] | _row_factors(row, of_job[row.job]["cache"])
+        found.setdefault((place, tuple(factors.items())), {})[_start(row.job)] = row
+    return tuple(Cell(place, dict(factors), rows) for (place, factors), rows in found.items())
+
+
+def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
+    """The environment variables in which jobs of the same case and launch differ: what a scenario's `env` tries."""
+    alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
+    for job, header in headers.items():
+        if job == _start(job):  # a job that is completed later may find itself in another environment
+            key = (header.launch, header.pattern, *_header_factors(header).values())
+            alike.setdefault(key, []).append(header.environment)
+    varied = {
+        name
+        for environments in alike.values()
+        for name in set().union(*environments) - OF_ONE_START
+        if len({environment.get(name) for environment in environments}) > 1
+    }
+    return tuple(sorted(varied))
+
+
+def launch_medians(cell: Cell) -> tuple[float, ...]:
+    """The median of each launch, in seconds, in the order of the launches; not of those that got wrong data or none."""
+    return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
+
+
+def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
+    """How far the launches of a run are apart, for every row that at least two launches have."""
+    found = []
+    for cell in cells(headers, summaries):
+        rows = _usable(cell)
+        if len(rows) > 1:
+            found.append(_spread(cell, rows, headers[rows[0].job]))
+    return tuple(found)
+
+
+def interval(medians: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval over launches of their median, in seconds; None below 3 launches.
+
+    exp(mean +- t s / sqrt(k)) of the logarithms, t of k - 1 degrees of freedom, widened to hold the median where the
+    launches are that skewed.
+    """
+    if len(medians) < LEAST_FOR_INTERVAL:
+        return None
+    logs = [math.log(value) for value in medians]
+    half = t_quantile(0.5 + float(CONFIDENCE) / 2, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    middle = median(medians)
+    return min(math.exp(fmean(logs) - half), middle), max(math.exp(fmean(logs) + half), middle)
+
+
+def between(medians: Sequence[float]) -> float | None:
+    """Standard deviation of the launches' log medians (0.02: 2 %); None for a single launch."""
+    return stdev(map(math.log, medians)) if len(medians) > 1 else None
+
+
+def t_quantile(probability: float, degrees: float) -> float:
+    """The value that Student's t of so many degrees of freedom stays below with this probability."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
+
+
+def _start(job: str) -> str:
+    """The job whose start this was: a second attempt completes its job and is no launch of its own."""
+    return job.partition("#")[0]
+
+
+def _usable(cell: Cell) -> list[Summary]:
+    return [row for row in cell.rows.values() if row.median_s is not None and row.verified is not False]
+
+
+def _spread(cell: Cell, rows: Sequence[Summary], first: Header) -> Spread:
+    medians = [row.median_s for row in rows if row.median_s is not None]
+    around = interval(medians)
+    halves = [
+        (row.ci_high_s - row.ci_low_s) / 2 / row.median_s
+        for row in rows
+        if row.ci_low_s is not None and row.ci_high_s is not None and row.median_s is not None
+    ]
+    return Spread(
+        job=case_of(rows[0].job, first),
+        jobs=tuple(row.job for row in rows),
+        pattern=cell.place.pattern,
+        transport=rows[0].transport,
+        mode=cell.place.mode,
+        group=cell.place.group,
+        src=cell.place.src,
+        dst=cell.place.dst,
+        payload_bytes=cell.place.payload_bytes,
+        num_launches=len(rows),
+        median_s=median(medians),
+        ci_low_s=around[0] if around else None,
+        ci_high_s=around[1] if around else None,
+        min_s=min(medians),
+        max_s=max(medians),
+        within=median(halves) if halves else None,
+        between=between(medians),
+    )
+
+
+def _header_factors(header: Header) -> dict[str, str | None]:
+    """The factors that a header tells, and None for the others, in the order of FACTORS."""
+    case = _case(header.case)
+    told: dict[str, Any] = {name: getattr(header, name) for name in
+                            ("transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "root", "direction",
+                             "topology", "clock")}  # fmt: skip
+    told |= {
+        "reduce_op": header.reduce_op or None,
+        "modelled": "yes" if header.modelled else "no",
+        "cache": header.settings.get("cache"),
+        "data": header.settings.get("data"),
+        "sync": header.settings.get("sync"),
+        "alignment": header.facts.get("buffer_alignment_bytes"),
+        "mpi_thread_level": header.facts.get("mpi_thread_level"),
+        "library": _library(header.facts),
+    }
+    if case is not None:
+        matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
+        told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
+    return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
+
+
+def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
+    return {name: header.environment.get(name) for name in names}
+
+
+def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
+    """The factors that may change from row to row. `asked_cache`: small buffers can not always be made cold."""
+    cache = row.cache
+    if asked_cache is not None and cache != asked_cache:
+        cache = f"{cache or 'unknown'} where {asked_cache} was asked for"
+    return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop}
+
+
+@lru_cache(maxsize=1024)
+def _case(argv: tuple[str, ...]) -> Case | None:
+    """The case of a header; None where it is not one of this suite's."""
+    try:
+        return from_argv(argv)
+    except (BenchError, IndexError):
+        return None
+
+
+def _library(facts: Mapping[str, str]) -> str | None:
+    for name, prefix in _LIBRARIES:
+        if name in facts:
+            return prefix + " ".join(str(facts[name]).split())
+    return None

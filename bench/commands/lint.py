@@ -1,0 +1,83 @@
+"""Hold a run to the twelve rules of scientific benchmarking; exit 1, with the offending rows, where one is broken."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.analysis import lint
+from bench.commands import _output, report
+from bench.core.errors import EXIT_DONE, EXIT_VERDICT
+from bench.core.record import Document
+from bench.driver import collect
+from bench.report import _lint
+from bench.store import runs
+
+SCHEMA = "bench.lint/1"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench lint`."""
+    parser.add_argument(
+        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _output.add_output_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what each rule says of the run."""
+    path = report.path_of(args)
+    document = collect.document(path)
+    attempts, _ = runs.attempts(path)
+    told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
+    plan = runs.read_plan(path) if (path / "plan.json").exists() else None
+    outcomes = runs.read_outcomes(path) if path.is_dir() else {}
+    findings = lint.lint(document, told, plan, outcomes)
+    _output.emit(_rendered(args.format, document, findings), args)
+    for warning in document.notes:
+        print(f"bench: warning: {warning}", file=sys.stderr)
+    return EXIT_VERDICT if any(finding.status == lint.FAILED for finding in findings) else EXIT_DONE
+
+
+def _rendered(form: str, document: Document, findings: Sequence[lint.Finding]) -> str:
+    if form == "json":
+        return json.dumps(_plain(document, findings), indent=1, allow_nan=False)
+    if form == "csv":
+        return _csv(findings)
+    return (_lint.markdown if form == "markdown" else _lint.table)(document, findings)
+
+
+def _plain(document: Document, findings: Sequence[lint.Finding]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "kept": not any(finding.status == lint.FAILED for finding in findings),
+        "findings": [asdict(finding) for finding in findings],
+        "conflicts": [asdict(conflict) for conflict in document.conflicts],
+        "notes": list(document.notes),
+    }
+
+
+def _csv(findings: Sequence[lint.Finding]) -> str:
+    """A line for each offending row, and one for each rule that has none."""
+    text = io.StringIO()
+    names = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for finding in findings for row in _csv_rows(finding))
+    return text.getvalue()
+
+
+def _csv_rows(finding: lint.Finding) -> Iterator[dict[str, Any]]:
+    whole: dict[str, Any] = {"rule": finding.rule, "title": finding.title, "status": finding.status}
+    if not finding.rows:
+        yield whole | {"what": "; ".join(finding.sentences)}
+    for row in finding.rows:
+        yield whole | dict(row)

@@ -1,0 +1,59 @@
+"""The words for launches: one line a size, what one launch knows and how far launches are apart in columns.
+
+With several launches these lines stand in the place of each launch's rows, which JSON and CSV keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bench.core.record import Spread
+from bench.report import _text
+
+MEANING = (
+    "over launches: median of the launches' medians, its 95 % interval over launches (3 or more);",
+    "within: what one launch knows its own median by (half interval), between: standard deviation of the launches",
+)
+SINGLE = "single launch: no inference across launches (make bench LAUNCHES=5)"
+_WIDTHS = (10, 20, 8, 9)
+_TITLES = ("time", "ci95", "within", "between")
+_UNITS = ("(us)", "(us)", "(%)", "(%)")
+
+
+def titles(modes: Sequence[str], grouped: bool) -> list[str]:
+    """The three lines above the rows."""
+    left = 12 + 9 * grouped
+    over = "".join(f"{mode:^{sum(_WIDTHS)}}" for mode in modes)
+    names, units = (
+        "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS, strict=True)) for words in (_TITLES, _UNITS)
+    )
+    group = f"{'group':>9}" * grouped
+    return [
+        f"#{'':{left - 1}}{over}".rstrip(),
+        f"#{'size':>11}{group}{names * len(modes)}",
+        f"#{'(B)':>11}{' ' * 9 * grouped}{units * len(modes)}",
+    ]
+
+
+def rows(spreads: Iterable[Spread], modes: Sequence[str], grouped: bool) -> list[str]:
+    """One line for each size and group of one job, the modes beside each other."""
+    beside: dict[tuple[int, str], dict[str, Spread]] = {}
+    for spread in spreads:
+        beside.setdefault((spread.payload_bytes, spread.group), {})[spread.mode] = spread
+    return [
+        f"{size:>12}{f'{group:>9}' * grouped}" + "".join(_cells(by_mode.get(mode)) for mode in modes)
+        for (size, group), by_mode in beside.items()
+    ]
+
+
+def _cells(spread: Spread | None) -> str:
+    if spread is None:
+        cells: Sequence[str] = [_text.NOTHING] * len(_WIDTHS)
+    else:
+        known = spread.ci_low_s is not None and spread.ci_high_s is not None
+        around = f"{_text.microseconds(spread.ci_low_s)}..{_text.microseconds(spread.ci_high_s)}"
+        cells = (
+            _text.microseconds(spread.median_s), around if known else _text.NOTHING, _text.percent(spread.within),
+            _text.percent(spread.between),
+        )  # fmt: skip
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))

@@ -1,0 +1,133 @@
+"""OSU Micro-Benchmarks (MPI, host memory): latency programs, read from 3.x on; driven and compared with 7.x.
+
+Its size of allgather, alltoall, gather and scatter is one rank's block, S = n * size; of the others it is S. Its figure
+of a collective is the mean over ranks of each rank's mean, of osu_latency the first rank's mean of half a round trip.
+Its default type is MPI_CHAR, whose sum is far slower than that of floats, so reductions ask for mpi_float.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from bench.core.case import Case
+from bench.core.errors import UsageError
+from bench.core.record import Record
+from bench.core.tool import Tool
+from bench.core.world import World
+
+_PROGRAMS = {
+    "allreduce": "osu_allreduce", "reduce": "osu_reduce", "broadcast": "osu_bcast", "alltoall": "osu_alltoall",
+    "allgather": "osu_allgather", "gather": "osu_gather", "scatter": "osu_scatter", "pingpong": "osu_latency",
+}  # fmt: skip
+_REDUCTIONS = ("allreduce", "reduce")
+_SIZE_IS_A_BLOCK = ("allgather", "alltoall", "gather", "scatter")
+_TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
+# Its titles of columns, over the years, and what they are.
+_COLUMNS = {
+    "avg latency": "mean_s", "latency": "mean_s", "min latency": "least_mean_s", "max latency": "largest_mean_s",
+    "iterations": "num_samples",
+}  # fmt: skip
+_TITLE = re.compile(r"(Size|(?:Avg |Min |Max )?Latency ?\(us\)|Iterations|[A-Z][A-Za-z0-9/ ]*(?:\([^)]*\))?)\s*")
+
+
+class Osu(Tool):
+    """The latency programs of the MPI part."""
+
+    title = "OSU Micro-Benchmarks"
+    variable = "BENCH_OSU_PATH"
+    transport = "mpi"
+    reductions = _REDUCTIONS
+
+    def program(self, case: Case) -> str:
+        """osu_allreduce, osu_bcast, osu_latency, ..."""
+        return _PROGRAMS.get(case.pattern, "")
+
+    def supports(self, case: Case, world: World) -> str | None:
+        """It measures the whole world in linear order from root 0, out of place, and three types of reductions."""
+        if not self.program(case):
+            return f"{self.title} has no latency program for {case.pattern}"
+        plain = Case(case.pattern)
+        for name in ("topology", "order", "direction", "in_place", "root"):
+            if getattr(case, name) != getattr(plain, name):
+                return f"{self.program(case)} knows no {name.replace('_', ' ')} {getattr(case, name)}"
+        if case.pattern in _REDUCTIONS and (case.dtype not in _TYPES or case.reduce_op != "sum"):
+            return f"{self.program(case)} sums float32, int32 or int8, not {case.dtype} by {case.reduce_op}"
+        if case.pattern == "pingpong" and world.num_ranks != 2:
+            return f"osu_latency needs 2 ranks, there are {world.num_ranks}"
+        return None
+
+    def arguments(self, case: Case, world: World) -> list[str]:
+        """Sizes, counts and type; its sizes double from the least to the largest."""
+        blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
+        words = ["-m", f"{max(case.sizes[0] // blocks, 1)}:{max(case.sizes[-1] // blocks, 1)}"]
+        if case.iterations is not None:
+            words += ["-i", str(case.iterations)]
+        if case.warmup is not None:
+            words += ["-x", str(case.warmup)]
+        if case.pattern in _REDUCTIONS:
+            words += ["-T", _TYPES[case.dtype]]
+        return words + ["-f"] * (case.pattern != "pingpong")  # the ranks' least and largest mean as well
+
+    def version(self, text: str) -> str | None:
+        """`7.4`, from the title line."""
+        found = re.search(r"^# OSU .* Test v?(\S+)", text, re.MULTILINE)
+        return found[1] if found else None
+
+    def records(self, text: str, case: Case, world: World) -> list[Record]:
+        """One record a line, of the sizes that the case asks for."""
+        columns: list[str] | None = None
+        found: list[Record] = []
+        lines = text.splitlines()
+        for number, line in enumerate(lines, start=1):
+            if line.startswith("#"):
+                columns = _columns(line) or columns
+            elif line.strip() and columns is not None:
+                cut = number == len(lines) and not text.endswith("\n")
+                values = _values(line, columns, number, cut)
+                if values is not None:
+                    found.append(_record(values, case, world))
+        if columns is None:
+            raise UsageError("this is no table of an OSU latency program: no line says '# Size ... Latency(us)'")
+        wanted = {record.payload_bytes for record in found} & set(case.sizes)
+        return [record for record in found if record.payload_bytes in wanted]
+
+
+def _columns(line: str) -> list[str] | None:
+    """What each column is, from the line of titles; None for another comment. UsageError for another table."""
+    titles = [re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _TITLE.findall(line.removeprefix("#"))]
+    if not titles or titles[0] != "size":
+        return None
+    if "latency" not in titles and "avg latency" not in titles:
+        raise UsageError(f"only OSU's latency tables are read, this one is: {line.removeprefix('#').strip()}")
+    return ["size", *(_COLUMNS.get(title, "") for title in titles[1:])]
+
+
+def _values(line: str, columns: list[str], number: int, cut: bool) -> dict[str, float] | None:
+    """The numbers of a line by column; None for one that was cut. UsageError for what is no line of the table."""
+    words = line.split()
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = []
+    good = len(values) == len(columns) and all(math.isfinite(value) for value in values)
+    if good and words[0].isdecimal() and values[columns.index("mean_s")] > 0 and not cut:
+        return {name: value for name, value in zip(columns, values, strict=True) if name}
+    if cut:
+        return None
+    raise UsageError(f"line {number} is no line of an OSU table: {line.strip()[:60]!r}")
+
+
+def _record(values: dict[str, float], case: Case, world: World) -> Record:
+    blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
+    payload = int(values["size"]) * blocks
+    reported = {
+        name: value * 1e-6 if name.endswith("_s") else value for name, value in values.items() if name != "size"
+    }
+    return Record(
+        mode="isolated", requested_bytes=(payload,), payload_bytes=payload, num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes, cache="hot", reported=reported,
+    )  # fmt: skip
+
+
+TOOL = Osu()

@@ -1,0 +1,352 @@
+"""Two runs compared: figures against references, verdicts at their stated rates, and refusals that name the reason."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.analysis import compare, inference, summary
+from bench.core.errors import UsageError
+from bench.core.record import DOCUMENT_SCHEMA, Document, Header, Record, Samples, Summary
+
+Make = Callable[..., Any]
+Times = npt.NDArray[np.float64]
+SIZES = tuple(64 << step for step in range(20))
+
+
+@pytest.fixture
+def a_run(a_header: Make, a_record: Make) -> Make:
+    """`a_run(times)`: a run whose launch l has the median `times[l][row]`, rows by size, isolated then pipelined.
+
+    Further arguments overrule the header's and the summaries' fields.
+    """
+    template: Any = summary.summarise("job", a_header(), a_record())
+
+    def make(times: Sequence[Sequence[float]] | Times, header: dict[str, Any] | None = None, **row: Any) -> Document:
+        headers: dict[str, Header] = {}
+        rows: list[Summary] = []
+        for launch, medians in enumerate(times, start=1):
+            job = f"allreduce-mpi{f'-launch{launch}' if launch > 1 else ''}"
+            headers[job] = a_header(**{"job": job, "launch": launch} | (header or {}))
+            for number, seconds in enumerate(medians):
+                mode = ("isolated", "pipelined")[number % 2]
+                place = {"job": job, "mode": mode, "payload_bytes": SIZES[number // 2], "median_s": float(seconds)}
+                rows.append(replace(template, **(place | row)))
+        return Document(DOCUMENT_SCHEMA, headers, tuple(rows))
+
+    return make
+
+
+def launches(rng: np.random.Generator, num: int, rows: int, sigma: float, shared: float) -> Times:
+    """Medians of `num` launches: log-normal, `shared` of the variance common to all rows of a launch."""
+    common, own = rng.standard_normal((num, 1)), rng.standard_normal((num, rows))
+    times: Times = 1e-5 * np.exp(sigma * (math.sqrt(shared) * common + math.sqrt(1 - shared) * own))
+    return times
+
+
+# --- the figures ---
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=9), st.integers(1, 8))
+def test_the_rank_test_counts_every_way_to_deal_the_ranks_also_with_ties(values: list[int], cut: int) -> None:
+    cut = min(cut, len(values) - 1)
+    order = sorted(values)
+    ranks = [(order.index(value) + len(order) - order[::-1].index(value) + 1) / 2 for value in values]
+    expected = cut * (len(values) + 1) / 2
+    sums = [abs(sum(chosen) - expected) for chosen in itertools.combinations(ranks, cut)]
+    brute = sum(each >= abs(sum(ranks[:cut]) - expected) for each in sums) / len(sums)
+    assert inference.rank_test(values[:cut], values[cut:]) == pytest.approx(brute)
+
+
+@pytest.mark.parametrize(("num_base", "num_new"), [(5, 5), (5, 9), (20, 20)])
+def test_the_rank_test_is_scipys_exact_one_where_there_are_no_ties(num_base: int, num_new: int) -> None:
+    from scipy.stats import mannwhitneyu
+
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        base, new = rng.random(num_base).tolist(), (rng.random(num_new) + 0.2).tolist()
+        exact = mannwhitneyu(base, new, method="exact")
+        assert inference.rank_test(base, new) == pytest.approx(exact.pvalue)
+        assert inference.cliffs_delta(base, new) == pytest.approx(1 - 2 * exact.statistic / (num_base * num_new))
+
+
+def test_the_least_p_is_that_of_runs_wholly_apart() -> None:
+    assert inference.rank_test([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(inference.least_p(5, 5))
+    assert inference.least_p(3, 3) == pytest.approx(0.1) and inference.least_p(5, 5) == pytest.approx(2 / 252)
+    assert inference.launches_for_one(40, 0.05) == 7 and inference.launches_for_one(1, 0.05) == 5
+
+
+def test_ratio_and_interval_are_welchs_on_logarithms() -> None:
+    from scipy.stats import ttest_ind
+
+    base, new = [1.0, 1.01, 0.99, 1.02, 0.98], [1.1, 1.2, 1.15, 1.05, 1.13, 1.12]
+    found = inference.estimate(base, new, 0.05, 0.05)
+    around = ttest_ind(np.log(new), np.log(base), equal_var=False).confidence_interval(0.95)
+    assert found.ratio == pytest.approx(1.125)
+    assert (found.ratio_low, found.ratio_high) == pytest.approx((math.exp(around.low), math.exp(around.high)))
+
+
+def test_the_correction_is_benjamini_and_hochbergs() -> None:
+    from scipy.stats import false_discovery_control
+
+    p_values = [0.04, 0.001, 0.5, 0.04, 0.012, 1.0]
+    assert inference.corrected(p_values) == pytest.approx(list(false_discovery_control(p_values)))
+    assert inference.corrected([]) == []
+
+
+@pytest.mark.parametrize(("num", "sigma"), [(5, 0.02), (5, 0.1), (10, 0.05)])
+def test_the_least_detectable_change_is_detected_in_about_8_of_10_comparisons(num: int, sigma: float) -> None:
+    rng = np.random.default_rng(7)
+    deviates = np.linspace(-1, 1, num)
+    exact = np.exp(sigma * deviates / deviates.std(ddof=1)).tolist()  # launches whose deviation is sigma, exactly
+    least = inference.estimate(exact, exact, 0.05, 0.05).min_detectable
+    found = 0
+    for _ in range(500):
+        base, new = rng.lognormal(0, sigma, num).tolist(), (rng.lognormal(0, sigma, num) * (1 + least)).tolist()
+        each = inference.estimate(base, new, 0.05, 0.05)
+        found += inference.verdict(each, each.p, 0.05, 0.05) == "slower"
+    assert 0.73 <= found / 500 <= 0.87
+
+
+def test_launches_without_any_spread_give_an_interval_of_one_point_and_a_least_change_of_delta() -> None:
+    found = inference.estimate([1e-6] * 5, [1e-6] * 5, 0.05, 0.05)
+    assert (found.ratio_low, found.ratio_high, found.p, found.cliffs_delta) == (1, 1, 1, 0)
+    assert found.min_detectable == pytest.approx(0.05)
+    assert inference.verdict(found, found.p, 0.05, 0.05) == "equivalent"
+
+
+# --- the verdicts, at their stated rates ---
+
+
+def test_runs_of_the_same_thing_are_called_different_in_at_most_5_of_100_comparisons(a_run: Make) -> None:
+    rng = np.random.default_rng(20)
+    wrong = []
+    for num, rows, sigma, shared in (
+        (5, 2, 0.1, 0.0), (5, 40, 0.02, 0.5), (8, 8, 0.1, 0.9),
+        (8, 16, 0.1, 0.9), (10, 8, 0.05, 0.0), (10, 40, 0.1, 0.5),
+    ):  # fmt: skip
+        for _ in range(100):
+            runs = [a_run(launches(rng, num, rows, sigma, shared)) for _ in range(2)]
+            counts = compare.compare(*runs).counts
+            wrong.append(counts["slower"] + counts["faster"] > 0)
+    assert sum(wrong) / len(wrong) <= 0.05
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 0.9])
+def test_a_slow_down_of_10_percent_is_found_by_5_launches_that_vary_by_2_percent(a_run: Make, shared: float) -> None:
+    rng = np.random.default_rng(3)
+    found = []
+    for _ in range(20):
+        base, new = launches(rng, 5, 16, 0.02, shared), launches(rng, 5, 16, 0.02, shared) * 1.1
+        found.append(compare.compare(a_run(base), a_run(new)).counts["slower"] / 16)
+    assert min(found) > 0 and sum(found) / len(found) >= 0.95
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.8, 0.96, 1.0, 1.04, 1.3]))
+@settings(max_examples=25)
+def test_swapped_runs_get_the_opposite_verdict_and_ratio(seed: int, factor: float) -> None:
+    rng = np.random.default_rng(seed)
+    base, new = rng.lognormal(0, 0.02, 6).tolist(), (rng.lognormal(0, 0.02, 6) * factor).tolist()
+    there, back = inference.estimate(base, new, 0.05, 0.05), inference.estimate(new, base, 0.05, 0.05)
+    opposite = {"slower": "faster", "faster": "slower"}
+    verdict = inference.verdict(there, there.p, 0.05, 0.05)
+    assert inference.verdict(back, back.p, 0.05, 0.05) == opposite.get(verdict, verdict)
+    assert there.ratio * back.ratio == pytest.approx(1) and there.p == pytest.approx(back.p)
+    assert there.ratio_low * back.ratio_high == pytest.approx(1) and there.ratio_low <= there.ratio <= there.ratio_high
+
+
+def test_small_and_uncertain_changes_are_told_apart(a_run: Make) -> None:
+    wide, tight = [[1.0], [0.9], [1.1], [0.8], [1.2]], [[1.0], [1.001], [0.999], [1.002], [0.998]]
+    slightly = [[each[0] * 1.02] for each in tight]  # significant, and of no interest
+    assert compare.compare(a_run(tight), a_run(slightly)).rows[0].verdict == "equivalent"
+    assert compare.compare(a_run(tight), a_run(slightly), delta=0.01).rows[0].verdict == "slower"
+    assert compare.compare(a_run(wide), a_run(wide)).rows[0].verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("num_base", "num_new"), [(1, 1), (4, 9), (9, 4)])
+def test_fewer_than_5_launches_give_a_ratio_and_nothing_else(a_run: Make, num_base: int, num_new: int) -> None:
+    [row] = compare.compare(a_run([[1e-5]] * num_base), a_run([[3e-5]] * num_new)).rows
+    assert (row.verdict, row.estimate, row.p_corrected) == ("exploratory", None, None)
+    assert row.ratio == pytest.approx(3)
+
+
+# --- what can be compared ---
+
+
+@pytest.mark.parametrize(
+    ("factor", "header", "row", "values"),
+    [
+        ("num_ranks", {"num_ranks": 2, "ranks_per_node": 1}, {}, "4 in BASE and 2 in NEW"),
+        ("dtype", {"dtype": "float64"}, {}, "float32 in BASE and float64 in NEW"),
+        ("transport", {"transport": "gloo", "facts": {"torch": "2"}}, {}, "mpi in BASE and gloo in NEW"),
+        ("library", {"facts": {"mpi_library": "MPICH  4"}}, {}, "unknown in BASE and MPICH 4 in NEW"),
+        ("mpi_thread_level", {"facts": {"mpi_thread_level": "multiple"}}, {}, "and multiple in NEW"),
+        ("sync", {"settings": {"sync": "barrier"}}, {}, "and barrier in NEW"),
+        ("data", {"settings": {"data": "zeros"}}, {}, "and zeros in NEW"),
+        ("order", {"case": ("allreduce", "--order", "reverse")}, {}, "linear in BASE and reverse in NEW"),
+        ("cache", {}, {"cache": "hot"}, "cold in BASE and hot in NEW"),
+        ("loop", {}, {"loop": "compiled"}, "python in BASE and compiled in NEW"),
+        ("in_place", {}, {"in_place": True}, "no in BASE and yes in NEW"),
+    ],
+)
+def test_runs_of_other_factors_are_refused_unless_the_factor_is_named(
+    a_run: Make, factor: str, header: dict[str, Any], row: dict[str, Any], values: str
+) -> None:
+    base, new = a_run([[1e-5]] * 5), a_run([[2e-5]] * 5, header, **row)
+    with pytest.raises(UsageError, match=values) as refused:
+        compare.compare(base, new)
+    assert str(refused.value).endswith(f"say --allow-diff {factor}")
+    [found] = compare.compare(base, new, allow_diff=[factor]).rows
+    assert found.verdict == "slower" and factor in found.differs
+
+
+def test_each_differing_factor_is_named_and_one_allowed_is_not_enough(a_run: Make) -> None:
+    base, new = a_run([[1e-5]]), a_run([[2e-5]], {"dtype": "float64", "clock": "device"})
+    with pytest.raises(UsageError, match=r"dtype is .*; clock is .* --allow-diff dtype --allow-diff clock"):
+        compare.compare(base, new)
+    with pytest.raises(UsageError, match=r"^clock is"):
+        compare.compare(base, new, allow_diff=["dtype"])
+
+
+@pytest.mark.parametrize(("word", "hint"), [("num_rank", "num_ranks"), ("threadlevel", "mpi_thread_level"),
+                                            ("modelled", "there|did")])  # fmt: skip
+def test_an_unknown_factor_is_refused_with_the_nearest_one(a_run: Make, word: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"no factor is called '{word}'.*({hint})"):
+        compare.compare(a_run([[1e-5]]), a_run([[1e-5]]), allow_diff=[word])
+
+
+def merged(*runs: Document) -> Document:
+    """Several documents as one run; their jobs are told apart by a letter."""
+    named = list(zip("abcd", runs, strict=False))
+    headers = {f"{letter}-{job}": header for letter, run in named for job, header in run.headers.items()}
+    rows = [replace(row, job=f"{letter}-{row.job}") for letter, run in named for row in run.summaries]
+    return Document(DOCUMENT_SCHEMA, headers, tuple(rows))
+
+
+def test_only_what_both_runs_have_is_compared_and_the_rest_is_listed(a_run: Make) -> None:
+    double = a_run([[1e-5]], {"dtype": "float64"})
+    base, new = a_run([[1e-5] * 4]), merged(a_run([[1e-5] * 6]), double)
+    found = compare.compare(base, new)
+    assert len(found.rows) == 4 and found.only_base == ()
+    assert [(row.place.payload_bytes, row.why) for row in found.only_new] == [
+        (256, None), (256, None), (64, "dtype float64"),
+    ]  # fmt: skip
+
+
+def test_rows_are_not_paired_at_random_where_several_fit(a_run: Make) -> None:
+    small, large = a_run([[1e-5]]), a_run([[1e-5]], {"num_ranks": 8, "ranks_per_node": 4})
+    other = a_run([[1e-5]], {"num_ranks": 16, "ranks_per_node": 8})
+    for base, new in ((merged(small, large), other), (other, merged(small, large))):
+        with pytest.raises(UsageError, match="several rows of one run fit one of the other"):
+            compare.compare(base, new, allow_diff=["num_ranks"])
+    found = compare.compare(merged(small, large), merged(large, other), allow_diff=["num_ranks"])
+    assert [dict(row.differs) for row in found.rows] == [
+        {"num_ranks": ("4", "16"), "ranks_per_node": ("2", "8")}, {},
+    ]  # fmt: skip
+
+
+def test_a_factor_that_changed_for_one_transport_of_two_is_refused_too(a_run: Make) -> None:
+    gloo = a_run([[1e-5]], {"transport": "gloo", "facts": {"torch": "2"}})
+    base, new = (merged(a_run([[1e-5]], {"facts": {"mpi_library": name}}), gloo) for name in ("MPICH 4", "MPICH 5"))
+    with pytest.raises(UsageError, match=r"^library is MPICH 4 in BASE and MPICH 5 in NEW"):
+        compare.compare(base, new)
+    assert len(compare.compare(base, new, allow_diff=["library"]).rows) == 2
+
+
+def test_rows_of_another_cache_state_are_not_comparable_where_the_others_are(a_run: Make) -> None:
+    base, new = a_run([[1e-5] * 4]), a_run([[1e-5] * 4])
+    rows = tuple(replace(row, cache="hot") if row.payload_bytes == 64 else row for row in new.summaries)
+    found = compare.compare(base, replace(new, summaries=rows)).rows
+    assert [row.verdict for row in found] == ["not comparable"] * 2 + ["exploratory"] * 2
+    assert "cache is cold in BASE and hot in NEW" in str(found[0].reason) and found[0].ratio is None
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"verified": False}, "INVALID"),
+        ({"median_s": None, "flags": ("bad-samples",)}, "no times"),
+        ({"num_samples": 1}, "only 1 sample"),
+        ({"num_samples": 0, "median_s": None}, "no median"),
+    ],
+)
+def test_one_launch_without_a_trustworthy_figure_makes_its_row_not_comparable(
+    a_run: Make, row: dict[str, Any], reason: str
+) -> None:
+    base, new = a_run([[1e-5] * 2] * 5), a_run([[2e-5] * 2] * 5)
+    worse = (replace(new.summaries[0], **row), *new.summaries[1:])
+    found = compare.compare(base, replace(new, summaries=worse)).rows
+    assert reason in str(found[0].reason) and "in NEW (allreduce-mpi)" in str(found[0].reason)
+    assert (found[0].ratio, found[0].verdict) == (None, "not comparable") and found[1].verdict == "slower"
+    with pytest.raises(UsageError, match="nothing in BASE and NEW can be compared"):
+        compare.compare(base, a_run([[2e-5] * 2] * 5, **row))
+
+
+@pytest.mark.parametrize("bad", [(1e-4, math.nan), (1e-4, 0.0), (1e-4, -1e-6), (), (1e-4,)])
+def test_times_that_are_none_never_become_a_ratio(a_header: Make, a_record: Make, bad: tuple[float, ...]) -> None:
+    def run(samples: Samples) -> Document:
+        told: list[tuple[str, Header, Sequence[Record]]] = [("job", a_header(), [a_record(samples=samples)])]
+        return summary.document(told)
+
+    good = Samples((1e-4,) * 30)
+    for base, new in ((run(good), run(Samples(bad))), (run(Samples(bad)), run(good))):
+        with pytest.raises(UsageError, match="nothing in BASE and NEW can be compared"):
+            compare.compare(base, new)
+
+
+def test_a_model_is_never_measured_against_a_measurement(a_run: Make) -> None:
+    model = {"transport": "model", "modelled": True, "clock": "virtual"}
+    base, modelled = a_run([[1e-5]]), a_run([[2e-5]], model, modelled=True)
+    with pytest.raises(UsageError, match="BASE is measured and NEW is modelled"):
+        compare.compare(base, modelled, allow_diff=["transport"])
+    mixed = merged(base, a_run([[1e-5]], model | {"pattern": "alltoall"}, modelled=True, pattern="alltoall"))
+    other = merged(base, a_run([[1e-5]], {"pattern": "alltoall"}, pattern="alltoall"))
+    found = {row.place.pattern: row for row in compare.compare(mixed, other, allow_diff=["transport"]).rows}
+    assert found["alltoall"].reason == "modelled in BASE, measured in NEW" and found["alltoall"].ratio is None
+
+
+def test_two_models_have_a_ratio_and_no_verdict(a_run: Make) -> None:
+    model = {"transport": "model", "modelled": True, "clock": "virtual"}
+    [row] = compare.compare(a_run([[1e-5]] * 5, model, modelled=True), a_run([[2e-5]] * 5, model, modelled=True)).rows
+    assert (row.verdict, row.ratio, row.estimate) == ("modelled", 2, None)
+
+
+def test_runs_without_a_common_row_are_refused(a_run: Make) -> None:
+    base = a_run([[1e-5]])
+    with pytest.raises(UsageError, match=r"BASE \(allreduce, isolated\) and NEW \(alltoall, isolated\) have no row"):
+        compare.compare(base, a_run([[1e-5]], {"pattern": "alltoall"}, pattern="alltoall"))
+    with pytest.raises(UsageError, match="NEW holds no measured row"):
+        compare.compare(base, Document(DOCUMENT_SCHEMA, {}, ()))
+
+
+def test_what_changed_around_the_figures_is_listed(a_run: Make) -> None:
+    def node(gpu: str, num_bytes: int) -> dict[str, Any]:
+        return {"governor": "powersave", "available_memory_bytes": num_bytes, "gpus": [{"name": gpu}]}
+
+    of_base = {"versions": {"mpich": "4", "bench": "1"}, "environment": {"SLURM_JOB_ID": "1"},
+               "nodes": {"h0": node("A", 1)}}  # fmt: skip
+    of_new = {"versions": {"mpich": "5", "bench": "1"}, "environment": {"SLURM_JOB_ID": "2", "UCX_TLS": "tcp"},
+              "settings": {"max_s": 2.0}, "instance": "p4d.24xlarge", "nodes": {"h1": node("B", 2)}}  # fmt: skip
+    found = compare.compare(a_run([[1e-5]], of_base), a_run([[1e-5]], of_new)).changes
+    assert {(change.what, change.base, change.new) for change in found} == {
+        ("versions.mpich", "4", "5"), ("environment.UCX_TLS", None, "tcp"), ("settings.max_s", None, "2.0"),
+        ("instance", None, "p4d.24xlarge"), ("hosts", "h0", "h1"), ("nodes.gpus.name", "A", "B"),
+    }  # fmt: skip
+
+
+def test_why_a_row_is_missing_is_said_where_the_other_run_knows(a_run: Make) -> None:
+    base, new = a_run([[1e-5] * 4]), a_run([[1e-5] * 2])
+    lost = {"pattern": "allreduce", "transport": "mpi", "group": "world", "payload_bytes": 128}
+    new = replace(new, skipped=({**lost, "mode": "isolated", "reason": "no memory"},),
+                  failures=({**lost, "mode": "pipelined", "what": "rank 1 died"},))  # fmt: skip
+    found = compare.compare(base, new)
+    assert [row.why for row in found.only_base] == ["skipped there: no memory", "failed there: rank 1 died"]
