@@ -21,6 +21,7 @@ MAX_SAMPLES = 10_000
 TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
+_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # between two signs of life
 _BATCH_S, _BATCH_MOST = 2e-3, 1024
 
 BySecond = list[list[float]]  # of each rank of the world, its seconds in order; empty for idle ranks
@@ -126,7 +127,7 @@ class _Sampler:
     def _chunk(self, num: int, sample_s: float) -> int:
         """Samples until the next look: 30 at first, then 10 (or a tenth), fewer when a sample lasts long."""
         if self._case.iterations is not None:
-            return max(1, min(self._case.iterations - num, 1000))
+            return max(1, min(self._case.iterations - num, _MOST_CHUNK, int(_CHUNK_S / max(sample_s, 1e-9))))
         wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
