@@ -8,10 +8,11 @@ which they were taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ _DRIFT_CORRELATION = 0.3
 _DRIFT_Z = 2.5758  # two-sided p < 0.01
 
 _MSER_BATCH = 5
+_Z95 = 1.959963984540054  # two-sided 95 % of a normal distribution
+_EXACT_RANKS_TO = 1000  # above, the normal approximation is at most two ranks wider
+_FEW_LAGS = 64  # of autocorrelation; where it lasts longer, all lags are had at once by a Fourier transform
 _RESIDUE_DIFFERENCE = 0.05
 
 
@@ -52,8 +56,10 @@ def interval_rank(num_samples: int) -> int | None:
     """j such that [x(j), x(n+1-j)], counted from 1, covers the median with at least CONFIDENCE.
 
     The largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2, in whole numbers; None below 6 samples, where even the
-    extremes do not cover it.
+    extremes do not cover it. Above 1000 samples by the normal approximation, rounded to the wider side.
     """
+    if num_samples > _EXACT_RANKS_TO:
+        return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
     most = int((1 - CONFIDENCE) / 2 * 2**num_samples)
     below, ways, j = 0, 1, 0  # P(Binomial <= j-1) and the number of ways to j, both times 2^n
     while below + ways <= most:
@@ -66,7 +72,8 @@ def interval_rank(num_samples: int) -> int | None:
 def effective_size(seconds: Sequence[float]) -> float:
     """How many independent samples tell as much: n / (1 + 2 sum of rank autocorrelations), between 1 and n.
 
-    The sum takes the initial run of positive autocorrelations below lag n/4. Constant samples count in full.
+    The sum takes the initial run of positive autocorrelations below lag n/4, and is at least what the first of them by
+    itself would give in a first-order process. Constant samples count in full.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -76,8 +83,13 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
 
     None when the effective size allows none (below 6). Raises ValueError for samples that are none.
     """
-    values = np.sort(_checked(seconds))
-    num_effective = int(effective_size(seconds))
+    values = _checked(seconds)
+    return _interval(np.sort(values), effective_size(values))
+
+
+def _interval(values: Any, effective: float) -> tuple[float, float] | None:
+    """`interval` of sorted values."""
+    num_effective = int(effective)
     rank = interval_rank(num_effective)
     if rank is None:
         return None
@@ -93,7 +105,11 @@ def least_samples(quantile: float) -> int:
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
     """The observed value of nearest rank ceil(q n); None where n is too small to say anything about it."""
-    values = np.sort(_checked(seconds))
+    return _percentile(np.sort(_checked(seconds)), quantile)
+
+
+def _percentile(values: Any, quantile: float) -> float | None:
+    """`percentile` of sorted values."""
     if values.size < least_samples(quantile):
         return None
     # Without the rounding 0.95 * 100 could come out above 95.
@@ -112,6 +128,41 @@ def num_outliers(seconds: Sequence[float]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Description:
+    """All of a row's statistics. Seconds; None where the samples are too few to say."""
+
+    median_s: float
+    interval_s: tuple[float, float] | None
+    num_effective: float
+    min_s: float
+    max_s: float
+    p95_s: float | None
+    p99_s: float | None
+    drift: Drift | None
+    warmup_residue: int
+    num_outliers: int
+
+
+def describe(seconds: Sequence[float]) -> Description:
+    """Everything at once, sorted and ranked once. Raises ValueError for samples that are none."""
+    values = _checked(seconds)
+    ordered, ranks = np.sort(values), _ranks(values)
+    effective = _effective_size_of_ranks(ranks)
+    return Description(
+        median_s=float(np.median(values)),
+        interval_s=_interval(ordered, effective),
+        num_effective=effective,
+        min_s=float(ordered[0]),
+        max_s=float(ordered[-1]),
+        p95_s=_percentile(ordered, 0.95),
+        p99_s=_percentile(ordered, 0.99),
+        drift=_drift(values, ranks),
+        warmup_residue=warmup_residue(values),
+        num_outliers=num_outliers(values),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Drift:
     """How samples move with time: Spearman's correlation with their order, and last third / first third (medians)."""
 
@@ -123,9 +174,14 @@ class Drift:
 def drift(seconds: Sequence[float]) -> Drift | None:
     """The trend of the samples; None below 6, where thirds of one sample would decide."""
     values = _checked(seconds)
+    return _drift(values, _ranks(values))
+
+
+def _drift(values: Any, ranks: Any) -> Drift | None:
+    """`drift` of values whose ranks are known."""
     if values.size < 6:
         return None
-    ranks, order = _ranks(values), np.arange(values.size) - (values.size - 1) / 2
+    order = np.arange(values.size) - (values.size - 1) / 2
     slope = float(ranks @ order) / float(order @ order)
     correlation = slope * float(np.linalg.norm(order)) / (float(np.linalg.norm(ranks)) or 1.0)
     # A trend makes its own samples alike; only the likeness that is left without it says that the trend may be chance.
@@ -148,9 +204,10 @@ def warmup_residue(seconds: Sequence[float]) -> int:
     if num_batches < 4:
         return 0
     means = np.log(values[: num_batches * _MSER_BATCH]).reshape(num_batches, _MSER_BATCH).mean(axis=1)
-    scores = [float(np.sum((means[d:] - means[d:].mean()) ** 2)) / (num_batches - d) ** 2
-              for d in range(num_batches // 2 + 1)]  # fmt: skip
-    cut = int(np.argmin(scores)) * _MSER_BATCH
+    means -= means.mean()  # sums of squares are then as exact as differences would be
+    left = num_batches - np.arange(num_batches // 2 + 1)  # batches that a cut of d = 0, 1, ... leaves
+    sums, squares = (np.cumsum(each[::-1])[::-1][: left.size] for each in (means, means**2))
+    cut = int(np.argmin((squares - sums**2 / left) / left**2)) * _MSER_BATCH
     if cut == 0:
         return 0
     early, rest = float(np.median(values[:cut])), values[cut:]
@@ -200,9 +257,13 @@ def _checked(seconds: Sequence[float]) -> Any:
 
 def _ranks(values: Any) -> Any:
     """Ranks around zero; equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse] - (values.size + 1) / 2
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each run of equal values begins
+    lengths = np.diff(np.r_[first, values.size])
+    ranks = np.empty(values.size)
+    ranks[order] = np.repeat(first + (lengths + 1) / 2, lengths)
+    return ranks - (values.size + 1) / 2
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:
@@ -212,10 +273,27 @@ def _effective_size_of_ranks(ranks: Any) -> float:
     # What rounding leaves of a perfect trend is no variance.
     if power <= 1e-9 * size**3:
         return float(size)
-    total = 0.0
-    for lag in range(1, math.ceil(size / 4)):
-        correlation = float(ranks[:-lag] @ ranks[lag:]) / power
-        if correlation <= 0:
-            break
-        total += correlation
-    return max(float(size) / (1 + 2 * total), 1.0)
+    most = math.ceil(size / 4)
+    positive = _initial_positive(float(ranks[:-lag] @ ranks[lag:]) / power for lag in range(1, min(most, _FEW_LAGS)))
+    if len(positive) == _FEW_LAGS - 1 and most > _FEW_LAGS:
+        spectrum = np.fft.rfft(ranks, 2 * size)
+        products = np.fft.irfft(np.abs(spectrum) ** 2)[1:most] / power
+        ends = np.flatnonzero(products <= 0)
+        positive = list(products[: ends[0] if ends.size else None])
+    return max(min(size / (1 + 2 * math.fsum(positive)), _effective_size_by_lag_1(size, positive)), 1.0)
+
+
+def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
+    """The effective size if only neighbours were alike: n (1 - r) / (1 + r).
+
+    Few samples show less correlation than there is (by (1 + 3 r) / n, Kendall 1954), and the sum over lags ends too
+    early for it: of 30 samples with r = 0.8 every tenth interval would miss, with this bound every twentieth.
+    """
+    if not positive:
+        return float(size)
+    r = min(float(positive[0]) + (1 + 3 * float(positive[0])) / size, 1 - 1 / size)
+    return size * (1 - r) / (1 + r)
+
+
+def _initial_positive(correlations: Iterable[float]) -> list[float]:
+    return list(takewhile(lambda correlation: correlation > 0, correlations))

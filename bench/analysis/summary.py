@@ -102,26 +102,27 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
     taken = samples.seconds
     if not stats.usable(taken):
         return _Times(len(taken), flags=("bad-samples",))
-    middle, around, trend = stats.median(taken), stats.interval(taken), stats.drift(taken)
+    told = stats.describe(taken)
+    middle, around = told.median_s, told.interval_s
     flags = {
         "few-samples": around is None and not record.modelled,
-        "drift": trend is not None and trend.significant,
-        "warmup-residue": stats.warmup_residue(taken) > 0,
-        "outliers": stats.num_outliers(taken) > 0,
+        "drift": told.drift is not None and told.drift.significant,
+        "warmup-residue": told.warmup_residue > 0,
+        "outliers": told.num_outliers > 0,
     }
     algbw = record.payload_bytes / middle if record.payload_bytes else None
     shares = _Shares(header, record, samples)
     return _Times(
         num_samples=len(taken),
-        num_effective=stats.effective_size(taken),
+        num_effective=told.num_effective,
         seconds={
             "median_s": middle,
             "ci_low_s": around[0] if around else None,
             "ci_high_s": around[1] if around else None,
-            "min_s": min(taken),
-            "max_s": max(taken),
-            "p95_s": stats.percentile(taken, 0.95),
-            "p99_s": stats.percentile(taken, 0.99),
+            "min_s": told.min_s,
+            "max_s": told.max_s,
+            "p95_s": told.p95_s,
+            "p99_s": told.p99_s,
         },
         last_arriver_s=shares.last_arriver_s(),
         slowest_rank=shares.slowest_rank(),

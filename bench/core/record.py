@@ -6,7 +6,8 @@ None is "unknown", never -1, 0.0 or infinity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +17,23 @@ class Samples:
     """Raw seconds per operation. `seconds[i]` is the slowest rank's share of sample i.
 
     `by_rank[r][i]`: each member's own seconds, in member order (empty beyond a cap, which the record's flags then say).
-    `calls_per_sample`: how many back-to-back calls one sample averages (1 in isolated mode).
+    `calls_per_sample`: how many back-to-back calls one sample averages (1 in isolated mode). `rank_mean_s` and
+    `slowest_counts` are kept where `by_rank` is not: each member's mean, and in how many samples it was the slowest.
     """
 
-    seconds: tuple[float, ...]
-    by_rank: tuple[tuple[float, ...], ...] = ()
-    warmup: tuple[float, ...] = ()
+    seconds: Sequence[float]
+    by_rank: tuple[Sequence[float], ...] = ()
+    warmup: Sequence[float] = ()
     calls_per_sample: int = 1
     loop: str = "python"
+    rank_mean_s: tuple[float, ...] = ()
+    slowest_counts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Pack the seconds: ten million of them are 80 MB as an array, and 320 as a tuple."""
+        object.__setattr__(self, "seconds", array("d", self.seconds))
+        object.__setattr__(self, "warmup", array("d", self.warmup))
+        object.__setattr__(self, "by_rank", tuple(array("d", own) for own in self.by_rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
+  bench.results/2   `seconds` is left out where `by_rank` is kept: it is the largest of each sample; `rank_mean_s` and
+                    `slowest_counts` where it is not; `launch` in the header
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
@@ -11,15 +13,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Failure, Header, Record, Samples
 
-SCHEMA = "bench.results/1"
+SCHEMA = "bench.results/2"
+_READABLE = ("bench.results/1", SCHEMA)
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
 
 T = TypeVar("T")
@@ -81,13 +87,27 @@ def _ends_torn(path: Path) -> bool:
 
 
 def _plain(record: Record) -> dict[str, Any]:
-    plain = asdict(record)
+    plain = {each.name: getattr(record, each.name) for each in fields(record)}
+    if record.failed is not None:
+        plain["failed"] = asdict(record.failed)
     if record.samples is not None:
-        samples = plain["samples"]
-        for key in ("seconds", "warmup"):
-            samples[key] = _rounded(samples[key])
-        samples["by_rank"] = [_rounded(row) for row in samples["by_rank"]]
+        samples = record.samples
+        told = {
+            "seconds": [] if _implied(samples) else _rounded(samples.seconds),
+            "by_rank": [_rounded(own) for own in samples.by_rank],
+            "warmup": _rounded(samples.warmup),
+            "calls_per_sample": samples.calls_per_sample,
+            "loop": samples.loop,
+            "rank_mean_s": samples.rank_mean_s,
+            "slowest_counts": samples.slowest_counts,
+        }
+        plain["samples"] = {key: value for key, value in told.items() if value not in ([], ())}
     return plain
+
+
+def _implied(samples: Samples) -> bool:
+    """Are the seconds the largest of the ranks' shares? Then they need not be written."""
+    return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
 def _rounded(seconds: Iterable[float]) -> list[float]:
@@ -96,22 +116,12 @@ def _rounded(seconds: Iterable[float]) -> list[float]:
 
 def read(path: Path) -> Results:
     """Everything in a results file. Raises UsageError when it is not one, or of a newer schema than this program."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"results file {path} can not be read ({error.strerror})") from None
     attempts: list[Attempt] = []
-    warnings = []
+    warnings: list[str] = []
     header: Header | None = None
     records: list[Record] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            parsed = json.loads(line)
-            kind = parsed.pop("type")
-        except (ValueError, KeyError, AttributeError):
-            if line.strip():
-                warnings.append(f"{path}:{number}: a line cut short was left out; the rows before it are whole")
-            continue
+    for number, parsed in _lines(path, warnings):
+        kind = parsed.pop("type", None)
         if kind == "header":
             _check_schema(parsed.pop("schema", None), path, number)
             if header is not None:
@@ -126,8 +136,25 @@ def read(path: Path) -> Results:
     return Results((*attempts, Attempt(header, tuple(records))), tuple(warnings))
 
 
+def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, object) of every whole line, one at a time: a file may be larger than memory likes. Bad ones warn."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    parsed = json.loads(line.decode("utf-8", errors="replace"))
+                except ValueError:
+                    parsed = None
+                if isinstance(parsed, dict):
+                    yield number, parsed
+                elif line.strip():
+                    warnings.append(f"{path}:{number}: a line cut short was left out; the rows before it are whole")
+    except OSError as error:
+        raise UsageError(f"results file {path} can not be read ({error.strerror})") from None
+
+
 def _check_schema(schema: str | None, path: Path, number: int) -> None:
-    if schema != SCHEMA:
+    if schema not in _READABLE:
         raise UsageError(
             f"{path}:{number}: schema {schema!r} is not what this program reads ({SCHEMA}): use the one that wrote it"
         )
@@ -140,21 +167,34 @@ def _header(parsed: dict[str, Any], path: Path, number: int) -> Header:
 
 
 def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
-    parsed["requested_bytes"] = tuple(parsed.get("requested_bytes", ()))
-    parsed["flags"] = tuple(parsed.get("flags", ()))
-    if "samples" in parsed:
-        samples = parsed["samples"]
-        parsed["samples"] = Samples(
-            seconds=tuple(samples["seconds"]),
-            by_rank=tuple(tuple(row) for row in samples["by_rank"]),
-            warmup=tuple(samples["warmup"]),
-            calls_per_sample=samples["calls_per_sample"],
-            loop=samples["loop"],
-        )
-    if "failed" in parsed:
-        parsed["failed"] = Failure(**parsed["failed"])
+    try:
+        parsed["requested_bytes"] = tuple(parsed.get("requested_bytes", ()))
+        parsed["flags"] = tuple(parsed.get("flags", ()))
+        if "samples" in parsed:
+            parsed["samples"] = _samples(parsed["samples"])
+        if "failed" in parsed:
+            parsed["failed"] = Failure(**parsed["failed"])
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path}:{number}: not a whole record line ({error})") from None
     parsed.setdefault("payload_bytes", 0)
     return _build(Record, parsed, path, number)
+
+
+def _samples(told: Mapping[str, Any]) -> Samples:
+    """Raises TypeError, ValueError or KeyError for what are no samples."""
+    by_rank = tuple(array("d", own) for own in told.get("by_rank", ()))
+    seconds = told.get("seconds") or ([] if not by_rank else np.max(by_rank, axis=0))
+    if any(len(own) != len(seconds) for own in by_rank):
+        raise ValueError("the ranks have not as many samples as the slowest of them")
+    return Samples(
+        seconds=seconds,
+        by_rank=by_rank,
+        warmup=told.get("warmup", ()),
+        calls_per_sample=told["calls_per_sample"],
+        loop=told["loop"],
+        rank_mean_s=tuple(told.get("rank_mean_s", ())),
+        slowest_counts=tuple(told.get("slowest_counts", ())),
+    )
 
 
 def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:

@@ -32,13 +32,23 @@ def a_plain_record(**overrides: Any) -> Record:
 
 
 seconds = st.floats(1e-9, 1e3).map(lambda value: round(value, 10))
-samples = st.builds(
-    Samples,
-    seconds=st.lists(seconds, min_size=1, max_size=5).map(tuple),
-    by_rank=st.lists(st.lists(seconds, max_size=3).map(tuple), max_size=3).map(tuple),
-    warmup=st.lists(seconds, max_size=3).map(tuple),
-    calls_per_sample=st.integers(1, 1024),
-)
+
+
+def some_samples(num: int) -> st.SearchStrategy[Samples]:
+    """Samples of up to three ranks, as many of each."""
+    taken = st.lists(seconds, min_size=num, max_size=num)
+    return st.builds(
+        Samples,
+        seconds=taken,
+        by_rank=st.lists(taken, max_size=3).map(tuple),
+        warmup=st.lists(seconds, max_size=3),
+        calls_per_sample=st.integers(1, 1024),
+        rank_mean_s=st.lists(seconds, max_size=2).map(tuple),
+        slowest_counts=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+    )
+
+
+samples = st.integers(1, 5).flatmap(some_samples)
 records = st.one_of(
     st.builds(lambda s, v: a_plain_record(samples=s, verified=v, num_wrong=0), samples, st.booleans()),
     st.builds(lambda text: a_plain_record(skipped=text or "why"), st.text(max_size=30)),
@@ -94,8 +104,8 @@ def test_what_is_no_results_file_is_refused_with_its_line(tmp_path: Path, text: 
 def test_a_file_of_the_first_schema_stays_readable() -> None:
     [attempt] = jsonl.read(Path(__file__).parent / "results_1.jsonl").attempts
     [timed, skipped] = attempt.records
-    assert timed.samples is not None and timed.samples.seconds == (1.5e-06, 1.6e-06)
-    assert timed.samples.by_rank == ((1.5e-06, 1.4e-06), (1.2e-06, 1.6e-06))
+    assert timed.samples is not None and list(timed.samples.seconds) == [1.5e-06, 1.6e-06]
+    assert [list(own) for own in timed.samples.by_rank] == [[1.5e-06, 1.4e-06], [1.2e-06, 1.6e-06]]
     assert skipped.skipped == "no such type"
 
 
@@ -114,3 +124,11 @@ def test_every_line_is_json_by_itself(tmp_path: Path, a_header: Make, a_record: 
     path = tmp_path / "x.jsonl"
     jsonl.Writer(path, a_header()).append(a_record())
     assert [json.loads(line)["type"] for line in path.read_text(encoding="utf-8").splitlines()] == ["header", "record"]
+
+
+def test_the_slowest_ranks_times_are_not_written_twice(tmp_path: Path, a_header: Make) -> None:
+    path = tmp_path / "x.jsonl"
+    record = a_plain_record(samples=Samples((2.0, 3.0), ((2.0, 1.0), (1.0, 3.0))))
+    jsonl.Writer(path, a_header()).append(record)
+    assert "seconds" not in json.loads(path.read_text(encoding="utf-8").splitlines()[1])["samples"]
+    assert jsonl.read(path).attempts[0].records == (record,)
