@@ -19,8 +19,9 @@ import numpy as np
 
 CONFIDENCE = Fraction(95, 100)
 
-# Below these an interval met early by chance ends the run: checked every 10 samples from 30 on, coverage stays at .95.
-LEAST_EFFECTIVE_TO_STOP = 10
+# Below these an interval met early by chance ends the run: thirty samples often hide how alike they are. Looked at
+# every 10 samples from 30 on, coverage stays above .93 with 20 up to a correlation of 0.8; with 10 it is .92 there.
+LEAST_EFFECTIVE_TO_STOP = 20
 
 # A machine that hangs in one slow size must not wait for n_min samples for ever.
 HARD_TIME_LIMIT_FACTOR = 5
@@ -227,7 +228,7 @@ def should_stop(
 ) -> str | None:
     """Why a row is finished: "ci", "max_n", "max_time"; None to go on.
 
-    "ci": at least n_min samples, 10 effective, and half the interval is at most `target` of the median. The time limit
+    "ci": at least n_min samples, 20 effective, and half the interval is at most `target` of the median. The time limit
     `max_s` holds once there are n_min samples; at five times that, 3 are enough. Samples that are no times (not finite,
     zero or below) can never meet the interval, but the limits still end them.
     """
@@ -268,7 +269,7 @@ def _ranks(values: Any) -> Any:
 
 def _effective_size_of_ranks(ranks: Any) -> float:
     """`effective_size` of what is already centred ranks."""
-    size = ranks.size
+    size = int(ranks.size)
     power = float(ranks @ ranks)
     # What rounding leaves of a perfect trend is no variance.
     if power <= 1e-9 * size**3:
@@ -292,7 +293,7 @@ def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     if not positive:
         return float(size)
     r = min(float(positive[0]) + (1 + 3 * float(positive[0])) / size, 1 - 1 / size)
-    return size * (1 - r) / (1 + r)
+    return float(size * (1 - r) / (1 + r))
 
 
 def _initial_positive(correlations: Iterable[float]) -> list[float]:

@@ -155,7 +155,9 @@ class _Shares:
         by_rank = np.asarray(samples.by_rank, dtype=float)  # ranks x samples
         good = by_rank.ndim == 2 and by_rank.size and np.isfinite(by_rank).all() and (by_rank > 0).all()
         self._by_rank = by_rank if good else np.empty((0, 0))
-        self._means = self._by_rank.mean(axis=1) if good else np.empty(0)
+        self._seconds = samples.seconds
+        self._counts = slowest_counts(self._by_rank) if good else samples.slowest_counts
+        self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
 
     def last_arriver_s(self) -> float | None:
         """Median over the samples of the shortest of the ranks' times: the cost without waiting for late ranks."""
@@ -165,13 +167,8 @@ class _Shares:
         return float(np.median(self._by_rank.min(axis=0)))
 
     def slowest_counts(self) -> tuple[int, ...]:
-        """In how many samples each member was the slowest; where several were equally slow, none counts."""
-        if len(self._by_rank) < 2:
-            return ()
-        slowest = self._by_rank.max(axis=0)
-        alone = (self._by_rank == slowest).sum(axis=0) == 1
-        wins = np.bincount(self._by_rank.argmax(axis=0)[alone], minlength=len(self._by_rank))
-        return tuple(int(count) for count in wins)
+        """In how many samples each member was the slowest."""
+        return self._counts
 
     def slowest_rank(self) -> int | None:
         """The rank whose own time is strictly the longest in more than half of the samples; None when there is none.
@@ -179,8 +176,7 @@ class _Shares:
         Asked of 3 ranks or more (of two, one is nearly always that often the slower) and of samples enough for an
         interval.
         """
-        counts = self.slowest_counts()
-        num_samples = self._by_rank.shape[1]
+        counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
             return None
         header = self._header
@@ -190,9 +186,9 @@ class _Shares:
 
     def rotation(self) -> float | None:
         """Mean of the slowest rank's times / the largest of the ranks' means: 1 when one rank is always the slowest."""
-        if len(self._by_rank) < 2:
+        if len(self._means) < 2:
             return None
-        return float(self._by_rank.max(axis=0).mean() / self._means.max())
+        return float(np.mean(self._seconds) / self._means.max())
 
     def compat(self) -> dict[str, float | None]:
         """The same samples as other tools would print them.
@@ -218,6 +214,19 @@ class _Shares:
                 "nccl_tests_busbw_bytes_per_s": algbw * factor if factor is not None else None,
             }
         return found
+
+
+def slowest_counts(by_rank: Any) -> tuple[int, ...]:
+    """In how many samples each member was the slowest; where several were equally slow, none counts.
+
+    `by_rank`: members x samples, seconds.
+    """
+    shares = np.asarray(by_rank, dtype=float)
+    if len(shares) < 2:
+        return ()
+    alone = (shares == shares.max(axis=0)).sum(axis=0) == 1
+    wins = np.bincount(shares.argmax(axis=0)[alone], minlength=len(shares))
+    return tuple(int(count) for count in wins)
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
+from bench.analysis.summary import slowest_counts
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
@@ -240,6 +242,8 @@ class Measurer:
             samples=Samples(
                 seconds=slowest,
                 by_rank=by_rank if kept else (),
+                rank_mean_s=() if kept else tuple(map(fmean, by_rank)),
+                slowest_counts=() if kept else slowest_counts(by_rank),
                 warmup=tuple(max(shares) / per for shares in warm),
                 calls_per_sample=taken.calls_per_sample,
                 loop=taken.loop,

@@ -174,3 +174,36 @@ def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record
     )  # fmt: skip
     assert document.schema == "bench.document/1" and document.notes == ("a note",)
     assert list(document.headers) == ["job"]
+
+
+def test_beyond_the_cap_each_ranks_mean_and_how_often_it_was_the_slowest_are_still_known(
+    a_header: Make, a_record: Make
+) -> None:
+    by_rank = ((2e-6,) * 40, (1e-6,) * 20 + (3e-6,) * 20, (1e-6,) * 40)
+    slowest = (2e-6,) * 20 + (3e-6,) * 20
+    whole = a_record(num_ranks=3, samples=Samples(slowest, by_rank))
+    digest = a_record(num_ranks=3, samples=Samples(slowest, rank_mean_s=(2e-6, 2e-6, 1e-6), slowest_counts=(20, 20, 0)))
+    header = a_header(num_ranks=3, num_nodes=1, ranks_per_node=3)
+    kept, cut = summary.summarise("a", header, whole), summary.summarise("a", header, digest)
+    assert kept.slowest_counts == cut.slowest_counts == (20, 20, 0)
+    assert kept.rotation == pytest.approx(1.25) and cut.rotation == pytest.approx(1.25)
+    assert kept.compat["osu_mean_s"] == pytest.approx(5e-6 / 3) == cut.compat["osu_mean_s"]
+
+
+def test_rotation_is_one_when_the_same_rank_is_always_the_slowest(a_header: Make, a_record: Make) -> None:
+    always = a_record(num_ranks=2, samples=Samples((2e-6, 3e-6), ((2e-6, 3e-6), (1e-6, 1e-6))))
+    turns = a_record(num_ranks=2, samples=Samples((2e-6, 2e-6), ((2e-6, 1e-6), (1e-6, 2e-6))))
+    header = a_header(num_ranks=2, num_nodes=1, ranks_per_node=2)
+    assert summary.summarise("a", header, always).rotation == pytest.approx(1.0)
+    assert summary.summarise("a", header, turns).rotation == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize(("software_s", "skew_s", "flags"), [(4e-7, 1e-8, {"software-bound"}), (1e-8, 6e-8, {"sync-limited"}),
+                                                             (1e-8, 1e-8, set())])  # fmt: skip
+def test_what_a_small_time_holds_beside_the_message_is_flagged(
+    software_s: float, skew_s: float, flags: set[str], a_header: Make, a_record: Make
+) -> None:
+    header = a_header(calibration={"software_s": software_s, "sync_skew_p50_s": skew_s})
+    row = summary.summarise("a", header, a_record(samples=Samples((1e-6,) * 40)))
+    assert flags == {"software-bound", "sync-limited"} & set(row.flags)
+    assert row.software_s == software_s and row.median_s == 1e-6, "nothing is subtracted"

@@ -1,0 +1,78 @@
+"""Is a rank that is 10 % slower found, and a rank that is not left alone? Real MPI launches, in turns.
+
+    python -m benchmarks.slow_rank --launches 5
+
+The slower rank calls MPI_Barrier on MPI_COMM_SELF (which moves nothing) so often after each allreduce that its call
+takes 10 % longer; slow_rank_child.py starts `bench.allreduce` with that one change. Three runs take turns, launch by
+launch: BASE, the same again, and the slower one; then each is compared with BASE as `bench compare` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.analysis import compare, launches, summary
+from bench.core.record import Document
+from bench.store import jsonl
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+ROOT = Path(__file__).resolve().parent.parent
+SLOW_RANK = 1
+NOTHING_S = "BENCH_SLOW_RANK_SECONDS"  # how much longer each call of the slow rank shall take
+
+
+def main() -> None:
+    """Measure in turns, compare, print a verdict for each size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=5, metavar="N", help="of each run (5)")
+    parser.add_argument("--sizes", nargs="+", default=["64", "512", "2K", "8K"], help="64 B to 8 KiB")
+    parser.add_argument("--percent", type=float, default=10.0, help="how much slower (10)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for size in args.sizes:
+            typical_s = median_of(launched(Path(folder) / "first.jsonl", size, 1, 0.0))
+            told: dict[str, list[Any]] = {"BASE": [], "same": [], "slower": []}
+            for launch in range(1, args.launches + 1):
+                for name in told if launch % 2 else reversed(told):
+                    extra_s = typical_s * args.percent / 100 if name == "slower" else 0.0
+                    told[name] += launched(Path(folder) / f"{size}-{name}-{launch}.jsonl", size, launch, extra_s)
+            base, same, slower = (summary.document(runs) for runs in told.values())
+            print(f"{size:>4}  {typical_s * 1e6:7.3f} us   same: {words(base, same)}")
+            print(f"{'':19}slower: {words(base, slower)}", flush=True)
+
+
+def launched(path: Path, size: str, launch: int, extra_s: float) -> list[Any]:
+    """One launch as (job, header, records)."""
+    path.unlink(missing_ok=True)
+    subprocess.run(
+        [MPIRUN, "-n", "2", sys.executable, "-m", "benchmarks.slow_rank_child", "--sizes", size, "--mode", "isolated",
+         "--iterations", "2000", "--records", str(path), "--launch", str(launch)],
+        check=True, capture_output=True, cwd=ROOT, env={**os.environ, NOTHING_S: repr(extra_s)},
+    )  # fmt: skip
+    (attempt,) = jsonl.read(path).attempts
+    return [(f"allreduce-{launch}", attempt.header, attempt.records)]
+
+
+def median_of(told: list[Any]) -> float:
+    """Seconds of the one row."""
+    return float(summary.document(told).summaries[0].median_s or 0.0)
+
+
+def words(base: Document, new: Document) -> str:
+    """`1.102 [1.080..1.120] p 0.008 slower`, and how far the launches of BASE are apart."""
+    (row,) = compare.compare(base, new).rows
+    found, spread = row.estimate, launches.between(row.base_launches_s)
+    if found is None or row.p_corrected is None:
+        return row.verdict
+    around = f"{found.ratio:.3f} [{found.ratio_low:.3f}..{found.ratio_high:.3f}]"
+    return f"{around} p {row.p_corrected:.3f} {row.verdict} (BASE spread {100 * (spread or 0):.1f} %)"
+
+
+if __name__ == "__main__":
+    main()
