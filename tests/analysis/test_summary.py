@@ -198,8 +198,10 @@ def test_rotation_is_one_when_the_same_rank_is_always_the_slowest(a_header: Make
     assert summary.summarise("a", header, turns).rotation == pytest.approx(4 / 3)
 
 
-@pytest.mark.parametrize(("software_s", "skew_s", "flags"), [(4e-7, 1e-8, {"software-bound"}), (1e-8, 6e-8, {"sync-limited"}),
-                                                             (1e-8, 1e-8, set())])  # fmt: skip
+@pytest.mark.parametrize(
+    ("software_s", "skew_s", "flags"),
+    [(4e-7, 1e-8, {"software-bound"}), (1e-8, 6e-8, {"sync-limited"}), (1e-8, 1e-8, set())],
+)
 def test_what_a_small_time_holds_beside_the_message_is_flagged(
     software_s: float, skew_s: float, flags: set[str], a_header: Make, a_record: Make
 ) -> None:
