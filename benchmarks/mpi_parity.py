@@ -35,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=20, metavar="N", help="of each program (20)")
     parser.add_argument("--calls", type=int, default=1000, metavar="N", help="timed calls of each size (1000)")
+    parser.add_argument("--least", type=int, default=8, metavar="BYTES", help="smallest size (8)")
     parser.add_argument("--most", type=int, default=1 << 20, metavar="BYTES", help="largest size (1 MiB)")
     parser.add_argument("--patterns", nargs="+", default=PATTERNS, choices=PATTERNS)
     parser.add_argument("--osu", type=Path, metavar="DIR", help="where the OSU programs are")
@@ -86,16 +87,16 @@ def run(program: str, pattern: str, args: argparse.Namespace, reference: Path) -
     """One launch: microseconds by size."""
     mpirun = [str(args.mpirun), "--bind-to", "core", "-n", str(NUM_RANKS)]
     if program == "ours":
-        command = [*mpirun, sys.executable, "-m", f"bench.{pattern}", "--sizes", f"8:{args.most}:2", "--like", "osu",
+        command = [*mpirun, sys.executable, "-m", f"bench.{pattern}", "--sizes", f"{args.least}:{args.most}:2", "--like", "osu",
                    "--iterations", str(args.calls), "--format", "json"]  # fmt: skip
         rows = json.loads(text_of(command))["summaries"]
         return {row["payload_bytes"]: row["compat"]["osu_mean_s"] * 1e6 for row in rows}
     if program == "C":
-        return pairs(text_of([*mpirun, str(reference), pattern, "8", str(args.most), str(args.calls)]))
+        return pairs(text_of([*mpirun, str(reference), pattern, str(args.least), str(args.most), str(args.calls)]))
     name, *options = OSU[pattern]
     block = NUM_RANKS if pattern == "alltoall" else 1
     path = next(args.osu.rglob(name))
-    command = [*mpirun, str(path), "-m", f"{max(8 // block, 1)}:{args.most // block}", "-i", str(args.calls),
+    command = [*mpirun, str(path), "-m", f"{max(args.least // block, 1)}:{args.most // block}", "-i", str(args.calls),
                "-x", str(args.calls // 10), *options]  # fmt: skip
     return {size * block: mean for size, mean in pairs(text_of(command)).items()}
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.slow_rank --launches 5
 
-The slower rank calls MPI_Barrier on MPI_COMM_SELF (which moves nothing) so often after each allreduce that its call
+The slower rank calls MPI_Barrier on MPI_COMM_SELF (which moves nothing) so often before each allreduce that its call
 takes 10 % longer; slow_rank_child.py starts `bench.allreduce` with that one change. Three runs take turns, launch by
 launch: BASE, the same again, and the slower one; then each is compared with BASE as `bench compare` does.
 """

@@ -1,4 +1,4 @@
-"""`bench.allreduce`, but on one rank every call is followed by barriers of that rank alone, which take a given time."""
+"""`bench.allreduce`, but one rank begins every call with barriers of its own, which take a given time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MANY = 20_000
 
 
 def slowed(builder: Builder, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.Program:
-    """The program of `steps`, and as many barriers on MPI_COMM_SELF as last the wanted time."""
+    """As many barriers on MPI_COMM_SELF as last the wanted time, then the program of `steps`."""
     program = _program(builder, steps, loop)
     if len(steps) != 1 or steps[0].op != "allreduce" or builder._comm.Get_size() < 2:  # type: ignore[union-attr]
         return program  # the calibration's
@@ -32,7 +32,7 @@ def slowed(builder: Builder, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mp
     each_s = (time.perf_counter() - began) / _MANY
     num = round(float(os.environ[NOTHING_S]) / each_s)
     sets: list[list[Any]] = [
-        [program.steps[index * program.num_steps + k] for k in range(program.num_steps)] + [alone] * num
+        [alone] * num + [program.steps[index * program.num_steps + k] for k in range(program.num_steps)]
         for index in range(program.num_sets)
     ]
     return loop.program(sets, program.keep)
