@@ -12,7 +12,7 @@ import numpy as np
 from bench.analysis import consistency, launches, model, parity, stats
 from bench.core.case import from_argv
 from bench.core.errors import BenchError
-from bench.core.record import DOCUMENT_SCHEMA, Bound, Document, Header, Record, Samples, Summary
+from bench.core.record import DOCUMENT_SCHEMA, Bound, Conflict, Document, Header, Record, Samples, Summary
 from bench.core.topology import rounds
 from bench.core.world import World
 from bench.hardware.bounds import bounds_of, floor_of
@@ -51,17 +51,34 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
                 )
             else:
                 summaries.append(summarise(job, header, record))
+    conflicts = consistency.conflicts(headers, summaries)
     return Document(
         schema=DOCUMENT_SCHEMA,
         headers=headers,
-        summaries=tuple(summaries),
+        summaries=_flagged(summaries, conflicts),
         skipped=tuple(skipped),
         failures=tuple(failures),
         notes=tuple(notes),
         spreads=launches.spreads(headers, summaries),
         fits=model.fits(headers, summaries),
-        conflicts=consistency.conflicts(headers, summaries),
+        conflicts=conflicts,
         parities=parity.parities(headers, summaries),
+    )
+
+
+def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
+    """The rows, those that contradict each other with the flag "contradicts". None is removed."""
+    bad = {
+        (job, row["mode"], row["group"], row["payload_bytes"])
+        for conflict in conflicts
+        for row in (conflict.first, conflict.second)
+        for job in row["job"].split(" + ")
+    }
+    return tuple(
+        replace(row, flags=(*row.flags, "contradicts"))
+        if (row.job, row.mode, row.group, row.payload_bytes) in bad
+        else row
+        for row in summaries
     )
 
 

@@ -23,8 +23,13 @@ _NUM_LEADING = 3  # the titles of what tells one piece from another
 
 
 def lines(headers: Mapping[str, Header], fits: Iterable[Fit]) -> list[str]:
-    """A sentence for each curve, for the fine print of a report."""
-    return [f"model of {curve_words(headers, fit)}: {_sentence(fit)}" for fit in fits]
+    """A sentence for each curve that its model describes, and one for all others, for the fine print of a report."""
+    fits = list(fits)
+    told = [f"model of {curve_words(headers, fit)}: {_sentence(fit)}" for fit in fits if fit.fits]
+    misfits = [curve_words(headers, fit) for fit in fits if not fit.fits]
+    if misfits:
+        told.append(f"no model of latency and bandwidth fits (bench fit says by how much): {'; '.join(misfits)}")
+    return told
 
 
 def cells(fit: Fit) -> list[tuple[str, ...]]:
@@ -89,8 +94,6 @@ def _named(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
 
 
 def _sentence(fit: Fit) -> str:
-    if not fit.fits:
-        return misfit(fit)
     pieces = [
         f"{_sizes([piece])}: latency {_latency(piece)} us, bandwidth {_bandwidth(piece)} GB/s, n1/2 {_half(piece)}"
         for piece in fit.segments

@@ -88,7 +88,7 @@ def _sizes(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _conflicts(document: Document) -> list[str]:
     """Rows that contradict each other break no rule: they are a matter of the library or the machine."""
-    return [f"rows contradict each other: {conflict.sentence}" for conflict in document.conflicts]
+    return _text.conflict_lines(document.conflicts)
 
 
 def _count(number: int, word: str) -> str:

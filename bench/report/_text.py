@@ -29,6 +29,7 @@ _REMARKS = {
     "may-overlap": "of rooted operations back to back, which may overlap: a rate, not the time of one",
     "software-bound": "whose time is less than 3 times what the call costs without communication",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
+    "contradicts": "that contradict another row of this run",
     "reported": "taken over from another tool's report",
 }
 _MOST_STRAGGLERS = 8
@@ -196,8 +197,15 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
 
 
 def conflict_lines(conflicts: Iterable[Conflict]) -> list[str]:
-    """Pairs of rows that can not both be right, a sentence each."""
-    return [f"CONFLICT {conflict.rule}: {conflict.sentence}" for conflict in conflicts]
+    """Pairs of rows that can not both be right: of each rule, job and mode the gravest, and the other sizes."""
+    alike: dict[tuple[Any, ...], list[Conflict]] = {}
+    for conflict in conflicts:  # the gravest first
+        alike.setdefault((conflict.rule, conflict.first["job"], conflict.first["mode"]), []).append(conflict)
+    lines = []
+    for first, *others in alike.values():
+        sizes = ", ".join(format_size(size) for size in sorted({other.first["payload_bytes"] for other in others}))
+        lines.append(f"CONTRADICTION {first.sentence}{f'; likewise at {sizes}' if sizes else ''}")
+    return lines
 
 
 def _straggler_lines(summaries: Sequence[Summary]) -> list[str]:

@@ -137,7 +137,7 @@ def test_rows_with_wrong_data_have_no_ratio_in_any_format(a_run: Make, capsys: O
 def test_a_file_of_a_newer_schema_is_refused(a_run: Make, capsys: Out) -> None:
     base, new = a_run("base", 1), a_run("new", 1)
     file = new / "allreduce-mpi.jsonl"
-    file.write_text(file.read_text(encoding="utf-8").replace("bench.results/1", "bench.results/99"), encoding="utf-8")
+    file.write_text(file.read_text(encoding="utf-8").replace(jsonl.SCHEMA, "bench.results/99"), encoding="utf-8")
     assert compared(base, new) == 2
     assert "bench.results/99" in capsys.readouterr().err
 
