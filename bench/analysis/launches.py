@@ -26,8 +26,8 @@ LEAST_FOR_INTERVAL = 3
 # tries several values of are factors too, by their own names.
 FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
-    "topology", "order", "matrix", "window", "cache", "alignment", "data", "clock", "sync", "loop", "mpi_thread_level",
-    "library", "like", "modelled",
+    "topology", "order", "matrix", "window", "cache", "alignment", "binding", "data", "clock", "sync", "loop",
+    "mpi_thread_level", "library", "like", "modelled",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -190,6 +190,7 @@ def _header_factors(header: Header) -> dict[str, str | None]:
         "cache": header.settings.get("cache"),
         "data": header.settings.get("data"),
         "sync": header.settings.get("sync"),
+        "binding": header.settings.get("binding"),
         "alignment": header.facts.get("buffer_alignment_bytes"),
         "mpi_thread_level": header.facts.get("mpi_thread_level"),
         "library": _library(header.facts),

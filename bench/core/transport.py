@@ -90,6 +90,7 @@ class Transport(ABC):
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
     requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
+    num_threads: ClassVar[int] = 1  # of a rank that must run at the same time: the caller's, and the library's own
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
 
     notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences

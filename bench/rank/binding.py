@@ -21,8 +21,10 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0) | launcher)
 
 
-def bind(me: Place, how: str) -> str:
+def bind(me: Place, how: str, least_cpus: int) -> str:
     """Bind this process to its share of the cores it may use; `how`: 'auto' or 'none'. Returns what was done, in words.
+
+    `least_cpus`: threads of the library that wait for each other; on fewer CPUs they would take turns.
 
     The cores of this process's mask are dealt out in order to the ranks of the host, so ranks that a launcher has bound
     to different sockets stay apart. Where there are fewer cores than ranks nothing is changed.
@@ -31,8 +33,8 @@ def bind(me: Place, how: str) -> str:
         return "as launched"
     cores = sysfs.cores(os.sched_getaffinity(0))
     share = share_of(cores, me.local_rank, me.local_size)
-    if not share:
-        return f"as launched: {me.local_size} ranks on {len(cores)} cores"
+    if len(share) < least_cpus:
+        return f"as launched: {me.local_size} ranks of {least_cpus} threads each on {len(cores)} cores"
     os.sched_setaffinity(0, share)
     return "each rank on cores of its own"
 

@@ -53,12 +53,13 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat("opening the transport")
     num_cpus = binding.num_cpus()
-    bound = binding.bind(me, case.bind)
+    library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
+    bound = binding.bind(me, case.bind, library.num_threads)
     options = Options(
         library=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
     )  # fmt: skip
-    transport: Transport = plugins.load("transport", chosen).TRANSPORT(me, options)
+    transport: Transport = library(me, options)  # type: ignore[call-arg]
     shared = transport.channel.share((socket.gethostname(), tuple(to_argv(case))))
     hosts = tuple(host for host, _ in shared)
     different = [rank for rank, (_, argv) in enumerate(shared) if argv != shared[0][1]]

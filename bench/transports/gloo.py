@@ -25,6 +25,7 @@ class Gloo(Transport):
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
     requires = ("torch",)
+    num_threads = 2  # the caller and what moves the bytes
     calls_alone = True
 
     def __init__(self, place: Place, options: Options) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.rank import binding
 from bench.transports import _mpi_loop
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here")
@@ -52,16 +51,3 @@ def test_a_cache_that_can_not_be_written_is_replaced_by_the_temporary_folder(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     path, _ = _mpi_loop.build()
     assert path is not None and path.is_relative_to(tmp_path) and path.exists()
-
-
-@pytest.mark.parametrize(
-    ("num_cores", "ranks", "shares"),
-    [(4, 2, [{0, 1}, {2, 3}]), (5, 2, [{0, 1}, {2, 3}]), (2, 2, [{0}, {1}]), (2, 3, [set(), set(), set()])],
-)
-def test_cores_are_dealt_out_in_equal_runs_or_not_at_all(num_cores: int, ranks: int, shares: list[set[int]]) -> None:
-    cores = [(core,) for core in range(num_cores)]
-    assert [binding.share_of(cores, rank, ranks) for rank in range(ranks)] == shares
-
-
-def test_a_rank_gets_every_hardware_thread_of_its_cores() -> None:
-    assert binding.share_of([(0, 4), (1, 5), (2, 6), (3, 7)], 1, 2) == {2, 6, 3, 7}
