@@ -87,7 +87,8 @@ def run(program: str, pattern: str, args: argparse.Namespace, reference: Path) -
     """One launch: microseconds by size."""
     mpirun = [str(args.mpirun), "--bind-to", "core", "-n", str(NUM_RANKS)]
     if program == "ours":
-        command = [*mpirun, sys.executable, "-m", f"bench.{pattern}", "--sizes", f"{args.least}:{args.most}:2", "--like", "osu",
+        sizes = f"{args.least}:{args.most}:2"
+        command = [*mpirun, sys.executable, "-m", f"bench.{pattern}", "--sizes", sizes, "--like", "osu",
                    "--iterations", str(args.calls), "--format", "json"]  # fmt: skip
         rows = json.loads(text_of(command))["summaries"]
         return {row["payload_bytes"]: row["compat"]["osu_mean_s"] * 1e6 for row in rows}
