@@ -15,8 +15,8 @@ from bench.core.plugins import nearest
 
 # Where one factor is meant to differ, these differ with it.
 _FOLLOWERS = {
-    "transport": ("library", "mpi_thread_level", "sync", "loop", "clock", "alignment"),
-    "num_ranks": ("num_nodes", "ranks_per_node"),
+    "transport": ("library", "mpi_thread_level", "sync", "loop", "clock", "alignment", "binding"),
+    "num_ranks": ("num_nodes", "ranks_per_node", "binding"),
 }
 # A model beside a measurement is a check of the model, never a change.
 _NEVER = ("modelled",)
