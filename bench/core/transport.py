@@ -28,11 +28,11 @@ class Timing:
 class Options:
     """How a transport is to be opened; each uses what concerns it.
 
-    `library`: 'mpich' or 'openmpi' where the launcher tells which of them started us. `timeout_s`: of one operation, in
+    `mpi`: 'mpich' or 'openmpi' where the launcher tells which of them started us. `timeout_s`: of one operation, in
     libraries that have one. The rest as in a Case: MPI thread level, synchronisation, timing loop, buffer alignment.
     """
 
-    library: str | None = None
+    mpi: str | None = None
     timeout_s: float = 60.0
     thread_level: str = "single"
     sync: str = "double-barrier"

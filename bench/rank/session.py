@@ -56,7 +56,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
     bound = binding.bind(me, case.bind, library.num_threads)
     options = Options(
-        library=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
+        mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]

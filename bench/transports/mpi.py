@@ -50,7 +50,7 @@ class Mpi(Transport):
         if options.oversubscribed:
             for name, value in _OVERSUBSCRIBED.items():
                 os.environ.setdefault(name, value)
-        self._mpi = _load(options.library, options.thread_level)
+        self._mpi = _load(options.mpi, options.thread_level)
         self._world = self._mpi.COMM_WORLD
         if self._world.Get_size() != place.num_ranks:
             raise RefusedError(
