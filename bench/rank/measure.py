@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.analysis.summary import slowest_counts
+from bench.analysis.shares import slowest_counts
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape

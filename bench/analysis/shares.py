@@ -1,0 +1,111 @@
+"""What the ranks' own times say beside the slowest one's: who is late, how often, and other tools' statistics."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from bench.analysis import stats
+from bench.core.case import from_argv
+from bench.core.errors import BenchError
+from bench.core.record import Header, Record, Samples
+from bench.core.topology import rounds
+from bench.core.world import World
+
+# No rank of these can finish before the last one arrives, so the shortest of the ranks' times holds no waiting.
+FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
+
+
+class Shares:
+    """What the ranks' own times say beside the slowest one's. Nothing where they were not kept, or are no times."""
+
+    def __init__(self, header: Header, record: Record, samples: Samples) -> None:
+        self._header, self._record = header, record
+        by_rank = np.asarray(samples.by_rank, dtype=float)  # ranks x samples
+        good = by_rank.ndim == 2 and by_rank.size and np.isfinite(by_rank).all() and (by_rank > 0).all()
+        self._by_rank = by_rank if good else np.empty((0, 0))
+        self._seconds = samples.seconds
+        self._counts = slowest_counts(self._by_rank) if good else samples.slowest_counts
+        self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
+
+    def last_arriver_s(self) -> float | None:
+        """Median over the samples of the shortest of the ranks' times: the cost without waiting for late ranks."""
+        synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
+        if not synchronising or len(self._by_rank) < 2:
+            return None
+        return float(np.median(self._by_rank.min(axis=0)))
+
+    def slowest_counts(self) -> tuple[int, ...]:
+        """In how many samples each member was the slowest."""
+        return self._counts
+
+    def slowest_rank(self) -> int | None:
+        """The rank whose own time is strictly the longest in more than half of the samples; None when there is none.
+
+        Asked of 3 ranks or more (of two, one is nearly always that often the slower) and of samples enough for an
+        interval.
+        """
+        counts, num_samples = self._counts, len(self._seconds)
+        if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
+            return None
+        header = self._header
+        members = _members(header.case, header.num_nodes, header.ranks_per_node, header.topology, self._record.group)
+        member = counts.index(max(counts))
+        return members[member] if member < len(members) else None
+
+    def rotation(self) -> float | None:
+        """Mean of the slowest rank's times / the largest of the ranks' means: 1 when one rank is always the slowest."""
+        if len(self._means) < 2:
+            return None
+        return float(np.mean(self._seconds) / self._means.max())
+
+    def compat(self) -> dict[str, float | None]:
+        """The same samples as other tools would print them.
+
+        OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
+        mean over ranks of the time per call of all batches, and its bandwidths; of the pipelined mode only.
+        """
+        if not len(self._means):
+            return {}
+        mean_s = float(self._means.mean())
+        found: dict[str, float | None] = {
+            # osu_latency prints what its first rank has measured.
+            "osu_mean_s": float(self._means[0]) if self._header.pattern == "pingpong" else mean_s,
+            "osu_min_s": float(self._means.min()),
+            "osu_max_s": float(self._means.max()),
+        }
+        if self._record.mode == "pipelined" and self._record.payload_bytes:
+            algbw = self._record.payload_bytes / mean_s
+            factor = self._record.bus_factor
+            found |= {
+                "nccl_tests_s": mean_s,
+                "nccl_tests_algbw_bytes_per_s": algbw,
+                "nccl_tests_busbw_bytes_per_s": algbw * factor if factor is not None else None,
+            }
+        return found
+
+
+def slowest_counts(by_rank: Any) -> tuple[int, ...]:
+    """In how many samples each member was the slowest; where several were equally slow, none counts.
+
+    `by_rank`: members x samples, seconds.
+    """
+    shares = np.asarray(by_rank, dtype=float)
+    if len(shares) < 2:
+        return ()
+    alone = (shares == shares.max(axis=0)).sum(axis=0) == 1
+    wins = np.bincount(shares.argmax(axis=0)[alone], minlength=len(shares))
+    return tuple(int(count) for count in wins)
+
+
+@lru_cache(maxsize=1024)
+def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
+    """World ranks of a group in member order; empty where the header does not tell (an imported file)."""
+    try:
+        order = from_argv(case).order
+        groups = [each for round_ in rounds(World(num_nodes, ranks_per_node), topology, order) for each in round_]
+    except (BenchError, IndexError):
+        return ()
+    return next((each.ranks for each in groups if each.name == group), ())
