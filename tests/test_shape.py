@@ -39,7 +39,7 @@ HOMES = {
     "pynvml": ("probes/",),
     "matplotlib": ("figures/",),
     "pydantic": ("driver/config.py", "hardware/catalogue.py"),
-    "subprocess": ("driver/execute.py", "probes/", "transports/_mpi_loop.py"),
+    "subprocess": ("driver/execute.py", "driver/hosts.py", "probes/", "transports/_mpi_loop.py"),
 }
 PRINTS = ("commands/", "rank/main.py", "__main__.py")
 # `--help` and `list` import these words, and must not pay for (or need) a library.

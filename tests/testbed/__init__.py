@@ -1,0 +1,1 @@
+"""Several hosts on one machine: names, addresses, clocks and processes of their own, joined by shaped links."""

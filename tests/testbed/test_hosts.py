@@ -1,0 +1,125 @@
+"""The testbed itself: hosts are apart, links have the rate that was asked for, nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.hosts import Testbed
+
+pytestmark = pytest.mark.netns
+MiB = 1 << 20
+Make = Callable[..., Testbed]
+
+
+def megabytes_per_s(bed: Testbed, sender: str, receiver: str, nic: int = 0, mib: int = 24) -> float:
+    """What one TCP connection carries, from the receiver's first byte to its last."""
+    port = 20000 + os.getpid() % 10000
+
+    def work(rank: int) -> float:
+        if rank == 1:
+            for _ in range(200):
+                try:
+                    out = socket.create_connection((bed.address(receiver, nic), port), timeout=5)
+                    break
+                except OSError:
+                    time.sleep(0.01)
+            with out:
+                out.sendall(bytes(mib * MiB))
+            return 0.0
+        door = socket.create_server((bed.address(receiver, nic), port))
+        door.settimeout(10)
+        got, _ = door.accept()
+        got.settimeout(10)
+        num = len(got.recv(MiB))
+        began = time.monotonic()
+        while part := got.recv(MiB):
+            num += len(part)
+        return num / (time.monotonic() - began) / 1e6
+
+    return float(bed.fork(2, 1, work, on=(receiver, sender))[0])
+
+
+def test_hosts_have_names_processes_addresses_and_clocks_of_their_own(testbed: Make) -> None:
+    bed = testbed(3, nics=2, clocks={"h1": 5000})
+    assert [bed.on(host, ["hostname"]).out.strip() for host in bed.hosts] == ["h0", "h1", "h2"]
+    bed.popen("h2", ["sleep", "60"], env={"MARK": "a/b"})
+    assert [process.host for process in bed.processes("MARK", "a/b")] == ["h2"]
+    assert "sleep" not in bed.on("h0", ["ps", "ax"]).out
+    clock = [sys.executable, "-c", "import time; print(time.monotonic())"]
+    ahead = float(bed.on("h1", clock).out) - float(bed.on("h0", clock).out)
+    assert 4999 < ahead < 5060
+    assert bed.on("h0", ["ls", "/sys/class/net"]).out.split() == ["eth0", "eth1", "lo"]
+
+
+def test_the_agent_is_as_ssh_is(testbed: Make) -> None:
+    bed = testbed(2)
+    agent = [word.replace("{host}", "h1") for word in bed.agent]
+    done = bed.on("h0", [*agent, "echo $(hostname) $HOME '$MARK'; cat; exit 7"], env={"MARK": "mine"})
+    assert (done.code, done.out) == (7, "h1 /run/home $MARK\n")  # a login's environment, not the caller's
+    bed.unreachable("h1")
+    away = bed.on("h0", [*agent, "true"])
+    assert away.code == 255
+    assert "No route to host" in away.err
+
+
+def test_a_link_has_its_rate_and_a_slow_nic_or_pair_its_own(testbed: Make) -> None:
+    bed = testbed(3, nics=2, rate="400mbit")
+    bed.slow("h1", "200mbit", nic=1)
+    bed.slow_pair("h0", "h2", "100mbit")
+    assert megabytes_per_s(bed, "h0", "h1") == pytest.approx(48, rel=0.08)
+    assert megabytes_per_s(bed, "h0", "h1", nic=1) == pytest.approx(24, rel=0.08)
+    assert megabytes_per_s(bed, "h1", "h0", nic=1) == pytest.approx(24, rel=0.08)
+    assert megabytes_per_s(bed, "h2", "h0", mib=12) == pytest.approx(12, rel=0.08)
+    assert megabytes_per_s(bed, "h1", "h2") == pytest.approx(48, rel=0.08)
+
+
+def test_a_cable_is_pulled_and_put_in_again(testbed: Make) -> None:
+    bed = testbed(2)
+    ask = [sys.executable, "-c", f"import socket; socket.create_connection(({bed.address('h1')!r}, 9), timeout=1)"]
+    assert "refused" in bed.on("h0", ask).err
+    bed.cut("h1")
+    assert "refused" not in bed.on("h0", ask).err
+    bed.mend("h1")
+    assert "refused" in bed.on("h0", ask).err
+
+
+def test_a_disk_is_small_on_one_host_only(testbed: Make) -> None:
+    bed = testbed(2)
+    folder = bed.shared / "disk"
+    bed.small_disk("h1", folder, "64k")
+    write = [sys.executable, "-c", f"open({str(folder / 'file')!r}, 'wb').write(bytes(1 << 20))"]
+    assert "No space left" in bed.on("h1", write).err
+    assert bed.on("h0", write).code == 0
+
+
+def test_a_host_loses_power_and_nothing_is_left_at_the_end(testbed: Make) -> None:
+    bed = testbed(2)
+    mark = f"testbed-{os.getpid()}"
+    first, second = (bed.popen(host, ["sh", "-c", "sleep 60 & wait"], env={"MARK": mark}) for host in bed.hosts)
+    bed.kill_host("h1")
+    assert second.wait(5) != 0
+    assert {process.host for process in bed.processes("MARK", mark)} == {"h0"}
+    first.signal(signal.SIGKILL)
+    shared = bed.shared
+    bed.__exit__(None, None, None)
+    assert not shared.exists()
+    left = subprocess.run(["grep", "-l", "-a", mark, *map(str, Path("/proc").glob("[0-9]*/environ"))],
+                          capture_output=True, text=True, check=False).stdout.split()  # fmt: skip
+    assert [path for path in left if str(os.getpid()) not in path] == []
+
+
+def test_an_error_of_a_forked_rank_is_told(testbed: Make) -> None:
+    bed = testbed(2)
+    with pytest.raises(RuntimeError, match=r"rank 1: (.|\n)*ZeroDivisionError"):
+        bed.fork(2, 1, lambda rank: 1 / (1 - rank))
+    with pytest.raises(TimeoutError, match="rank 0"):
+        bed.fork(2, 1, lambda _: time.sleep(30), timeout_s=0.2)
