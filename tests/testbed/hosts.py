@@ -20,6 +20,7 @@ import pickle
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,7 +192,7 @@ class Testbed:
                     line
                     for number, share in ((1, whole), (2, rate))
                     for line in (
-                        f"class add {device} parent 1: classid 1:{number} htb rate {share} burst {_BURST}",
+                        f"class add {device} parent 1: classid 1:{number} htb rate {share} burst {_BURST} quantum 60000",
                         f"qdisc add {device} parent 1:{number} bfifo limit {_queue_bytes(share)}",
                     )
                 ),
@@ -355,7 +356,7 @@ def enter(init: int) -> None:
 def why_not() -> str | None:
     """Why this machine can hold no testbed; None when it can."""
     for program in ("unshare", "nsenter", "ip", "tc"):
-        if not any((Path(folder) / program).exists() for folder in os.environ["PATH"].split(os.pathsep)):
+        if shutil.which(program) is None:
             return f"the program {program} is missing (Debian: util-linux, iproute2)"
     probe = ["unshare", *_ROOTLESS, "--net", "--pid", "--fork", "--mount", "--mount-proc", "--time", "true"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
