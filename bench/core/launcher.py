@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from bench.core.world import Place, World
 
+# How a host is reached where the site says nothing: without questions, and not for ever.
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "{host}")
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -16,8 +19,18 @@ class Site:
     python: str = "python"
     options: Mapping[str, str] = field(default_factory=dict)  # launcher options, name without dashes -> value
     hosts: tuple[str, ...] = ()
+    agent: tuple[str, ...] = SSH  # the words that reach a host, which stands for {host}; a command follows them
     mpirun: str = "mpirun"  # the site's own, when the cluster names it
     rendezvous_port: int = 29500
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The rank that ended first by a launcher's own account, and how: 'killed by signal 9'."""
+
+    rank: int | None
+    host: str | None
+    how: str
 
 
 class Launcher(ABC):
@@ -25,7 +38,6 @@ class Launcher(ABC):
 
     program: str  # the executable that must be there, empty for none
     precedence: int  # whose variables win when several launchers' are there: the smallest
-    spans_nodes = True  # does one command start the ranks of all nodes?
     remote = False  # are ranks started elsewhere (by a scheduler), so that this machine says nothing about theirs?
 
     @abstractmethod
@@ -39,9 +51,13 @@ class Launcher(ABC):
     def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
         """The command line that starts `program` (without the interpreter) as `world`. `env` are variables to set."""
 
-    def environment(self) -> dict[str, str]:
-        """Variables that the launcher itself needs, whatever the cluster says."""
+    def environment(self, site: Site) -> dict[str, str]:
+        """Variables that the launcher itself needs, whatever the cluster's own say."""
         return {}
+
+    def blamed(self, log: str) -> Blame | None:
+        """Which rank, on which host, this launcher says that it lost; None when `log` does not say."""
+        return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
         """Why it can not start anything here; None when it can. `which` finds programs."""

@@ -43,6 +43,8 @@ class Cluster:
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
+    agent: tuple[str, ...] = ()
+    port: int = 29500
     links: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -227,6 +229,8 @@ class _ClusterKeys(_Keys):
     env: dict[_Variable, _Value] = {}
     options: dict[Annotated[str, _one(values.option_name)], _Value] = {}
     hosts: Annotated[tuple[str, ...], _many(values.host_name)] = ()
+    agent: _Texts = ()
+    port: Annotated[int, _one(values.port)] = 29500
     links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}
 
 

@@ -81,6 +81,10 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, out: int, lo
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
+    # For hosts.py, which reaches the other hosts: a login there knows nothing of this.
+    env["BENCH_PYTHON"] = sys.executable
+    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", "PYTHONPATH"])
+    env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(
             ["/bin/sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True

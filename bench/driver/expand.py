@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.core.case import Case, alike, to_argv
 from bench.core.errors import UsageError
-from bench.core.launcher import Launcher, Site
+from bench.core.launcher import SSH, Launcher, Site
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.tool import Installed
@@ -154,6 +154,8 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         python=cluster.python or machine.python,
         options=cluster.options,
         hosts=cluster.hosts[: world.num_nodes],
+        agent=cluster.agent or SSH,
+        rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
     )
     pattern, *arguments = to_argv(case)
@@ -162,7 +164,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         there = tools[tool]
         site = replace(site, python=there.programs[there.tool.program(case)])  # in the interpreter's place
         words = there.tool.arguments(case, world)
-    variables = {**launchers[launcher].environment(), **cluster.env, **env}
+    variables = {**launchers[launcher].environment(site), **cluster.env, **env}
     command = launchers[launcher].command(words, world, site, variables)
     num_rows = count_rows(case, world, patterns[case.pattern])
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rows,

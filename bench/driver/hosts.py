@@ -2,18 +2,30 @@
 
 The words get one more: the command as one string for the far side's shell, as ssh takes it. Whatever understands that
 serves: ssh with options, `kubectl exec POD -- sh -c`, `docker exec NAME sh -c`.
+
+    python -m bench.driver.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
+    python -m bench.driver.hosts --as-ssh HOST WORDS ...  what an MPI calls in ssh's place (launchers/agent.sh)
+
+Both read BENCH_AGENT, the words; BENCH_CARRY, the names of the variables that go along; BENCH_SETUP, shell lines to
+run on the host first. A login on another host knows none of the caller's variables.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "{host}")
+from bench.core.launcher import SSH
+
 _MOST_AT_ONCE = 64
+_OTHERS_GRACE_S = 10.0  # for the other hosts, once one has failed
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +68,52 @@ def _one(words: Sequence[str], timeout_s: float) -> Answer:
     except OSError as error:
         return Answer(None, "", f"{words[0]}: {error.strerror}")
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def carried(line: str, env: Mapping[str, str]) -> str:
+    """A line of shell for the far side, preceded by the variables that go along and the site's set-up lines."""
+    names = [name for name in env.get("BENCH_CARRY", "").split(",") if name in env]
+    exports = [f"export {name}={shlex.quote(env[name])}" for name in names]
+    return "\n".join([*exports, *filter(None, (env.get("BENCH_SETUP"),)), line])
+
+
+def everywhere(hosts: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run the words on every host at once. Returns the exit code of the first that fails, else 0."""
+    agent = shlex.split(env.get("BENCH_AGENT", ""))
+    running = [
+        subprocess.Popen([*agent_words(agent, host), carried(f"exec {shlex.join(_of_node(words, node))}", env)])
+        for node, host in enumerate(hosts)
+    ]
+    code, deadline = 0, float("inf")
+    while running and time.monotonic() < deadline:
+        for process in [each for each in running if each.poll() is not None]:
+            running.remove(process)
+            if process.returncode and not code:
+                code = process.returncode if process.returncode > 0 else 128 - process.returncode
+                deadline = time.monotonic() + _OTHERS_GRACE_S
+        time.sleep(_POLL_S)
+    for process in running:
+        process.terminate()
+    return code
+
+
+def _of_node(words: Sequence[str], node: int) -> list[str]:
+    return [word.replace("{node}", str(node)) for word in words]
+
+
+def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
+    """Become the agent. MPIs call `ssh [-x] HOST WORDS...`, and the far side's shell reads the words."""
+    while words and words[0].startswith("-"):
+        words = words[1:]
+    if len(words) < 2:
+        raise SystemExit("bench: error: --as-ssh needs a host and a command")
+    agent = agent_words(shlex.split(env.get("BENCH_AGENT", "")), words[0])
+    os.execvp(agent[0], [*agent, carried(" ".join(words[1:]), env)])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--as-ssh"]:
+        _as_ssh(sys.argv[2:], os.environ)
+    if sys.argv[2:3] != ["--"] or len(sys.argv) < 4:
+        raise SystemExit("bench: error: usage: python -m bench.driver.hosts HOST,HOST -- COMMAND ...")
+    sys.exit(everywhere(sys.argv[1].split(","), sys.argv[3:], os.environ))

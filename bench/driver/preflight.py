@@ -33,11 +33,6 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
             )
         if launchers[name].remote:
             continue
-        if not launchers[name].spans_nodes and any(j.world.num_nodes > 1 for j in plan.jobs if j.launcher == name):
-            raise RefusedError(
-                f"{name} starts the ranks of one node, and cluster {cluster.name!r} has several: "
-                "let mpirun (with `hosts:`) or slurm start them"
-            )
         job = next(job for job in plan.jobs if job.launcher == name)
         if job.world.num_nodes > max(1, len(cluster.hosts)):
             raise RefusedError(

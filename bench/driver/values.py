@@ -71,6 +71,13 @@ def variable(typed: str) -> str:
     return typed
 
 
+def port(typed: str) -> int:
+    """A TCP port."""
+    if not typed.isdecimal() or not 0 < int(typed) < 1 << 16:
+        raise UsageError(f"{typed!r} is not a port: give one from 1 to 65535")
+    return int(typed)
+
+
 def switch(typed: str) -> bool:
     """true or false, also 1 or 0."""
     if typed.lower() not in _SWITCH:

@@ -9,17 +9,29 @@ and variables travel to other hosts by `env NAME=value` before the interpreter.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from bench.core.errors import UsageError
-from bench.core.launcher import Launcher, Site
+from bench.core.launcher import Blame, Launcher, Site
 from bench.core.world import Place, World
 from bench.launchers._variables import checked, rendezvous, whole
 
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+_AGENT = Path(__file__).with_name("agent.sh")
+# Hydra's, Open MPI 5's and Open MPI 4's names for what they start remote daemons with.
+_AGENTS = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
+_SSH_TREE = {"HYDRA_LAUNCHER": "ssh", "PRTE_MCA_plm_ssh_no_tree_spawn": "1", "OMPI_MCA_plm_rsh_no_tree_spawn": "1"}
+_LOST = (
+    re.compile(r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+KILLED BY SIGNAL: (?P<signal>\d+)"),
+    re.compile(r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+EXIT CODE: (?P<code>\d+)"),
+    re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited on\s+signal (?P<signal>\d+)"),
+)
 # rank, ranks, rank on its host, ranks on its host
 _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
     "openmpi": (
@@ -68,9 +80,25 @@ class Mpirun(Launcher):
         carrier = ["env", *variables] if variables else []
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
-    def environment(self) -> dict[str, str]:
-        """For root, the consent that Open MPI asks for (containers have no other user); MPICH ignores it."""
-        return dict(_ROOT_CONSENT) if os.geteuid() == 0 else {}
+    def environment(self, site: Site) -> dict[str, str]:
+        """How named hosts are reached, under the name that each MPI has for it; for root, Open MPI's consent.
+
+        Containers have no other user than root; the other MPIs ignore what is not theirs.
+        """
+        consent = dict(_ROOT_CONSENT) if os.geteuid() == 0 else {}
+        if not site.hosts:
+            return consent
+        return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
+
+    def blamed(self, log: str) -> Blame | None:
+        """From Hydra's BAD TERMINATION, or prterun's notice of the rank that ended first."""
+        for form in _LOST:
+            if match := form.search(log):
+                found = match.groupdict()
+                rank, code, signal = (found.get(name) for name in ("rank", "code", "signal"))
+                how = f"killed by signal {signal}" if signal else f"ended with exit code {code}"
+                return Blame(int(rank) if rank else None, found.get("host"), how)
+        return None
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:

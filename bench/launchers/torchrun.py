@@ -6,12 +6,17 @@ jobs set, too. The local rank is never computed from the rank: how ranks lie on 
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 
 from bench.core.errors import UsageError
-from bench.core.launcher import Launcher, Site
+from bench.core.launcher import Blame, Launcher, Site
 from bench.core.world import Place, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
+
+EVERYWHERE = ("python3", "-m", "bench.driver.hosts")  # then hosts, --, words
+_ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 class Torchrun(Launcher):
@@ -19,7 +24,6 @@ class Torchrun(Launcher):
 
     program = ""  # it is a module of the interpreter
     precedence = 10
-    spans_nodes = False
 
     def place(self, env: Mapping[str, str]) -> Place | None:
         """From RANK and WORLD_SIZE; None when neither is set, UsageError when only one is."""
@@ -39,23 +43,44 @@ class Torchrun(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
-        """On one node `--standalone`. On several, the static form for node 0: the k-th host types `--node-rank=k`.
+        """On one node `--standalone`. Named hosts each run their own torchrun, all at once, and meet on the first.
 
-        torchrun starts one node at a time; PET_NODE_RANK in `env` says which one this command is for.
+        They meet the static way, in which the k-th host is node k; with the option `rdzv-backend: c10d` the hosts
+        number themselves.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
             options = {"standalone": "", **options}
+        elif len(site.hosts) < world.num_nodes:
+            raise UsageError(
+                f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name"
+            )
+        elif "rdzv-backend" in site.options:
+            meeting = f"{site.hosts[0]}:{site.rendezvous_port}"
+            options |= {"nnodes": str(world.num_nodes), "rdzv-endpoint": meeting, "rdzv-id": "bench"}
         else:
-            if not site.hosts:
-                raise UsageError("torchrun on several nodes meets on the first of them: name the cluster's `hosts:`")
             options |= {
                 "nnodes": str(world.num_nodes),
-                "node-rank": env.get("PET_NODE_RANK", "0"),
+                "node-rank": "{node}",
                 "master-addr": site.hosts[0],
                 "master-port": str(site.rendezvous_port),
             }
-        return [site.python, "-m", "torch.distributed.run", *long_options(options | dict(site.options)), *program]
+        words = [site.python, "-m", "torch.distributed.run", *long_options(options | dict(site.options)), *program]
+        hosts = ",".join(site.hosts[: world.num_nodes])
+        return [*EVERYWHERE, hosts, "--", *words] if hosts else words
+
+    def environment(self, site: Site) -> dict[str, str]:
+        """How the hosts are reached."""
+        return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
+
+    def blamed(self, log: str) -> Blame | None:
+        """From the report that torchrun prints of the first failure."""
+        match = _ROOT_CAUSE.search(log)
+        if match is None:
+            return None
+        host, rank, code = match.groups()
+        how = f"killed by signal {-int(code)}" if int(code) < 0 else f"ended with exit code {code}"
+        return Blame(int(rank), host, how)
 
 
 LAUNCHER = Torchrun()

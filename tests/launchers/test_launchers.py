@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -196,21 +197,29 @@ def test_an_option_of_the_site_replaces_ours() -> None:
 
 def test_only_root_gives_open_mpi_its_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert set(named("mpirun").environment()) == {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
+    assert set(named("mpirun").environment(HERE)) == {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert named("mpirun").environment() == {}
+    assert named("mpirun").environment(HERE) == {}
 
 
 def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -> None:
     start = ["/opt/python", "-m", "torch.distributed.run"]
-    assert named("torchrun").command(PROGRAM, World(1, 8), SITE, {}) == [
+    everywhere = ["python3", "-m", "bench.driver.hosts"]
+    assert named("torchrun").command(PROGRAM, World(1, 8), HERE, {}) == [
         *start, "--standalone", "--nproc-per-node=8", *PROGRAM,
     ]  # fmt: skip
-    assert named("torchrun").command(PROGRAM, World(2, 8), SITE, {"PET_NODE_RANK": "1"}) == [
-        *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank=1", "--master-addr=h0", "--master-port=29511",
-        *PROGRAM,
+    assert named("torchrun").command(PROGRAM, World(1, 8), SITE, {}) == [
+        *everywhere, "h0", "--", *start, "--standalone", "--nproc-per-node=8", *PROGRAM,
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="name the cluster's `hosts:`"):
+    assert named("torchrun").command(PROGRAM, World(2, 8), SITE, {}) == [
+        *everywhere, "h0,h1", "--", *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank={node}",
+        "--master-addr=h0", "--master-port=29511", *PROGRAM,
+    ]  # fmt: skip
+    c10d = named("torchrun").command(PROGRAM, World(2, 8), replace(SITE, options={"rdzv-backend": "c10d"}), {})
+    assert c10d[8:-len(PROGRAM)] == [
+        "--nproc-per-node=8", "--nnodes=2", "--rdzv-endpoint=h0:29511", "--rdzv-id=bench", "--rdzv-backend=c10d",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="2 nodes, but `hosts:` names 0"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
 
 
@@ -279,7 +288,7 @@ def test_the_real_mpirun_starts_more_ranks_than_cpus_and_each_finds_its_place(
     site = Site(python=sys.executable, mpirun=str(program), hosts=hosts)
     launcher = named("mpirun")
     words = launcher.command([str(script), str(tmp_path)], World(1, 4), site, {"EXTRA": "a b"})
-    said = ranks_started(words, tmp_path, launcher.environment())
+    said = ranks_started(words, tmp_path, launcher.environment(site))
     assert [each["place"] for each in said] == [[rank, 4, rank, 4, "mpirun"] for rank in range(4)]
     assert {each["extra"] for each in said} == ({"a b"} if hosts else {None})
 

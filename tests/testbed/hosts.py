@@ -38,6 +38,7 @@ from tests.testbed import agent
 HERE = Path(__file__).resolve().parent
 _NAMESPACES = ("user", "net", "uts", "ipc", "mnt")  # that a forked rank enters
 _BURST, _QUEUE_S = "128kb", 0.05
+_HTB = f"burst {_BURST} quantum 60000"
 
 Direction = Literal["both", "egress", "ingress"]
 
@@ -192,7 +193,7 @@ class Testbed:
                     line
                     for number, share in ((1, whole), (2, rate))
                     for line in (
-                        f"class add {device} parent 1: classid 1:{number} htb rate {share} burst {_BURST} quantum 60000",
+                        f"class add {device} parent 1: classid 1:{number} htb rate {share} {_HTB}",
                         f"qdisc add {device} parent 1:{number} bfifo limit {_queue_bytes(share)}",
                     )
                 ),
