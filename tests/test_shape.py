@@ -41,7 +41,7 @@ HOMES = {
     "pydantic": ("driver/config.py", "hardware/catalogue.py"),
     "subprocess": ("driver/execute.py", "driver/hosts.py", "probes/", "transports/_mpi_loop.py"),
 }
-PRINTS = ("commands/", "rank/main.py", "__main__.py")
+PRINTS = ("commands/", "rank/main.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
 HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "pydantic", "psutil", "pynvml")
 

@@ -14,6 +14,7 @@ from bench.commands.plan import estimate
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED
 from bench.core.record import Document
+from bench.core.units import parse_duration
 from bench.driver import collect, preflight
 from bench.driver import run as desk
 from bench.store import runs
@@ -26,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
     parser.add_argument("--resume", metavar="RUN", help="only what this run (a path, a name, or latest) still misses")
+    parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     _output.add_output_arguments(parser)
 
 
@@ -61,7 +63,7 @@ def draw(document: Document, folder: Path) -> list[Path]:
 
 
 def _started(args: argparse.Namespace) -> desk.Ran:
-    planned = _plan.planned(args)
+    planned, deadline_s = _plan.planned(args), parse_duration(args.deadline)
     preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
     for note in planned.plan.notes:
         _say(note)
@@ -69,19 +71,19 @@ def _started(args: argparse.Namespace) -> desk.Ran:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
-        return desk.start(
-            planned.plan, planned.scenario.text, args.results, _here.PACKAGE_ROOT, planned.tools, say, tick
-        )
+        means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick)
+        return desk.start(planned.plan, planned.scenario.text, args.results, means)
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
-    folder = runs.find(args.results, args.resume)
+    folder, deadline_s = runs.find(args.results, args.resume), parse_duration(args.deadline)
     stored = runs.read_plan(folder)
     here = _plan.this_machine(stored["cluster"]["python"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
-        return desk.resume(folder, here, patterns, launchers, _here.PACKAGE_ROOT, tools, say, tick)
+        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick)
+        return desk.resume(folder, here, patterns, means)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,10 @@ class MeasurementError(BenchError):
     exit_code = EXIT_MEASUREMENT
 
 
+class LostContactError(MeasurementError):
+    """A peer no longer answers. What ended that peer is the cause; this is its consequence."""
+
+
 class Interrupted(BenchError):
     """Ctrl-C, or a terminate signal: what was measured before is kept."""
 

@@ -107,6 +107,10 @@ class Transport(ABC):
     def abort(self, exit_code: int) -> None:
         """End the other ranks, too, after a failure of this one, where the library can."""
 
+    def lost_contact(self, error: BaseException) -> bool:
+        """Does this error of the library mean that a peer is gone or silent?"""
+        return False
+
     @abstractmethod
     def facts(self) -> dict[str, str]:
         """Versions and settings of the library that can change a figure."""

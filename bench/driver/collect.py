@@ -17,7 +17,7 @@ def document(path: Path) -> Document:
     told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     found = summary.document(told, notes=warnings)
     failures = [
-        {"job": job, "what": outcome["what"], "rank": None, "host": None}
+        {"job": job, "what": outcome["what"], "rank": outcome.get("rank"), "host": outcome.get("host")}
         for job, outcome in outcomes.items()
         if outcome.get("what")
     ]

@@ -15,64 +15,119 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.core.errors import RefusedError, UsageError
+from bench.core.launcher import Launcher
+from bench.driver import supervise
 from bench.driver.expand import Job
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
 
 _POLL_S = 0.1
+_LOOK_S = 1.0  # between looks at all ranks' heartbeats
 _TERM_GRACE_S = 3.0
-_DEADLINE_FACTOR, _DEADLINE_SLACK_S = 3.0, 60.0
+_LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
+_RANKS_LATER_S = 8.0  # a rank ends itself only when the desk, which knows more, has not done so
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended. `what` is None when it ended well; `exit_code` is the launcher's."""
+    """How a job ended. `what` is None when it ended well; `exit_code` is the launcher's.
+
+    `rank` and `host` are those at fault, where that is known.
+    """
 
     job: str
     exit_code: int
     seconds: float
     what: str | None = None
+    rank: int | None = None
+    host: str | None = None
 
 
-def run(job: Job, folder: Path, package_root: Path, on_poll: Callable[[float], None]) -> Outcome:
-    """Run a job to its end or its deadline. `on_poll` gets the seconds so far; what it raises ends the job.
+def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float,
+        on_poll: Callable[[float], None]) -> Outcome:  # fmt: skip
+    """Run a job to its end. `on_poll` gets the seconds so far; what it raises ends the job.
 
+    It is ended when one of its ranks gives no sign of life for `deadline_s`, or when it takes far longer than planned.
     What another tool's job prints on stdout is kept by itself (runs.output_file), for its parser.
     """
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
-    for stale in beats.glob("*.json"):
-        stale.unlink()
+    _empty(beats)
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
-    deadline_s = _DEADLINE_FACTOR * job.estimate_s + _DEADLINE_SLACK_S
+    reached = supervise.Reached(job.hosts, job.agent, package_root)
+    limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
+    silence = _Silence(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
+    late = None
+    evidence = None
     with contextlib.ExitStack() as files:
         log = files.enter_context(runs.log_file(folder, job.name).open("ab"))
+        log_from = log.tell()
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
-        process = _start(job, folder, package_root, job_id, out.fileno(), log.fileno())
+        process = _start(job, folder, package_root, job_id, deadline_s, out.fileno(), log.fileno())
         try:
-            while process.poll() is None and time.monotonic() - began < deadline_s:
+            while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)
+                late = silence.late() or _too_long(time.monotonic() - began, limit_s)
+            if process.returncode != 0:
+                said = _said(folder, job, log_from)
+                evidence = supervise.gather(
+                    job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, stacks=late is not None
+                )
         finally:
-            expired = process.poll() is None
-            who = heartbeat.silent(heartbeat.read_all(beats), job.world.num_ranks) if expired else ""
-            _end(process, job_id)
+            _end(process, job_id, reached, well=process.returncode == 0)
+            log.write(supervise.stacks(beats).encode())
     seconds = time.monotonic() - began
-    what = f"no end within {deadline_s:.0f} s; {who}" if expired else _explain(process.returncode, folder, job)
-    _remove(beats)
-    return Outcome(job.name, process.returncode, seconds, what)
+    guilt = _explain(process.returncode, late, evidence, folder, job)
+    _empty(beats)
+    beats.rmdir()
+    if guilt is None:
+        return Outcome(job.name, process.returncode, seconds)
+    return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host)
 
 
-def _start(job: Job, folder: Path, package_root: Path, job_id: str, out: int, log: int,
+class _Silence:
+    """Knows for how long each rank has given no new sign of life, by this machine's clock alone."""
+
+    def __init__(self, folder: Path, deadline_s: float) -> None:
+        self._folder, self._deadline_s = folder, deadline_s
+        self._seen: dict[int, tuple[float, float]] = {}
+        self._looked = self._began = time.monotonic()
+
+    def late(self) -> str | None:
+        """What has taken too long, in words; None when nothing has."""
+        now = time.monotonic()
+        if now - self._looked < min(_LOOK_S, self._deadline_s / 4):
+            return None
+        self._looked = now
+        beats = heartbeat.read_all(self._folder)
+        for beat in beats:
+            if self._seen.get(beat.rank, (None,))[0] != beat.time_s:
+                self._seen[beat.rank] = (beat.time_s, now)
+        silent_s = {beat: now - self._seen[beat.rank][1] for beat in beats if beat.ended is None}
+        if not beats:
+            allowed_s = heartbeat.allowance_s(heartbeat.STARTING, self._deadline_s)
+            return f"no sign of life of any rank within {allowed_s:g} s" if now - self._began > allowed_s else None
+        late = [s for beat, s in silent_s.items() if s > heartbeat.allowance_s(beat.doing, self._deadline_s)]
+        return f"no sign of life for {max(late):.0f} s" if late else None
+
+
+def _too_long(seconds: float, limit_s: float) -> str | None:
+    return f"no end within {limit_s:.0f} s" if seconds > limit_s else None
+
+
+def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: float, out: int, log: int,
            ) -> subprocess.Popen[bytes]:  # fmt: skip
     reports = [
         "--records", str(runs.results_file(folder, job.name).resolve()), "--job", job.name,
         "--launch", str(job.launch),
+        "--deadline", f"{deadline_s + _RANKS_LATER_S:g}",
+        "--timeout", f"{deadline_s + _RANKS_LATER_S:g}",
         "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
     ]  # fmt: skip
     command = shlex.join([*job.command, *([] if job.tool else reports)])
@@ -93,8 +148,8 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, out: int, lo
         raise RefusedError(f"job {job.name} could not be started ({error.strerror}): {job.command[0]}") from None
 
 
-def _end(process: subprocess.Popen[bytes], job_id: str) -> None:
-    """TERM, then KILL, of the job's process group and of whatever else still carries its id."""
+def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.Reached, well: bool) -> None:
+    """TERM, then KILL, of the job's process group and of whatever else still carries its id, on every host."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -104,25 +159,39 @@ def _end(process: subprocess.Popen[bytes], job_id: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    processes.end_job(job_id)
+    if well:
+        processes.end_job(job_id)
+    else:
+        supervise.end_everywhere(job_id, reached)
 
 
-def _explain(exit_code: int, folder: Path, job: Job) -> str | None:
-    """Why a job failed: the first sentence that a rank of ours printed, else the launcher's exit code.
+def _said(folder: Path, job: Job, start: int) -> str:
+    """What this attempt's ranks and launcher have written so far."""
+    with runs.log_file(folder, job.name).open("rb") as log:
+        log.seek(start)
+        return log.read().decode(errors="replace")
+
+
+def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | None, folder: Path, job: Job,
+             ) -> supervise.Guilt | None:  # fmt: skip
+    """Why a job failed, and by whom, where that is known.
 
     A job whose rows are all there did not fail, whatever its launcher says: every row may have been skipped.
     """
-    if exit_code == 0:
+    guilt = supervise.judge(evidence) if evidence is not None else None
+    if late is not None:
+        return (
+            replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}, and no rank was heard")
+        )
+    if exit_code == 0 or (not job.tool and _is_whole(folder, job)):
         return None
-    log = runs.log_file(folder, job.name)
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        said = [line.partition("bench: error: ")[2].strip() for line in lines if "bench: error: " in line]
-    if said:
-        return said[-1] if len(set(said)) == 1 else said[0]
-    if not job.tool and _is_whole(folder, job):
-        return None
-    how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-    return f"the launcher ended with {how} and no rank said why; its output is in {log}"
+    if guilt is not None and (exit_code > 0 or guilt.rank is not None):
+        return guilt
+    how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+    return supervise.Guilt(
+        f"the launcher ({Path(job.command[0]).name}) {how} and no rank said why; "
+        f"its output is in {runs.log_file(folder, job.name)}"
+    )
 
 
 def _is_whole(folder: Path, job: Job) -> bool:
@@ -133,7 +202,6 @@ def _is_whole(folder: Path, job: Job) -> bool:
     return len(attempts[-1].records) >= job.num_rows
 
 
-def _remove(beats: Path) -> None:
+def _empty(beats: Path) -> None:
     for file in beats.iterdir():
         file.unlink()
-    beats.rmdir()

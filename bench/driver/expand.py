@@ -63,6 +63,8 @@ class Job:
     estimate_s: float
     launch: int = 1
     tool: str = ""  # whose program it is; '' for ours
+    hosts: tuple[str, ...] = ()  # where the ranks are, where the site names them
+    agent: tuple[str, ...] = ()  # the words that reach them
 
     def script(self) -> str:
         """The whole of it as shell text: set-up lines, variables, command."""
@@ -168,7 +170,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     command = launchers[launcher].command(words, world, site, variables)
     num_rows = count_rows(case, world, patterns[case.pattern])
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rows,
-               _estimate_s(case, num_rows), tool=tool)  # fmt: skip
+               _estimate_s(case, num_rows), tool=tool, hosts=site.hosts, agent=site.agent)  # fmt: skip
 
 
 def count_rows(case: Case, world: World, pattern: Pattern) -> int:

@@ -36,6 +36,21 @@ class Ran:
     failed: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What carrying out a plan takes. `say` takes lines that stay, `tick` what is going on just now.
+
+    `deadline_s`: how long a rank may give no sign of life. `tools`: those that the jobs name, as found here.
+    """
+
+    package_root: Path
+    launchers: Mapping[str, Launcher]
+    tools: Mapping[str, Installed]
+    deadline_s: float
+    say: Say
+    tick: Say
+
+
 def machine(python: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
             default_launcher: Mapping[str, str]) -> Machine:  # fmt: skip
     """The machine at hand, with the mpirun that belongs to the interpreter, else the one on PATH."""
@@ -54,20 +69,16 @@ def other_mpirun(chosen: str) -> str | None:
     return f"mpirun: {chosen}; this site also has {site}: name it by `mpirun:` in bench.yaml to use that one"
 
 
-def start(plan: Plan, scenario_text: str, results: Path, package_root: Path, tools: Mapping[str, Installed], say: Say,
-          tick: Say) -> Ran:  # fmt: skip
-    """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept.
-
-    `say` takes lines that stay, `tick` what is going on just now.
-    """
+def start(plan: Plan, scenario_text: str, results: Path, means: Means) -> Ran:
+    """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept."""
     folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, to_plain(plan, scenario_text))
-    return _run_jobs(plan.jobs, folder, package_root, tools, say, tick)
+    return _run_jobs(plan.jobs, folder, means)
 
 
-def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher],
-           package_root: Path, tools: Mapping[str, Installed], say: Say, tick: Say) -> Ran:  # fmt: skip
-    """Run what a run's plan asked for and its files do not hold. `tools`: those that its jobs name, as found here."""
+def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: Means) -> Ran:
+    """Run what a run's plan asked for and its files do not hold."""
+    launchers, tools, say = means.launchers, means.tools, means.say
     stored = runs.read_plan(folder)
     cluster = _cluster(stored["cluster"])
     todo = []
@@ -86,7 +97,7 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], launche
             again = job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers, tool, tools)
             todo.append(replace(again, launch=job.get("launch", 1)))
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
-    return _run_jobs(todo, folder, package_root, tools, say, tick)
+    return _run_jobs(todo, folder, means)
 
 
 def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
@@ -124,21 +135,23 @@ def _cluster(stored: Mapping[str, Any]) -> Cluster:
     return Cluster(**tuples)
 
 
-def _run_jobs(jobs: Iterable[Job], folder: Path, package_root: Path, tools: Mapping[str, Installed], say: Say,
-              tick: Say) -> Ran:  # fmt: skip
+def _run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
+    say = means.say
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
 
         def poll(seconds: float, name: str = job.name) -> None:
-            tick(f"{name}: {seconds:.0f} s")
+            means.tick(f"{name}: {seconds:.0f} s")
 
         began = datetime.now(UTC)
         try:
-            outcome = execute.run(job, folder, package_root, poll)
+            outcome = execute.run(
+                job, folder, means.package_root, means.launchers[job.launcher], means.deadline_s, poll
+            )
             if job.tool and outcome.what is None:
-                outcome = replace(outcome, what=foreign.keep(job, tools[job.tool].tool, folder, began))
+                outcome = replace(outcome, what=foreign.keep(job, means.tools[job.tool].tool, folder, began))
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
             runs.write_outcomes(folder, outcomes)

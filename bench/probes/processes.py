@@ -1,10 +1,19 @@
-"""Processes of our own jobs, found by the variable that each of them inherited, and the only code that ends any."""
+"""Processes of our own jobs, found by the variable that each of them inherited, and the only code that ends any.
+
+`python -m bench.probes.processes look|stacks|end JOB [RANK-PROCESS ...]` does it on the host where it runs, and prints
+one JSON object; `stacks` asks those processes of the job that are ranks for their stacks (SIGUSR1).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
+import socket
+import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import psutil
 
@@ -48,6 +57,24 @@ def end(processes: Iterable[psutil.Process]) -> None:
         _, alive = psutil.wait_procs(alive, timeout=grace_s)
 
 
+def look(job_id: str) -> dict[str, Any]:
+    """{"host", "processes": {process id: state}}; the states are psutil's: 'stopped', 'sleeping', 'zombie', ..."""
+    states = {}
+    for process in of_job(job_id):
+        with contextlib.suppress(psutil.Error):
+            states[str(process.pid)] = process.status()
+    return {"host": socket.gethostname(), "processes": states}
+
+
+def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
+    """SIGUSR1 to the ranks among a job's processes: it would end anything else."""
+    wanted = set(ranks)
+    for process in of_job(job_id):
+        if process.pid in wanted:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGUSR1)
+
+
 def _others() -> Iterator[psutil.Process]:
     return (process for process in psutil.process_iter() if process.pid != os.getpid())
 
@@ -57,3 +84,17 @@ def _job_of(process: psutil.Process) -> str | None:
         return process.environ().get(JOB_VARIABLE)
     except (psutil.Error, OSError):  # ended meanwhile, or not ours to read
         return None
+
+
+def main(verb: str, job_id: str, *ranks: str) -> None:
+    """What the desk asks of a host."""
+    found = look(job_id)
+    if verb == "stacks":
+        ask_for_stacks(job_id, map(int, ranks))
+    if verb == "end":
+        end_job(job_id)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -9,8 +9,8 @@ import argparse
 import contextlib
 import os
 import signal
+import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,11 @@ from bench.core.errors import (
     EXIT_REFUSED,
     EXIT_USAGE,
     BenchError,
+    LostContactError,
     UsageError,
 )
 from bench.core.world import Place
+from bench.rank import pulse
 from bench.rank.place import place as place_of
 
 if TYPE_CHECKING:
@@ -93,7 +95,12 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
             return _run_modelled(case, args, me)
         from bench.rank import session
 
-        with _watchdog(me, args) as beat:
+        with (
+            pulse.watched(
+                me, args.deadline, args.heartbeats, lambda words: _say(f"bench: error: {_on_rank(me)}{words}")
+            ) as beat,
+            _told_apart(transport_box, beat),
+        ):
             opened = session.open_case(case, me, beat, args.timeout)
             transport_box.append(opened.transport)
             return _measure(opened, args, me)
@@ -271,52 +278,18 @@ class _Parser(argparse.ArgumentParser):
 
 
 @contextlib.contextmanager
-def _watchdog(me: Place, args: argparse.Namespace) -> Iterator[_Beat]:
-    """A heartbeat for the desk, and a thread that ends a rank that gets nowhere: MPI never times out by itself."""
-    beat = _Beat(me, Path(args.heartbeats) if args.heartbeats else None)
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(min(1.0, args.deadline / 4)):
-            silent_s = time.monotonic() - beat.when
-            if silent_s > args.deadline:
-                import faulthandler
-
-                faulthandler.dump_traceback(all_threads=True)
-                _say(f"bench: error: {_on_rank(me)}no progress for {silent_s:.0f} s in: {beat.doing}")
-                os._exit(EXIT_MEASUREMENT)
-
-    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
-    thread.start()
+def _told_apart(transport_box: list[Transport], beat: pulse.Beat) -> Iterator[None]:
+    """A rank whose peer is gone says so in other words than one that failed by itself: the desk looks for the cause."""
     try:
-        yield beat
-    finally:
-        done.set()
-
-
-class _Beat:
-    """Notes what this rank does; written to its heartbeat file at most a few times a second."""
-
-    def __init__(self, me: Place, folder: Path | None) -> None:
-        self._me, self._folder = me, folder
-        self.doing, self.when, self._written = "starting", time.monotonic(), 0.0
-
-    def __call__(self, doing: str) -> None:
-        """Said between batches, never in a timed region."""
-        self.doing, self.when = doing, time.monotonic()
-        if self._folder is not None and self.when - self._written > 0.2:
-            import socket
-
-            from bench.store import heartbeat
-
-            beat = heartbeat.Beat(self._me.rank, socket.gethostname(), os.getpid(), doing, time.time())
-            heartbeat.write(self._folder, beat)
-            self._written = self.when
+        yield
+    except Exception as error:
+        if isinstance(error, BenchError) or not any(opened.lost_contact(error) for opened in transport_box):
+            raise
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise LostContactError(f"lost contact with its peers in {beat.doing} ({words})") from error
 
 
 def _on_rank(me: Place) -> str:
-    import socket
-
     return f"rank {me.rank} on {socket.gethostname()}: " if me.num_ranks > 1 else ""
 
 

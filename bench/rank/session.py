@@ -24,6 +24,7 @@ from bench.hardware import catalogue
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
 from bench.rank import binding, calibrate, measure, sampling
+from bench.store import heartbeat
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
@@ -51,7 +52,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     chosen, why = choose_transport(case, me)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
-    beat("opening the transport")
+    beat(heartbeat.OPENING)
     num_cpus = binding.num_cpus()
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
     bound = binding.bind(me, case.bind, library.num_threads)

@@ -1,25 +1,40 @@
 """Heartbeat files: each rank says between batches what it is doing, so that a silent one has a name.
 
-One small file per rank, replaced as a whole: rank, host, process, what it does, and when (seconds since the epoch).
+One small file per rank, replaced as a whole: rank, host, process, what it does, when (seconds since the epoch), and at
+the end how it ended: a rank that is gone without that was ended from outside. Beside it, when it was asked for them,
+the rank's stacks.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The last sign of life of one rank. `doing` is words: 'allreduce 1M isolated: warm-up'."""
+    """The last sign of life of one rank. `doing` is words: 'allreduce 1M isolated: warm-up'.
+
+    `ended`: None while it runs, '' when it ended well, else its last words.
+    """
 
     rank: int
     host: str
     process: int
     doing: str
     time_s: float
+    ended: str | None = None
+
+
+# What a rank does while its libraries load, which takes long when many load them at once from one disk.
+STARTING, OPENING = "starting", "opening the transport"
+_START_S = 60.0
+
+
+def allowance_s(doing: str, deadline_s: float) -> float:
+    """How long a rank may be silent while it does this."""
+    return max(deadline_s, _START_S) if doing in (STARTING, OPENING) else deadline_s
 
 
 def write(folder: Path, beat: Beat) -> None:
@@ -33,6 +48,11 @@ def write(folder: Path, beat: Beat) -> None:
         return
 
 
+def stack_file(folder: Path, rank: int) -> Path:
+    """Where a rank writes its stacks when it is asked for them."""
+    return folder / f"{rank}.stack"
+
+
 def read_all(folder: Path) -> tuple[Beat, ...]:
     """The last beat of every rank that wrote one, by rank."""
     beats = []
@@ -42,16 +62,3 @@ def read_all(folder: Path) -> tuple[Beat, ...]:
         except (OSError, ValueError, TypeError):
             continue
     return tuple(sorted(beats, key=lambda beat: beat.rank))
-
-
-def silent(beats: tuple[Beat, ...], num_ranks: int, now: float | None = None) -> str:
-    """One clause that names the ranks not heard of for longest: 'rank 3 on h1, last seen in ... 12 s ago'."""
-    missing = sorted(set(range(num_ranks)) - {beat.rank for beat in beats})
-    if missing:
-        listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-        return f"of rank {listed} nothing was ever heard"
-    if not beats:
-        return "no rank wrote a sign of life"
-    oldest = min(beats, key=lambda beat: beat.time_s)
-    ago = (now if now is not None else time.time()) - oldest.time_s
-    return f"rank {oldest.rank} on {oldest.host} was silent for longest, {ago:.0f} s, in: {oldest.doing}"

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.core.errors import MeasurementError
 from bench.core.transport import Compiled, Timing
 
 _SOURCE = Path(__file__).with_name("_mpi_loop.c")
@@ -203,7 +202,7 @@ class Loop:
 
     def _check(self, code: int) -> None:
         if code != 0:
-            raise MeasurementError(f"the MPI library failed: {self._mpi.Get_error_string(code)}")
+            raise self._mpi.Exception(code)
 
     def _address(self, name: str) -> int:
         return int(ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0)

@@ -21,6 +21,9 @@ _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_singl
 _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG", "band": "BAND", "bor": "BOR",
         "bxor": "BXOR"}  # fmt: skip
 
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out after",
+         "Connection refused", "Failed to recv", "failed to recv", "Socket closed")  # fmt: skip
+
 
 def load_torch() -> Any:
     """torch with torch.distributed; RefusedError when it is not installed."""
@@ -30,6 +33,12 @@ def load_torch() -> Any:
     except ImportError:
         raise RefusedError("torch is not installed here: pip install torch (a CPU build first, if wanted)") from None
     return torch
+
+
+def is_lost_contact(error: RuntimeError) -> bool:
+    """Gloo and torch's stores tell it in words only."""
+    said = str(error)
+    return any(words in said for words in _LOST)
 
 
 def renamed(dist: Any, name: str) -> Any:

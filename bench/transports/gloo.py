@@ -59,6 +59,10 @@ class Gloo(Transport):
     def abort(self, exit_code: int) -> None:
         """Nothing: a rank that ends breaks the connections of the others, which then end, too."""
 
+    def lost_contact(self, error: BaseException) -> bool:
+        """A connection that broke, or a peer that did not answer in time."""
+        return isinstance(error, RuntimeError) and _torch.is_lost_contact(error)
+
     def facts(self) -> dict[str, str]:
         """torch's version and the interface used."""
         return {

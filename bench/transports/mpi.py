@@ -95,6 +95,12 @@ class Mpi(Transport):
         if self._world.Get_size() > 1:
             self._world.Abort(exit_code)
 
+    def lost_contact(self, error: BaseException) -> bool:
+        """An error that the library can not put a name to: its network failed under it."""
+        mpi = self._mpi
+        lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
+        return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
+
     def facts(self) -> dict[str, str]:
         """Library, standard version, thread level, and what the buffers are."""
         levels = ("single", "funneled", "serialized", "multiple")

@@ -46,14 +46,10 @@ def test_outcomes_that_are_not_there_or_broken_are_none(tmp_path: Path) -> None:
     assert runs.read_outcomes(tmp_path)["job"]["what"] == "died"
 
 
-def test_the_silent_rank_is_named(tmp_path: Path) -> None:
-    heartbeat.write(tmp_path, Beat(0, "h0", 10, "allreduce 8: warm-up", 100.0))
+def test_the_last_beat_of_each_rank_is_read_and_a_torn_one_is_not(tmp_path: Path) -> None:
     heartbeat.write(tmp_path, Beat(2, "h1", 11, "allreduce 8: last check", 90.0))
+    heartbeat.write(tmp_path, Beat(0, "h0", 10, "allreduce 8: warm-up", 100.0))
+    heartbeat.write(tmp_path, Beat(0, "h0", 10, "allreduce 8: last check", 101.0, "out of memory"))
     (tmp_path / "7.json").write_text("{", encoding="utf-8")
-    beats = heartbeat.read_all(tmp_path)
-    assert [beat.rank for beat in beats] == [0, 2]
-    assert heartbeat.silent(beats, 3) == "of rank 1 nothing was ever heard"
-    beats = (*beats, Beat(1, "h0", 12, "allreduce 8: warm-up", 101.0))
-    told = "rank 2 on h1 was silent for longest, 30 s, in: allreduce 8: last check"
-    assert heartbeat.silent(beats, 3, now=120.0) == told
-    assert heartbeat.silent((), 0) == "no rank wrote a sign of life"
+    heartbeat.stack_file(tmp_path, 0).write_text("Thread", encoding="utf-8")
+    assert [(beat.rank, beat.ended) for beat in heartbeat.read_all(tmp_path)] == [(0, "out of memory"), (2, None)]

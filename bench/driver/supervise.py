@@ -1,0 +1,245 @@
+"""Why a job came to grief, and on whom to look: evidence from its ranks, its launcher and its hosts, and an end to all.
+
+A rank that stops, dies or is cut off takes its peers with it, and they complain first. So each piece of evidence is
+asked what it can prove, from the strongest to the weakest, and a rank's complaint of lost contact proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.core.launcher import Blame
+from bench.driver import hosts
+from bench.probes import processes, reach
+from bench.store import heartbeat
+from bench.store.heartbeat import Beat
+
+_ASK_S = 8.0
+_STACKS_S = 0.3  # for faulthandler to write them, even with every CPU taken
+_ERROR = "bench: error: "
+_ON_RANK = re.compile(r"rank (\d+) on (\S+): ")
+_CONSEQUENCES = ("lost contact with its peers", "no progress for", "could not join", "did not arrive")
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The hosts of a job and how they are reached. No names: the ranks are on this machine, or a scheduler's."""
+
+    hosts: tuple[str, ...] = ()
+    agent: tuple[str, ...] = ()
+    package_root: Path = Path()
+
+    def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any] | None]:
+        """What a probe says on each host, with each host's own words; None where there was no answer."""
+        run = ["env", f"PYTHONPATH={self.package_root}", sys.executable, "-m", module]
+        answers = hosts.ask(self.agent, {host: [*run, *words[host]] for host in self.hosts}, _ASK_S)
+        return {host: _parsed(answer.out) for host, answer in answers.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a job that failed.
+
+    `states`: on each host that answered, the state of each process of the job. `cut_off`: hosts that no other can
+    reach over the network. `unplugged`: devices without a carrier, by host. `silent`: ranks that gave no new sign of
+    life, longest silence first.
+    """
+
+    num_ranks: int
+    beats: tuple[Beat, ...] = ()
+    said: tuple[str, ...] = ()
+    launcher: Blame | None = None
+    states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unreachable: tuple[str, ...] = ()
+    cut_off: tuple[str, ...] = ()
+    unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Guilt:
+    """A sentence, and the rank and host at fault where they are known."""
+
+    what: str
+    rank: int | None = None
+    host: str | None = None
+
+
+def judge(evidence: Evidence) -> Guilt | None:
+    """Who is to blame; None when nothing points at anybody."""
+    for find in (_who_said_so, _who_is_out_of_reach, _who_is_stopped, _whom_the_launcher_lost, _who_is_gone,
+                 _who_is_cut_off, _who_never_came, _who_is_silent):  # fmt: skip
+        guilt = find(evidence)
+        if guilt is not None:
+            return guilt
+    return None
+
+
+def _who_said_so(evidence: Evidence) -> Guilt | None:
+    """A rank's own words, unless they tell of its peers only."""
+    causes = [words for words in evidence.said if not any(sign in words for sign in _CONSEQUENCES)]
+    if not causes:
+        return None
+    words = causes[-1] if len(set(causes)) == 1 else causes[0]
+    match = _ON_RANK.match(words)
+    return Guilt(words, int(match[1]), match[2]) if match else Guilt(words)
+
+
+def _who_is_out_of_reach(evidence: Evidence) -> Guilt | None:
+    for host in evidence.unreachable:
+        ranks = [beat.rank for beat in evidence.beats if beat.host == host]
+        there = f"; its {_ranks(ranks)} may still run there" if ranks else ""
+        return Guilt(f"host {host} no longer answers its agent{there}", ranks[0] if len(ranks) == 1 else None, host)
+    return None
+
+
+def _who_is_stopped(evidence: Evidence) -> Guilt | None:
+    for beat in evidence.beats:
+        if evidence.states.get(beat.host, {}).get(str(beat.process)) in ("stopped", "tracing-stop"):
+            return Guilt(
+                f"{_name(beat)} is stopped (a stop signal, or a debugger), in: {beat.doing}", beat.rank, beat.host
+            )
+    return None
+
+
+def _whom_the_launcher_lost(evidence: Evidence) -> Guilt | None:
+    """Only of a rank that left no last words: what a rank says of itself is better."""
+    lost = evidence.launcher
+    if lost is None or lost.rank is None:
+        return None
+    beat = next((beat for beat in evidence.beats if beat.rank == lost.rank), None)
+    if beat is not None and beat.ended:
+        return None
+    doing = f", in: {beat.doing}" if beat else ""
+    host = beat.host if beat else lost.host
+    return Guilt(f"rank {lost.rank} on {host} was {lost.how}".replace("was ended", "ended") + doing, lost.rank, host)
+
+
+def _who_is_gone(evidence: Evidence) -> Guilt | None:
+    """A rank without last words whose process is no more, where others live or had last words."""
+    gone = [
+        beat
+        for beat in evidence.beats
+        if beat.ended is None and beat.host in evidence.states and str(beat.process) not in evidence.states[beat.host]
+    ]
+    if not gone or len(gone) == len(evidence.beats):
+        return None
+    first = min(gone, key=lambda beat: beat.time_s)
+    others = f" (so did {_ranks([beat.rank for beat in gone if beat != first])})" if len(gone) > 1 else ""
+    return Guilt(f"{_name(first)} ended without a word{others}, in: {first.doing}", first.rank, first.host)
+
+
+def _who_is_cut_off(evidence: Evidence) -> Guilt | None:
+    for host, devices in evidence.unplugged.items():
+        return Guilt(f"host {host} has no carrier on {', '.join(devices)}: its cable or its switch port", None, host)
+    if evidence.cut_off:
+        return Guilt(
+            f"host {evidence.cut_off[0]} can not be reached over the network by the others", None, evidence.cut_off[0]
+        )
+    return None
+
+
+def _who_never_came(evidence: Evidence) -> Guilt | None:
+    missing = sorted(set(range(evidence.num_ranks)) - {beat.rank for beat in evidence.beats})
+    if not missing or not evidence.beats:
+        return None
+    return Guilt(f"of {_ranks(missing)} nothing was ever heard", missing[0] if len(missing) == 1 else None)
+
+
+def _who_is_silent(evidence: Evidence) -> Guilt | None:
+    running = [beat for beat in evidence.beats if not beat.ended]
+    if not running:
+        return None
+    beat = min(running, key=lambda beat: beat.time_s)
+    return Guilt(f"{_name(beat)} was silent for longest, in: {beat.doing}", beat.rank, beat.host)
+
+
+def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: Blame | None, reached: Reached,
+           stacks: bool) -> Evidence:  # fmt: skip
+    """Ask everybody that can still answer. With `stacks`, the ranks write theirs beside their heartbeats, too."""
+    beats = heartbeat.read_all(beats_folder)
+    looks, views = _looks(job_id, beats, reached, "stacks" if stacks else "look")
+    if stacks:
+        time.sleep(_STACKS_S)
+    return Evidence(
+        num_ranks=num_ranks,
+        beats=beats,
+        said=tuple(line.partition(_ERROR)[2].strip() for line in log.splitlines() if _ERROR in line),
+        launcher=launcher,
+        states={host: look["processes"] for host, look in looks.items() if look},
+        unreachable=tuple(host for host, look in looks.items() if look is None),
+        cut_off=_cut_off({host: view["unreachable"] for host, view in views.items() if view}),
+        unplugged={host: view["unplugged"] for host, view in views.items() if view and view["unplugged"]},
+    )
+
+
+def _looks(job_id: str, beats: Sequence[Beat], reached: Reached, verb: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Each host's processes of the job, and what it can reach."""
+    ranks = {host: [str(beat.process) for beat in beats if beat.host == host] for host in reached.hosts}
+    if not reached.hosts:
+        here = socket.gethostname()
+        look = processes.look(job_id)
+        if verb == "stacks":
+            processes.ask_for_stacks(job_id, [beat.process for beat in beats if beat.host == here])
+        return {here: look}, {}
+    with ThreadPoolExecutor(2) as pool:
+        looks = pool.submit(
+            reached.ask, processes.__name__, {host: [verb, job_id, *ranks[host]] for host in reached.hosts}
+        )
+        others = {host: [other for other in reached.hosts if other != host] for host in reached.hosts}
+        views = pool.submit(reached.ask, reach.__name__, others)
+        return looks.result(), views.result()
+
+
+def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """Hosts that none of the others reaches, where those others reach each other."""
+    cut = []
+    for host in unreachable:
+        others = [other for other in unreachable if other != host]
+        whole = len(others) > 1 and not any(b in unreachable[a] for a in others for b in others if a != b)
+        if whole and all(host in unreachable[other] for other in others):
+            cut.append(host)
+    return tuple(cut)
+
+
+def stacks(beats_folder: Path) -> str:
+    """The stacks that ranks wrote when they were asked, for the job's log."""
+    told = []
+    for path in sorted(beats_folder.glob("*.stack"), key=lambda path: int(path.stem)):
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+        told += [f"stacks of rank {path.stem}:\n{text}\n"] if text else []
+    return "\n".join(told)
+
+
+def end_everywhere(job_id: str, reached: Reached) -> tuple[str, ...]:
+    """End every process of a job, on every host. Returns the hosts that could not be asked."""
+    processes.end_job(job_id)
+    answers = reached.ask(processes.__name__, {host: ["end", job_id] for host in reached.hosts})
+    return tuple(host for host, answer in answers.items() if answer is None)
+
+
+def _parsed(out: str) -> dict[str, Any] | None:
+    """The last line, as JSON: a login may greet before it."""
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    try:
+        found = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _name(beat: Beat) -> str:
+    return f"rank {beat.rank} on {beat.host}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {listed}"

@@ -1,0 +1,57 @@
+"""What this host can reach: `python -m bench.probes.reach HOST ...` prints one JSON object.
+
+A host that refuses a connection is there: the port asked for is one that nobody listens on. A network device that has
+an address but no carrier is a cable that is not in.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+_DISCARD_PORT = 9
+_TIMEOUT_S = 2.0
+_NET = Path("/sys/class/net")
+
+
+def look(hosts: Iterable[str]) -> dict[str, Any]:
+    """{"unreachable": {host: why}, "unplugged": [device]} as seen from this host."""
+    names = list(hosts)
+    with ThreadPoolExecutor(max(1, min(64, len(names)))) as pool:
+        reasons = dict(zip(names, pool.map(why_not, names), strict=True))
+    return {"unreachable": {host: why for host, why in reasons.items() if why}, "unplugged": unplugged()}
+
+
+def why_not(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
+    """Why a host does not answer; None when it does (a refusal is an answer)."""
+    try:
+        socket.create_connection((host, _DISCARD_PORT), timeout=timeout_s).close()
+    except ConnectionRefusedError:
+        return None
+    except TimeoutError:
+        return f"no answer within {timeout_s:g} s"
+    except OSError as error:
+        return None if error.errno == errno.ECONNRESET else error.strerror or str(error)
+    return None
+
+
+def unplugged(net: Path = _NET) -> list[str]:
+    """Network devices that are up without a carrier, by name."""
+    return sorted(device.name for device in net.glob("*") if device.name != "lo" and _carrier(device) == "0")
+
+
+def _carrier(device: Path) -> str:
+    try:
+        return (device / "carrier").read_text(encoding="ascii").strip()
+    except OSError:  # a device that is down has none to read
+        return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(sys.argv[1:])))

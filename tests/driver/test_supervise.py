@@ -1,0 +1,139 @@
+"""Who is to blame: each piece of evidence alone, and the stronger before the weaker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.core.launcher import Blame
+from bench.driver import supervise
+from bench.driver.supervise import Evidence, Guilt
+from bench.launchers import mpirun, torchrun
+from bench.store.heartbeat import Beat
+
+DOING = "allreduce 64M pipelined: warm-up"
+BEATS = tuple(Beat(rank, f"h{rank}", 40 + rank, DOING, 100.0 + rank) for rank in range(4))
+ALIVE = {f"h{rank}": {str(40 + rank): "sleeping"} for rank in range(4)}
+WELL = Evidence(4, BEATS, states=ALIVE)
+LOST = "rank 0 on h0: lost contact with its peers in allreduce 64M (Connection closed by peer)"
+
+
+def ended(rank: int, words: str) -> tuple[Beat, ...]:
+    return tuple(replace(beat, ended=words) if beat.rank == rank else beat for beat in BEATS)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "guilt"),
+    [
+        (replace(WELL, said=(LOST, "rank 1 on h1: ValueError: no")), Guilt("rank 1 on h1: ValueError: no", 1, "h1")),
+        (replace(WELL, said=("results can not be written",)), Guilt("results can not be written")),
+        (
+            replace(WELL, said=(LOST,), unreachable=("h2",)),
+            Guilt("host h2 no longer answers its agent; its rank 2 may still run there", 2, "h2"),
+        ),
+        (
+            replace(WELL, said=(LOST,), states=ALIVE | {"h3": {"43": "stopped"}}),
+            Guilt(f"rank 3 on h3 is stopped (a stop signal, or a debugger), in: {DOING}", 3, "h3"),
+        ),
+        (
+            replace(WELL, launcher=Blame(2, "h2", "killed by signal 9"), states={key: {} for key in ALIVE}),
+            Guilt(f"rank 2 on h2 was killed by signal 9, in: {DOING}", 2, "h2"),
+        ),
+        (
+            replace(WELL, launcher=Blame(2, None, "ended with exit code 7")),
+            Guilt(f"rank 2 on h2 ended with exit code 7, in: {DOING}", 2, "h2"),
+        ),
+        (
+            replace(WELL, states=ALIVE | {"h1": {}}, said=(LOST,)),
+            Guilt(f"rank 1 on h1 ended without a word, in: {DOING}", 1, "h1"),
+        ),
+        (
+            replace(WELL, unplugged={"h1": ["eth0"]}),
+            Guilt("host h1 has no carrier on eth0: its cable or its switch port", None, "h1"),
+        ),
+        (
+            replace(WELL, cut_off=("h3",)),
+            Guilt("host h3 can not be reached over the network by the others", None, "h3"),
+        ),
+        (replace(WELL, beats=BEATS[:3]), Guilt("of rank 3 nothing was ever heard", 3)),
+        (replace(WELL, said=(LOST,)), Guilt(f"rank 0 on h0 was silent for longest, in: {DOING}", 0, "h0")),
+    ],
+    ids=["a rank's words", "nobody's words", "host away", "stopped", "killed", "exited", "gone", "unplugged", "cut off",
+         "never came", "silent"],
+)  # fmt: skip
+def test_who_is_to_blame(evidence: Evidence, guilt: Guilt) -> None:
+    assert supervise.judge(evidence) == guilt
+
+
+def test_nobody_is_blamed_without_evidence() -> None:
+    assert supervise.judge(Evidence(4)) is None
+    assert supervise.judge(replace(WELL, beats=tuple(replace(beat, ended="done") for beat in BEATS))) is None
+
+
+def test_a_rank_that_spoke_its_last_words_is_not_one_that_died() -> None:
+    gone = replace(
+        WELL, beats=ended(0, LOST), states={key: {} for key in ALIVE}, launcher=Blame(0, "h0", "ended with exit code 4")
+    )
+    guilt = supervise.judge(gone)
+    assert guilt is not None
+    assert guilt.rank == 1
+    assert "so did ranks 2, 3" in guilt.what
+
+
+def test_when_all_are_gone_without_a_word_nobody_is_named() -> None:
+    assert supervise._who_is_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
+
+
+def test_a_host_is_cut_off_only_where_the_others_reach_each_other() -> None:
+    cut = {"h0": {"h2": "no"}, "h1": {"h2": "no"}, "h2": {"h0": "no", "h1": "no"}}
+    assert supervise._cut_off(cut) == ("h2",)
+    assert supervise._cut_off({"h0": {"h1": "no"}, "h1": {"h0": "no"}}) == ()
+    walled = {a: {b: "no" for b in ("h0", "h1", "h2") if b != a} for a in ("h0", "h1", "h2")}
+    assert supervise._cut_off(walled) == ()
+
+
+HYDRA = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 3 PID 4711 RUNNING AT h1
+=   KILLED BY SIGNAL: 9 (Killed)
+===================================================================================
+"""
+PRTERUN = """
+--------------------------------------------------------------------------
+prterun noticed that process rank 2 with PID 91 on node h1 exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+TORCHRUN = """
+============================================================
+bench.allreduce FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_10:00:00
+  host      : h2
+  rank      : 2 (local_rank: 0)
+  exitcode  : -9 (pid: 12)
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "log", "blame"),
+    [
+        (mpirun.LAUNCHER, HYDRA, Blame(3, "h1", "killed by signal 9")),
+        (mpirun.LAUNCHER, HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 7"),
+         Blame(3, "h1", "ended with exit code 7")),
+        (mpirun.LAUNCHER, PRTERUN, Blame(2, "h1", "killed by signal 9")),
+        (mpirun.LAUNCHER, "all is well", None),
+        (torchrun.LAUNCHER, TORCHRUN, Blame(2, "h2", "killed by signal 9")),
+        (torchrun.LAUNCHER, TORCHRUN.replace("-9", "1"), Blame(2, "h2", "ended with exit code 1")),
+        (torchrun.LAUNCHER, "", None),
+    ],
+)  # fmt: skip
+def test_what_launchers_say_of_a_rank_that_they_lost(launcher: mpirun.Mpirun, log: str, blame: Blame | None) -> None:
+    assert launcher.blamed(log) == blame
