@@ -26,11 +26,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The rank that ended first by a launcher's own account, and how: 'killed by signal 9'."""
+    """The rank that ended first by a launcher's own account, and how: 'killed by signal 9'.
+
+    Some launchers know its process id on its host only, or no more than the host.
+    """
 
     rank: int | None
     host: str | None
     how: str
+    process: int | None = None
 
 
 class Launcher(ABC):

@@ -77,7 +77,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
             if process.returncode != 0:
                 said = _said(folder, job, log_from)
                 evidence = supervise.gather(
-                    job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, stacks=late is not None
+                    job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, late=late is not None
                 )
         finally:
             _end(process, job_id, reached, well=process.returncode == 0)

@@ -60,6 +60,7 @@ class Evidence:
     launcher: Blame | None = None
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
+    late: bool = True  # it was ended by us, not by itself
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -113,14 +114,18 @@ def _who_is_stopped(evidence: Evidence) -> Guilt | None:
 def _whom_the_launcher_lost(evidence: Evidence) -> Guilt | None:
     """Only of a rank that left no last words: what a rank says of itself is better."""
     lost = evidence.launcher
-    if lost is None or lost.rank is None:
+    if lost is None:
         return None
-    beat = next((beat for beat in evidence.beats if beat.rank == lost.rank), None)
-    if beat is not None and beat.ended:
-        return None
-    doing = f", in: {beat.doing}" if beat else ""
-    host = beat.host if beat else lost.host
-    return Guilt(f"rank {lost.rank} on {host} was {lost.how}".replace("was ended", "ended") + doing, lost.rank, host)
+    there = [beat for beat in evidence.beats if beat.host == lost.host]
+    mine = [beat for beat in evidence.beats if beat.rank == lost.rank] or [
+        beat for beat in there if lost.process is None or beat.process == lost.process
+    ]
+    how = lost.how if lost.how.startswith("ended") else f"was {lost.how}"
+    if len(mine) != 1:
+        who = f"rank {lost.rank}" if lost.rank is not None else "a rank"
+        return Guilt(f"{who} on {lost.host} {how}", lost.rank, lost.host)
+    beat = mine[0]
+    return None if beat.ended else Guilt(f"{_name(beat)} {how}, in: {beat.doing}", beat.rank, beat.host)
 
 
 def _who_is_gone(evidence: Evidence) -> Guilt | None:
@@ -155,25 +160,27 @@ def _who_never_came(evidence: Evidence) -> Guilt | None:
 
 
 def _who_is_silent(evidence: Evidence) -> Guilt | None:
+    """Only while all still run: of ranks that are gone, the one that was last heard first proves nothing."""
     running = [beat for beat in evidence.beats if not beat.ended]
-    if not running:
+    if not running or not evidence.late:
         return None
     beat = min(running, key=lambda beat: beat.time_s)
     return Guilt(f"{_name(beat)} was silent for longest, in: {beat.doing}", beat.rank, beat.host)
 
 
 def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: Blame | None, reached: Reached,
-           stacks: bool) -> Evidence:  # fmt: skip
-    """Ask everybody that can still answer. With `stacks`, the ranks write theirs beside their heartbeats, too."""
+           late: bool) -> Evidence:  # fmt: skip
+    """Ask everybody that can still answer. Of a job that is late the ranks write their stacks, too."""
     beats = heartbeat.read_all(beats_folder)
-    looks, views = _looks(job_id, beats, reached, "stacks" if stacks else "look")
-    if stacks:
+    looks, views = _looks(job_id, beats, reached, "stacks" if late else "look")
+    if late:
         time.sleep(_STACKS_S)
     return Evidence(
         num_ranks=num_ranks,
         beats=beats,
         said=tuple(line.partition(_ERROR)[2].strip() for line in log.splitlines() if _ERROR in line),
         launcher=launcher,
+        late=late,
         states={host: look["processes"] for host, look in looks.items() if look},
         unreachable=tuple(host for host, look in looks.items() if look is None),
         cut_off=_cut_off({host: view["unreachable"] for host, view in views.items() if view}),

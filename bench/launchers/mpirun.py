@@ -23,14 +23,18 @@ from bench.launchers._variables import checked, rendezvous, whole
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+_MOST_SIGNALS = 32
 _AGENT = Path(__file__).with_name("agent.sh")
 # Hydra's, Open MPI 5's and Open MPI 4's names for what they start remote daemons with.
 _AGENTS = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
 _SSH_TREE = {"HYDRA_LAUNCHER": "ssh", "PRTE_MCA_plm_ssh_no_tree_spawn": "1", "OMPI_MCA_plm_rsh_no_tree_spawn": "1"}
 _LOST = (
-    re.compile(r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+KILLED BY SIGNAL: (?P<signal>\d+)"),
-    re.compile(r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+EXIT CODE: (?P<code>\d+)"),
+    re.compile(
+        r"(?:RANK (?P<rank>\d+) )?PID (?P<process>\d+) RUNNING AT (?P<host>\S+)\s+=\s+"
+        r"(?:KILLED BY SIGNAL: (?P<signal>\d+)|EXIT CODE: (?P<code>\d+))"
+    ),
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited on\s+signal (?P<signal>\d+)"),
+    re.compile(r"peer process has unexpectedly disconnected.*?Peer host:\s+(?P<host>\S+)", re.DOTALL),
 )
 # rank, ranks, rank on its host, ranks on its host
 _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
@@ -76,7 +80,7 @@ class Mpirun(Launcher):
         elif world.num_nodes > 1:
             words += ["-N", str(world.ranks_per_node)]
             carried = dict(env)
-        variables = [f"{name}={value}" for name, value in carried.items() if name not in _ROOT_CONSENT]
+        variables = [f"{name}={value}" for name, value in carried.items() if name not in self.environment(site)]
         carrier = ["env", *variables] if variables else []
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
@@ -95,10 +99,18 @@ class Mpirun(Launcher):
         for form in _LOST:
             if match := form.search(log):
                 found = match.groupdict()
-                rank, code, signal = (found.get(name) for name in ("rank", "code", "signal"))
-                how = f"killed by signal {signal}" if signal else f"ended with exit code {code}"
-                return Blame(int(rank) if rank else None, found.get("host"), how)
+                rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
+                return Blame(int(rank) if rank else None, found["host"], _how(code, signal), int(process or 0) or None)
         return None
+
+
+def _how(code: str | None, signal: str | None) -> str:
+    """Hydra gives a signal as an exit code, too."""
+    if signal:
+        return f"killed by signal {signal}"
+    if code:
+        return f"ended with {'exit code or signal' if int(code) < _MOST_SIGNALS else 'exit code'} {code}"
+    return "ended while its peers were connected to it"
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:

@@ -45,6 +45,14 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
             Guilt(f"rank 2 on h2 ended with exit code 7, in: {DOING}", 2, "h2"),
         ),
         (
+            replace(WELL, launcher=Blame(None, "h1", "ended with exit code 5", 41)),
+            Guilt(f"rank 1 on h1 ended with exit code 5, in: {DOING}", 1, "h1"),
+        ),
+        (
+            replace(WELL, launcher=Blame(None, "h1", "ended with exit code 5", 99)),
+            Guilt("a rank on h1 ended with exit code 5", None, "h1"),
+        ),
+        (
             replace(WELL, states=ALIVE | {"h1": {}}, said=(LOST,)),
             Guilt(f"rank 1 on h1 ended without a word, in: {DOING}", 1, "h1"),
         ),
@@ -59,8 +67,8 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
         (replace(WELL, beats=BEATS[:3]), Guilt("of rank 3 nothing was ever heard", 3)),
         (replace(WELL, said=(LOST,)), Guilt(f"rank 0 on h0 was silent for longest, in: {DOING}", 0, "h0")),
     ],
-    ids=["a rank's words", "nobody's words", "host away", "stopped", "killed", "exited", "gone", "unplugged", "cut off",
-         "never came", "silent"],
+    ids=["a rank's words", "nobody's words", "host away", "stopped", "killed", "exited", "a process", "another process",
+         "gone", "unplugged", "cut off", "never came", "silent"],
 )  # fmt: skip
 def test_who_is_to_blame(evidence: Evidence, guilt: Guilt) -> None:
     assert supervise.judge(evidence) == guilt
@@ -68,6 +76,7 @@ def test_who_is_to_blame(evidence: Evidence, guilt: Guilt) -> None:
 
 def test_nobody_is_blamed_without_evidence() -> None:
     assert supervise.judge(Evidence(4)) is None
+    assert supervise.judge(replace(WELL, said=(LOST,), late=False)) is None
     assert supervise.judge(replace(WELL, beats=tuple(replace(beat, ended="done") for beat in BEATS))) is None
 
 
@@ -106,6 +115,14 @@ prterun noticed that process rank 2 with PID 91 on node h1 exited on
 signal 9 (Killed).
 --------------------------------------------------------------------------
 """
+DISCONNECTED = """
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+  Local host: h0
+  Local PID:  13
+  Peer host:  h2
+"""
 TORCHRUN = """
 ============================================================
 bench.allreduce FAILED
@@ -125,9 +142,12 @@ Root Cause (first observed failure):
 @pytest.mark.parametrize(
     ("launcher", "log", "blame"),
     [
-        (mpirun.LAUNCHER, HYDRA, Blame(3, "h1", "killed by signal 9")),
-        (mpirun.LAUNCHER, HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 7"),
-         Blame(3, "h1", "ended with exit code 7")),
+        (mpirun.LAUNCHER, HYDRA, Blame(3, "h1", "killed by signal 9", 4711)),
+        (mpirun.LAUNCHER, HYDRA.replace("RANK 3 ", "").replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 9"),
+         Blame(None, "h1", "ended with exit code or signal 9", 4711)),
+        (mpirun.LAUNCHER, DISCONNECTED, Blame(None, "h2", "ended while its peers were connected to it")),
+        (mpirun.LAUNCHER, HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),
+         Blame(3, "h1", "ended with exit code 77", 4711)),
         (mpirun.LAUNCHER, PRTERUN, Blame(2, "h1", "killed by signal 9")),
         (mpirun.LAUNCHER, "all is well", None),
         (torchrun.LAUNCHER, TORCHRUN, Blame(2, "h2", "killed by signal 9")),
