@@ -60,17 +60,19 @@ class Measurer:
         """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
         case = self._case
         all_rounds = rounds(self._s.world, self._s.pattern.topology or case.topology, case.order)
-        plan = [
-            (mode, payload, requested, round_)
-            for payload, requested in payloads(case, self._s.pattern, len(all_rounds[0][0].ranks)).items()
+        sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
+        num_rows = len(sizes) * len(case.modes) * len(all_rounds)
+        plan = (
+            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are no list to hold
+            for payload, requested in sizes.items()
             for mode in case.modes
             for round_ in all_rounds
-        ]
+        )
         started = time.monotonic()
         for done, (mode, payload, requested, round_) in enumerate(plan):
             left_s = None if case.budget_s is None else case.budget_s - (time.monotonic() - started)
             # Half of a row's share is for its warm-up and checks.
-            max_s = case.max_s if left_s is None else min(case.max_s, left_s / (len(plan) - done) / 2)
+            max_s = case.max_s if left_s is None else min(case.max_s, left_s / (num_rows - done) / 2)
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
             yield self._row(Row(mode, shape, requested, round_, max_s))
