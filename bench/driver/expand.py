@@ -30,6 +30,7 @@ MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
 _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0
+_MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
 _MOST_AUTO_RANKS = 8
 _DEFAULT = Case(pattern="")
 NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
@@ -170,7 +171,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     num_rounds = len(rounds(world, patterns[case.pattern].topology or case.topology, case.order))
     num_rows = num_rounds * len(case.sizes) * len(case.modes)
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows,
-               _estimate_s(case, num_rows), tool=tool)  # fmt: skip
+               _estimate_s(case, num_rows, world), tool=tool)  # fmt: skip
 
 
 def count_rows(case: Case, world: World, pattern: Pattern) -> int:
@@ -310,10 +311,10 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) 
     return "direct" if world.num_ranks == 1 else machine.default_launcher[transport]
 
 
-def _estimate_s(case: Case, num_rows: int) -> float:
+def _estimate_s(case: Case, num_rows: int, world: World) -> float:
     launch_s = _LAUNCH_S.get(case.transport, _LAUNCH_TORCH_S)
     if case.transport == "model":
-        return launch_s
+        return launch_s + num_rows * world.num_ranks * _MODEL_RANK_S
     rows_s = num_rows * (case.max_s + _ROW_OVERHEAD_S)
     return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
 
