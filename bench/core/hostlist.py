@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from itertools import groupby
 
 from bench.core.errors import UsageError
 
@@ -26,6 +28,35 @@ def expand(text: str) -> tuple[str, ...]:
         names += _expanded(part[1], text, _MOST_HOSTS - len(names))
         at = part.end()
     return tuple(names)
+
+
+def compress(names: Iterable[str]) -> str:
+    """The list that `expand` reads back as these names, in their order: runs of numbers at a name's end are ranges."""
+    parts: list[str] = []
+    for (stem, width), group in groupby(map(_split, names), key=lambda split: (split[0], _width(split[1]))):
+        runs: list[list[str]] = []
+        for _, digits in group:
+            if width and runs and int(digits) == int(runs[-1][-1]) + 1:
+                runs[-1].append(digits)
+            else:
+                runs.append([digits])
+        ranges = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+        if not width or ranges == [runs[0][0]]:
+            parts += [f"{stem}{number}" for number in ranges]
+        else:
+            parts.append(f"{stem}[{','.join(ranges)}]")
+    return ",".join(parts)
+
+
+def _width(digits: str) -> int:
+    """Numbers of one range: those without zeros before them (1), those with as many digits; 0 for no number."""
+    return len(digits) if digits.startswith("0") else min(len(digits), 1)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A name and the digits at its end; a name that is an address, or all digits, has none."""
+    match = re.fullmatch(r"(.*[A-Za-z-])(\d+)", name, re.ASCII)
+    return (match[1], match[2]) if match else (name, "")
 
 
 def _expanded(part: str, text: str, most: int) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.core import hostlist
 from bench.core.errors import UsageError
@@ -40,3 +42,17 @@ def test_what_is_no_range_is_refused(text: str) -> None:
 def test_a_mistyped_range_does_not_fill_the_memory(text: str) -> None:
     with pytest.raises(UsageError, match="more than 65536 hosts"):
         hostlist.expand(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [("h0 h1 h2", "h[0-2]"), ("a", "a"), ("n1 n2 n3 n7 m0", "n[1-3,7],m0"), ("10.0.0.1 10.0.0.2", "10.0.0.1,10.0.0.2"),
+     ("n08 n09 n10", "n[08-09],n10"), ("h9 h10 h8", "h[9-10,8]"), ("x y", "x,y"), ("", "")],
+)  # fmt: skip
+def test_many_names_become_few_letters(names: str, text: str) -> None:
+    assert hostlist.compress(names.split()) == text
+
+
+@given(st.lists(st.from_regex(r"[a-c]{0,2}-?[0-9]{0,3}[a-b]?[0-9]{1,3}", fullmatch=True), min_size=1, max_size=30))
+def test_what_was_made_short_reads_back_as_the_same_names(names: list[str]) -> None:
+    assert list(hostlist.expand(hostlist.compress(names))) == names
