@@ -100,12 +100,15 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
     return tuple(int(count) for count in wins)
 
 
-@lru_cache(maxsize=1024)
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
     """World ranks of a group in member order; empty where the header does not tell (an imported file)."""
+    return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
+
+
+@lru_cache(maxsize=64)
+def _groups(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str) -> dict[str, tuple[int, ...]]:
     try:
-        order = from_argv(case).order
-        groups = [each for round_ in rounds(World(num_nodes, ranks_per_node), topology, order) for each in round_]
+        in_time = rounds(World(num_nodes, ranks_per_node), topology, from_argv(case).order)
     except (BenchError, IndexError):
-        return ()
-    return next((each.ranks for each in groups if each.name == group), ())
+        return {}
+    return {group.name: group.ranks for groups in in_time for group in groups}

@@ -27,34 +27,66 @@ _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[str] = ()) -> Document:
     """Everything that `runs`, (job, header, records) each, can show. `notes` are sentences about the whole."""
     headers: dict[str, Header] = {}
-    summaries: list[Summary] = []
-    skipped: list[dict[str, Any]] = []
-    failures: list[dict[str, Any]] = []
+    rows = Rows()
     for job, header, records in runs:
         headers[job] = header
         for record in records:
-            if record.skipped is not None:
-                skipped.append(_row(job, header, record) | {"reason": record.skipped})
-            elif record.failed is not None:
-                failed = record.failed
-                failures.append(
-                    _row(job, header, record) | {"what": failed.what, "rank": failed.rank, "host": failed.host}
-                )
-            else:
-                summaries.append(summarise(job, header, record))
-    conflicts = consistency.conflicts(headers, summaries)
-    return Document(
-        schema=DOCUMENT_SCHEMA,
-        headers=headers,
-        summaries=_flagged(summaries, conflicts),
-        skipped=tuple(skipped),
-        failures=tuple(failures),
-        notes=tuple(notes),
-        spreads=launches.spreads(headers, summaries),
-        fits=model.fits(headers, summaries),
-        conflicts=conflicts,
-        parities=parity.parities(headers, summaries),
-    )
+            rows.add(job, header, record)
+    return rows.document(headers, notes)
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records become rows of a document one by one, so that nobody need hold their samples.
+
+    `most`: how many rows are held, and as many more of those that went wrong; None for all. Others are counted.
+    """
+
+    most: int | None = None
+    summaries: list[Summary] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    num_wrong: int = 0
+    num_left_out: int = 0
+
+    def add(self, job: str, header: Header, record: Record) -> Summary | None:
+        """The summary of a measured record; None for one that was skipped or failed."""
+        row = None if record.skipped is not None or record.failed is not None else summarise(job, header, record)
+        wrong = record.failed is not None or (row is not None and row.verified is False)
+        self.num_wrong += wrong
+        num = self.num_wrong - 1 if wrong else len(self.summaries) + len(self.skipped) + len(self.failures)
+        if self.most is not None and num >= self.most:
+            self.num_left_out += 1
+        elif row is not None:
+            self.summaries.append(row)
+        elif record.failed is not None:
+            failed = {"what": record.failed.what, "rank": record.failed.rank, "host": record.failed.host}
+            self.failures.append(_row(job, header, record) | failed)
+        else:
+            self.skipped.append(_row(job, header, record) | {"reason": record.skipped})
+        return row
+
+    def document(self, headers: Mapping[str, Header], notes: Sequence[str] = ()) -> Document:
+        """What the held rows show, each by itself and together."""
+        if self.num_left_out:
+            notes = (
+                *notes,
+                f"{self.num_left_out:,} rows more than the {self.most:,} that are held for what is said of all: "
+                "they are above and in the results file",
+            )
+        conflicts = consistency.conflicts(headers, self.summaries)
+        return Document(
+            schema=DOCUMENT_SCHEMA,
+            headers=headers,
+            summaries=_flagged(self.summaries, conflicts),
+            skipped=tuple(self.skipped),
+            failures=tuple(self.failures),
+            notes=tuple(notes),
+            spreads=launches.spreads(headers, self.summaries),
+            fits=model.fits(headers, self.summaries),
+            conflicts=conflicts,
+            parities=parity.parities(headers, self.summaries),
+        )
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:

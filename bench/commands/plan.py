@@ -8,7 +8,7 @@ import json
 from bench.commands import _output, _plan
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
-from bench.driver.expand import Plan
+from bench.driver.expand import Job, Plan
 from bench.driver.run import to_plain
 
 
@@ -35,11 +35,16 @@ def words(plan: Plan) -> str:
     lines = [f"# scenario {plan.scenario} {what} cluster {plan.cluster.name}: {len(plan.jobs)} jobs"]
     lines += [f"# {note}" for note in plan.notes]
     for job in plan.jobs:
-        lines += ["", f"# {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}", job.script()]
+        lines += ["", f"# {job.name}: {_rows(job)}, about {format_duration(job.estimate_s)}", job.script()]
     lines += [""] if plan.skipped else []
     lines += [f"# skipped: {skip.what}: {skip.reason}" for skip in plan.skipped]
     lines += ["", estimate(plan)]
     return "\n".join(lines)
+
+
+def _rows(job: Job) -> str:
+    rounds = f" in {job.num_rounds:,} rounds of groups at a time" if job.num_rounds > 1 else ""
+    return f"{job.num_rows:,} rows{rounds}"
 
 
 def estimate(plan: Plan) -> str:

@@ -254,6 +254,10 @@ def _completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
     import numpy as np
 
     left = np.where((paths < len(capacity) - 1).any(axis=1), num_bytes, 0.0)
+    if paths.size < len(capacity):  # one message among thousands of links: only its own matter
+        none = len(capacity) - 1
+        used, hops = np.unique(np.append(paths, none), return_inverse=True)
+        paths, capacity = hops[:-1].reshape(paths.shape), capacity[used]
     done = np.zeros(len(left))
     live = left > 0
     now = 0.0

@@ -9,7 +9,7 @@ L: members of each node, S: the payload, the larger of one rank's send and recei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH, Flow
@@ -30,6 +30,7 @@ class Call:
     """One collective of one group. `ranks[m]` is the world rank of member m; `root` is a member.
 
     `split[i][j]`: bytes from member i to member j (alltoallv only). `reduces`: the node's switch combines (NVLS).
+    `alike`: the way to one node is as long as to any other, so that one may stand for all.
     """
 
     ranks: tuple[int, ...]
@@ -38,6 +39,7 @@ class Call:
     root: int = 0
     split: tuple[tuple[int, ...], ...] = ()
     reduces: bool = False
+    alike: bool = False
 
     @property
     def num(self) -> int:
@@ -290,28 +292,37 @@ def _tree_gather(call: Call) -> Phases:
 # Everybody to everybody, nobody to anybody.
 
 
-def _pairwise_rounds(call: Call) -> Rounds:
-    """n - 1 rounds in which each rank sends to one and receives from one.
+def _pairwise_shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """n - 1 rounds in which each rank sends to one and receives from one, by their shift.
 
     With even nodes a round shifts by (s nodes, t members): it lies wholly inside the nodes, or wholly between them.
+    Where ways are alike, the shift by one node stands for all N - 1.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)
-    shifts = [(s, t) for s in range(num_nodes) for t in range(size) if (s, t) != (0, 0)]
+    most = min(num_nodes, 2) if call.alike else num_nodes
+    shifts = [(s, t) for s in range(most) for t in range(size) if (s, t) != (0, 0)]
     seats = [(node, i) for node in range(num_nodes) for i in range(size)]
-    return [[(nodes[node][i], nodes[(node + s) % num_nodes][(i + t) % size]) for node, i in seats] for s, t in shifts]
+    return {
+        (s, t): [(nodes[node][i], nodes[(node + s) % num_nodes][(i + t) % size]) for node, i in seats]
+        for s, t in shifts
+    }
 
 
 def _pairwise(call: Call) -> Phases:
     """alltoall: S/n in each round."""
-    return [Phase(1, tuple((a, b, call.block_bytes) for a, b in edges)) for edges in _pairwise_rounds(call)]
+    times = len(call.nodes()) - 1 if call.alike else 1
+    return [
+        Phase(times if s else 1, tuple((a, b, call.block_bytes) for a, b in edges))
+        for (s, _), edges in _pairwise_shifts(call).items()
+    ]
 
 
 def _pairwise_v(call: Call) -> Phases:
     """alltoallv: the rounds of alltoall with each pair's own bytes; a pair without any sends nothing."""
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
-    for edges in _pairwise_rounds(call):
+    for edges in _pairwise_shifts(replace(call, alike=False)).values():
         flows = tuple((a, b, float(call.split[member[a]][member[b]])) for a, b in edges)
         phases.append(Phase(1, tuple(flow for flow in flows if flow[2] > 0)))
     return [phase for phase in phases if phase.flows]

@@ -9,6 +9,8 @@ turn, which makes a ring cross the network at every step), or the ranks themselv
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, overload
 
 from bench.core.errors import UsageError
 from bench.core.program import Group, Round
@@ -17,6 +19,28 @@ from bench.core.world import World
 TOPOLOGIES = ("world", "node", "rail", "pairs", "groups of K")
 ORDERS = ("linear", "reverse", "interleaved", "RANK,RANK,...")
 _GROUPS_OF = re.compile(r"groups of (\d+)")
+T = TypeVar("T")
+
+
+class Lazy(Sequence[T], Generic[T]):
+    """A sequence whose elements are made when they are asked for: all pairs of 8,192 ranks are 33.5 million groups."""
+
+    def __init__(self, num: int, make: Callable[[int], T]) -> None:
+        """`make(k)`: element k of `num`."""
+        self._num, self._make = num, make
+
+    def __len__(self) -> int:
+        """How many there are; nothing is made."""
+        return self._num
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """One element, or those of a slice."""
+        at = range(self._num)[index]
+        return self._make(at) if isinstance(at, int) else tuple(map(self._make, at))
 
 
 def check_topology(text: str) -> str:
@@ -34,20 +58,22 @@ def check_order(text: str) -> str:
     raise UsageError(f"no order of ranks is called {text!r}; there are: {', '.join(ORDERS)}")
 
 
-def rounds(world: World, topology: str, order: str = "linear") -> tuple[Round, ...]:
-    """The groups that run at once, round after round. Raises UsageError when they do not fit the world."""
+def rounds(world: World, topology: str, order: str = "linear") -> Sequence[Round]:
+    """The groups that run at once, round after round, as many in each.
+
+    The length costs nothing; rounds of pairs are made one at a time. Raises UsageError for groups that do not fit.
+    """
     ranks = _ordered(world, order)
     per_node = world.ranks_per_node
     if topology == "world" or (topology == "pairs" and len(ranks) < 2):  # one rank has no pair: the pattern says so
         return ((Group("world", ranks),),)
     if topology == "node":
-        nodes = range(world.num_nodes)
-        return (tuple(Group(f"node{n}", tuple(r for r in ranks if r // per_node == n)) for n in nodes),)
+        return (_by(ranks, "node", world.num_nodes, lambda rank: rank // per_node),)
     if topology == "rail":
-        rails = range(per_node)
-        return (tuple(Group(f"rail{k}", tuple(r for r in ranks if r % per_node == k)) for k in rails),)
+        return (_by(ranks, "rail", per_node, lambda rank: rank % per_node),)
     if topology == "pairs":
-        return tuple(tuple(Group(f"{a}-{b}", (a, b), a, b) for a, b in pairs) for pairs in circle(ranks))
+        pairs = circle(ranks)
+        return Lazy(len(pairs), lambda k: tuple(Group(f"{a}-{b}", (a, b), a, b) for a, b in pairs[k]))
     size = int(check_topology(topology).rsplit(" ", 1)[1])
     if len(ranks) % size:
         raise UsageError(f"{len(ranks)} ranks do not divide into groups of {size}")
@@ -55,15 +81,24 @@ def rounds(world: World, topology: str, order: str = "linear") -> tuple[Round, .
     return (tuple(Group(f"group{k}", ranks[start : start + size]) for k, start in enumerate(starts)),)
 
 
-def circle(ranks: tuple[int, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
+def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
     """All pairs in rounds of disjoint pairs: the first stays, the others rotate (N-1 rounds, N for odd N)."""
-    seats: list[int | None] = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
-    schedule = []
-    for _ in range(len(seats) - 1):
+    first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
+
+    def at(k: int) -> tuple[tuple[int, int], ...]:
+        seats = [first, *others[len(others) - k :], *others[: len(others) - k]]
         folded = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
-        schedule.append(tuple((min(a, b), max(a, b)) for a, b in folded if a is not None and b is not None))
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return tuple(schedule)
+        return tuple((min(a, b), max(a, b)) for a, b in folded if a is not None and b is not None)
+
+    return Lazy(len(others), at)
+
+
+def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:
+    """`num` groups of ranks, each in its `which`."""
+    members: list[list[int]] = [[] for _ in range(num)]
+    for rank in ranks:
+        members[which(rank)].append(rank)
+    return tuple(Group(f"{name}{k}", tuple(own)) for k, own in enumerate(members))
 
 
 def _ordered(world: World, order: str) -> tuple[int, ...]:

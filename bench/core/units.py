@@ -81,11 +81,13 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """For people: `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`."""
+    """For people: `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 100:
         return f"{seconds:.3g} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if seconds < 7200:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"

@@ -228,7 +228,7 @@ class _ClusterKeys(_Keys):
     setup: _Texts = ()
     env: dict[_Variable, _Value] = {}
     options: dict[Annotated[str, _one(values.option_name)], _Value] = {}
-    hosts: Annotated[tuple[str, ...], _many(values.host_name)] = ()
+    hosts: Annotated[tuple[str, ...], _many(values.hosts, after=lambda read: sum(read, ()))] = ()
     agent: _Texts = ()
     port: Annotated[int, _one(values.port)] = 29500
     links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}

@@ -7,6 +7,7 @@ thinned, and the plan says so.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
 _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0
+_MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
 _MOST_AUTO_RANKS = 8
 _DEFAULT = Case(pattern="")
 NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
@@ -59,6 +61,7 @@ class Job:
     command: tuple[str, ...]
     env: Mapping[str, str]
     setup: tuple[str, ...]
+    num_rounds: int  # of groups that run at the same time, for each size and mode
     num_rows: int
     estimate_s: float
     launch: int = 1
@@ -143,6 +146,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
             job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers,
                          wish.tool, tools)  # fmt: skip
             jobs.append(replace(job, launch=launch))
+            notes += _out_of_proportion(job, share_s, len(wishes))
     return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
                 scenario.budget_s)  # fmt: skip
 
@@ -168,9 +172,10 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         words = there.tool.arguments(case, world)
     variables = {**launchers[launcher].environment(site), **cluster.env, **env}
     command = launchers[launcher].command(words, world, site, variables)
-    num_rows = count_rows(case, world, patterns[case.pattern])
-    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rows,
-               _estimate_s(case, num_rows), tool=tool, hosts=site.hosts, agent=site.agent)  # fmt: skip
+    num_rounds = len(rounds(world, patterns[case.pattern].topology or case.topology, case.order))
+    num_rows = num_rounds * len(case.sizes) * len(case.modes)
+    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows,
+               _estimate_s(case, num_rows, world), tool=tool, hosts=site.hosts, agent=site.agent)  # fmt: skip
 
 
 def count_rows(case: Case, world: World, pattern: Pattern) -> int:
@@ -289,6 +294,19 @@ def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern])
     )
 
 
+def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[str]:
+    """A note when a job's rows, thinned as far as they may be, are still more than its share of the budget holds."""
+    least_s = job.num_rows * MIN_ROW_S
+    if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
+        return []
+    fewer = ", or let ranks_per_node: 1 compare nodes" if job.world.ranks_per_node > 1 else ""
+    return [
+        f"{job.name}: {job.num_rounds:,} rounds over {job.world.num_ranks:,} ranks are {job.num_rows:,} rows and need "
+        f"{format_duration(least_s)} at least ({MIN_ROW_S} s each); its share of the budget is "
+        f"{format_duration(share_s)}, so most are left out: give --budget {math.ceil(least_s * num_jobs / 60)}m{fewer}"
+    ]
+
+
 def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) -> str:
     if transport == "model":
         return "direct"
@@ -297,10 +315,10 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) 
     return "direct" if world.num_ranks == 1 else machine.default_launcher[transport]
 
 
-def _estimate_s(case: Case, num_rows: int) -> float:
+def _estimate_s(case: Case, num_rows: int, world: World) -> float:
     launch_s = _LAUNCH_S.get(case.transport, _LAUNCH_TORCH_S)
     if case.transport == "model":
-        return launch_s
+        return launch_s + num_rows * world.num_ranks * _MODEL_RANK_S
     rows_s = num_rows * (case.max_s + _ROW_OVERHEAD_S)
     return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
 

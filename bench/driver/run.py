@@ -122,6 +122,7 @@ def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
                 "factors": {k: v for k, v in job.env.items() if k not in plan.cluster.env},
                 "launch": job.launch,
                 "tool": job.tool,
+                "num_rounds": job.num_rounds,
                 "num_rows": job.num_rows,
                 "estimate_s": job.estimate_s,
             }
@@ -174,7 +175,7 @@ def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[in
     except UsageError:
         return case.sizes  # killed while the header was being written
     all_rounds = rounds(world, pattern.topology or case.topology, case.order)
-    wanted = len(case.modes) * sum(len(groups) for groups in all_rounds)
+    wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])
     whole: dict[int, set[tuple[str, str]]] = {size: set() for size in case.sizes}
     for record in records:
         if _is_whole(record):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from bench.core import plugins
+from bench.core import hostlist, plugins
 from bench.core.case import OPTIONS
 from bench.core.errors import UsageError
 from bench.core.fabric import RATES
@@ -55,6 +55,11 @@ cluster_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digi
 host_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a host's name or address")
 variable_name = _matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
 option_name = _matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "an option's name without its dashes")
+
+
+def hosts(typed: str) -> tuple[str, ...]:
+    """One host, or several as Slurm writes them: `n[001-128]`."""
+    return tuple(map(host_name, hostlist.expand(typed)))
 
 
 def text(typed: str) -> str:

@@ -17,6 +17,8 @@ from bench.core.record import Document, Header, Summary
 from bench.figures import _style
 
 _MOST_ANNOTATED_RANKS = 16
+_MOST_CELLS = 512  # of a side; more ranks share cells, each as dark as the worst pair in it
+_MOST_PARTED_NODES = 64
 
 
 def applies(document: Document) -> bool:
@@ -56,7 +58,10 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         _draw_map(figure, panel, header, grid, each)
         if any(row.modelled for row in each.rows):
             _style.watermark(panel)
-    remarks = ["darker is worse; white lines part the nodes" if header.num_nodes > 1 else "darker is worse"]
+    parted = 1 < header.num_nodes <= _MOST_PARTED_NODES
+    remarks = ["darker is worse; white lines part the nodes" if parted else "darker is worse"]
+    share = _ranks_of_a_cell(header)
+    remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
     remarks += ["grey: not measured in this direction"] if blank else []
     remarks += _style.invalid_remark(document, "pipelined") + _style.invalid_remark(document, "isolated")
     title = f"{header.pattern} over {header.transport}, {_style.world(header.num_ranks, header.num_nodes)}"
@@ -98,11 +103,22 @@ def _times(rows: list[Summary]) -> _Map | None:
     return _Map(title, "us", "viridis_r", shown, lambda row: (row.median_s or 0.0) * 1e6, True)
 
 
+def _ranks_of_a_cell(header: Header) -> int:
+    """1, or so many whole nodes' ranks that a side has no more cells than can be told apart."""
+    if header.num_ranks <= _MOST_CELLS:
+        return 1
+    return -(-header.num_ranks // (_MOST_CELLS * header.ranks_per_node)) * header.ranks_per_node
+
+
 def _grid(shown: _Map, header: Header) -> Any:
-    """Values as [source, destination], NaN where nothing was measured."""
-    grid = np.full((header.num_ranks, header.num_ranks), math.nan)
-    for row in shown.rows:
-        grid[row.src, row.dst] = shown.value(row)
+    """Values as [source, destination], the worst of each cell; NaN where nothing was measured."""
+    share = _ranks_of_a_cell(header)
+    side = -(-header.num_ranks // share)
+    grid = np.full((side, side), math.nan)
+    # The colours of times are turned round: there the largest is the worst.
+    worst = np.fmax if shown.colours.endswith("_r") else np.fmin
+    at = np.array([(row.src, row.dst) for row in shown.rows]) // share
+    worst.at(grid, (at[:, 0], at[:, 1]), [shown.value(row) for row in shown.rows])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
 
 
@@ -116,10 +132,13 @@ def _draw_map(figure: Figure, panel: Axes, header: Header, grid: Any, shown: _Ma
     panel.grid(False)
     panel.set_xlabel("to rank", fontsize=_style.TEXT)
     panel.set_ylabel("from rank", fontsize=_style.TEXT)
-    step = max(-(-header.num_ranks // 16), 1)
-    panel.set_xticks(range(0, header.num_ranks, step))
-    panel.set_yticks(range(0, header.num_ranks, step))
-    for edge in range(header.ranks_per_node, header.num_ranks, header.ranks_per_node):
+    share = _ranks_of_a_cell(header)
+    step = max(-(-len(grid) // 16), 1)
+    ticks = range(0, len(grid), step)
+    panel.set_xticks(ticks, [str(cell * share) for cell in ticks])
+    panel.set_yticks(ticks, [str(cell * share) for cell in ticks])
+    parted = header.num_nodes <= _MOST_PARTED_NODES
+    for edge in range(header.ranks_per_node, header.num_ranks, header.ranks_per_node) if parted else ():
         panel.axhline(edge - 0.5, color="white", linewidth=2)
         panel.axvline(edge - 0.5, color="white", linewidth=2)
     if header.num_ranks <= _MOST_ANNOTATED_RANKS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from bench.core import hostlist
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, Site
 from bench.core.world import Place, World
@@ -78,10 +79,7 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 def first_host(nodelist: str) -> str:
     """The first name of Slurm's `n[1-3,7],m0`: n1. UsageError when there is none."""
-    match = re.match(r"([^\[\],\s]+)(?:\[(\d+)[^\]]*\]([^\[\],\s]*))?(?=,|$)", nodelist, re.ASCII)
-    if match is None:
-        raise UsageError(f"the node list {nodelist!r}, set by srun, is not one such as n[1-3,7]")
-    return "".join(filter(None, match.groups()))
+    return hostlist.expand(nodelist)[0]
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:

@@ -34,13 +34,14 @@ from bench.rank import pulse
 from bench.rank.place import place as place_of
 
 if TYPE_CHECKING:
-    from bench.core.record import Document, Header, Record
+    from bench.core.record import Document, Header, Record, Summary
     from bench.core.transport import Transport
     from bench.rank.session import Opened
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
+_MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 holds: some 100 MB, and 20
 _LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
 
 
@@ -153,19 +154,20 @@ def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.
     if printer is None:
         for note in header.notes:
             _say(f"# {note}")
-    records: list[Record] = []
+    # Whole documents need every row; what is printed as it comes, and kept in a file, need not be held for its end.
+    told = summary.Rows(_MOST_HELD if printer else None)
     try:
         for row in rows:
-            records += row
-            for record in row if writer else ():
-                writer.append(record)  # type: ignore[union-attr]
+            if writer:
+                writer.append(*row)
+            shown = [told.add(header.job, header, record) for record in row]
             if printer:
-                printer.show(header, row)
+                printer.show([summary for summary in shown if summary is not None])
     except Exception:
         if not printer:  # one whole document also after a failure
-            _emit(_rendered(summary.document([(header.job, header, records)]), args.format), args)
+            _emit(_rendered(told.document({header.job: header}), args.format), args)
         raise
-    document = summary.document([(header.job, header, records)])
+    document = told.document({header.job: header})
     if printer:
         printer.finish(document)
     else:
@@ -195,28 +197,25 @@ class _TablePrinter:
         case = from_argv(header.case)
         grouped = case.topology != "world" or header.topology == "pairs"
         self._table = Table(case.modes, grouped=grouped, like=case.like)
-        self._pending: list[Record] = []
+        self._pending: list[Summary] = []
         print(self._table.lines_before(header), flush=True)
 
-    def show(self, header: Header, row: tuple[Record, ...]) -> None:
-        """Keep the row until its size is complete, then print it."""
+    def show(self, row: Sequence[Summary]) -> None:
+        """Keep the row until its size is complete, then print it; a size of too many rows is printed as it comes."""
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
-            self._flush(header)
+            self._flush()
         self._pending += row
-        self._header = header
+        if len(self._pending) > _MOST_PENDING:
+            self._flush()
 
     def finish(self, document: Document) -> None:
         """The last size, and what the whole table says."""
-        if self._pending:
-            self._flush(self._header)
+        self._flush()
         print(self._table.lines_after(document), flush=True)
 
-    def _flush(self, header: Header) -> None:
-        from bench.analysis import summary
-
-        measured = [record for record in self._pending if record.skipped is None and record.failed is None]
-        if measured:
-            print(self._table.line([summary.summarise(header.job, header, record) for record in measured]), flush=True)
+    def _flush(self) -> None:
+        if self._pending:
+            print(self._table.line(self._pending), flush=True)
         self._pending = []
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import fmean
 
-from bench.analysis.shares import slowest_counts
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
@@ -60,17 +58,19 @@ class Measurer:
         """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
         case = self._case
         all_rounds = rounds(self._s.world, self._s.pattern.topology or case.topology, case.order)
-        plan = [
-            (mode, payload, requested, round_)
-            for payload, requested in payloads(case, self._s.pattern, len(all_rounds[0][0].ranks)).items()
+        sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
+        num_rows = len(sizes) * len(case.modes) * len(all_rounds)
+        plan = (
+            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are no list to hold
+            for payload, requested in sizes.items()
             for mode in case.modes
             for round_ in all_rounds
-        ]
+        )
         started = time.monotonic()
         for done, (mode, payload, requested, round_) in enumerate(plan):
             left_s = None if case.budget_s is None else case.budget_s - (time.monotonic() - started)
             # Half of a row's share is for its warm-up and checks.
-            max_s = case.max_s if left_s is None else min(case.max_s, left_s / (len(plan) - done) / 2)
+            max_s = case.max_s if left_s is None else min(case.max_s, left_s / (num_rows - done) / 2)
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
             yield self._row(Row(mode, shape, requested, round_, max_s))
@@ -104,6 +104,7 @@ class Measurer:
             row,
             prepared.compiled if prepared else None,
             self._most_batch(row, in_place),
+            max(0, _KEPT_VALUES - self._kept),
             lambda doing: self._s.beat(f"{what}: {doing}"),
         )
         self._s.beat(f"{what}: last check")
@@ -114,7 +115,10 @@ class Measurer:
         if self._rank != 0:
             return ()
         wrongs = [a if a.num_wrong else b for a, b in zip(last, fresh or [], strict=True)]
-        return tuple(self._record(row, group, taken, wrongs, in_place) for group in row.round)
+        self._kept += sum(
+            len(one.slowest) * len(group.ranks) for one, group in zip(taken.shares, row.round, strict=True)
+        )
+        return tuple(self._record(row, k, taken, wrongs, in_place) for k in range(len(row.round)))
 
     # -- before timing
 
@@ -219,13 +223,10 @@ class Measurer:
 
     # -- records
 
-    def _record(self, row: Row, group: Group, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool) -> Record:
+    def _record(self, row: Row, k: int, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool) -> Record:
         per = self._s.pattern.operations(row.shape)
-        by_rank = tuple(tuple(second / per for second in taken.by_rank[rank]) for rank in group.ranks)
-        slowest = tuple(map(max, zip(*by_rank, strict=True)))
-        warm = zip(*(taken.warmup[rank] for rank in group.ranks), strict=True) if taken.warmup else ()
-        self._kept += len(slowest) * len(group.ranks)
-        kept = self._kept <= _KEPT_VALUES
+        group, shares = row.round[k], taken.shares[k]
+        kept = bool(shares.by_rank)
         wrong = [wrongs[rank] for rank in group.ranks]
         num_wrong = sum(one.num_wrong for one in wrong)
         num_sets = self._num_sets(row.shape, in_place)
@@ -240,11 +241,11 @@ class Measurer:
             stop_reason=taken.stop_reason,
             flags=flags + tuple(f"wrong: {one.first}" for one in wrong if one.first),
             samples=Samples(
-                seconds=slowest,
-                by_rank=by_rank if kept else (),
-                rank_mean_s=() if kept else tuple(map(fmean, by_rank)),
-                slowest_counts=() if kept else slowest_counts(by_rank),
-                warmup=tuple(max(shares) / per for shares in warm),
+                seconds=[second / per for second in shares.slowest],
+                by_rank=tuple([second / per for second in own] for own in shares.by_rank),
+                rank_mean_s=tuple(mean / per for mean in shares.rank_mean_s),
+                slowest_counts=shares.slowest_counts,
+                warmup=[second / per for second in taken.warmup[k]],
                 calls_per_sample=taken.calls_per_sample,
                 loop=taken.loop,
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +40,12 @@ def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
     """The part of a record that follows from the program alone: sizes, factors, and what must cross which boundary."""
-    num_nodes = len({hosts[rank] for rank in group.ranks})
     runs = pattern.needs(shape) is None
     at = [hosts[rank] for rank in group.ranks]
+    counts = Counter(at)
+    num_nodes = len(counts)
     # Members must lie node by node, the same number on each, for a part of the group to be a node.
-    even = shape.num_ranks % num_nodes == 0 and at == [h for h in dict.fromkeys(at) for _ in range(at.count(h))]
+    even = shape.num_ranks % num_nodes == 0 and at == [host for host, num in counts.items() for _ in range(num)]
     return {
         "payload_bytes": shape.payload_bytes,
         "num_ranks": shape.num_ranks,

@@ -14,6 +14,7 @@ from statistics import median
 from bench.analysis import stats
 from bench.core.case import Case
 from bench.core.transport import Compiled, Transport
+from bench.rank.gathered import Gathered, Shares
 from bench.rank.rows import Row
 
 MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
@@ -23,30 +24,37 @@ _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
 _MOST_CHUNK, _CHUNK_S = 1000, 1.0  # between two signs of life
 _BATCH_S, _BATCH_MOST = 2e-3, 1024
-
-BySecond = list[list[float]]  # of each rank of the world, its seconds in order; empty for idle ranks
+# What rank 0 holds of a row at once, however many ranks there are (docs/metrics.md): values that come in together, and
+# samples of all groups.
+_MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was timed, on rank 0 (the others have empty lists). Seconds per call of the program."""
+    """What was timed, of each group of the row, on rank 0 (the others have nothing). Seconds per call of the program.
 
-    warmup: BySecond
-    by_rank: BySecond
+    `warmup`: of each group, the slowest rank's.
+    """
+
+    warmup: tuple[Sequence[float], ...]
+    shares: tuple[Shares, ...]
     calls_per_sample: int
     loop: str  # what took them: compiled, python, virtual
     stop_reason: str
 
 
-def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, most_batch: int,
+def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, most_batch: int, room: int,
          beat: Callable[[str], None]) -> Taken:  # fmt: skip
-    """Warm-up and samples of one row. `most_batch`: calls of one pipelined sample at most. None: this rank is idle."""
+    """Warm-up and samples of one row. None: this rank is idle.
+
+    `most_batch`: calls of one pipelined sample at most. `room`: how many single ranks' values may be kept.
+    """
     sampler = _Sampler(case, transport, row, compiled)
     beat("warm-up")
     loop, warmup, call_s, wall_s = sampler.warm_up()
     batch = 1 if row.mode == "isolated" else min(_batch(call_s), most_batch)
-    by_rank, stop_reason = sampler.sample(batch, wall_s, beat)
-    return Taken(warmup, by_rank, batch, loop, stop_reason)
+    shares, stop_reason = sampler.sample(batch, wall_s, room, beat)
+    return Taken(warmup, shares, batch, loop, stop_reason)
 
 
 def _batch(call_s: float) -> int:
@@ -61,9 +69,10 @@ class _Sampler:
     def __init__(self, case: Case, transport: Transport, row: Row, compiled: Compiled | None) -> None:
         self._case, self._transport, self._row, self._compiled = case, transport, row, compiled
         self._channel = transport.channel
+        self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // transport.place.num_ranks))
 
-    def warm_up(self) -> tuple[str, BySecond, float, float]:
-        """What times the calls, every rank's warm-up, the time of one call, and of one sample with all around it."""
+    def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
+        """What times the calls, each group's warm-up, the time of one call, and of one sample with all around it."""
         asked = self._case.warmup
         # One call at least, also with -w 0: it tells how many calls a sample needs.
         first = _WARMUP_CALLS if asked is None else max(1, min(_WARMUP_CALLS, asked))
@@ -71,37 +80,42 @@ class _Sampler:
         timings = self._channel.gather(self._transport.time_each(self._compiled, first))
         wall_s = (time.monotonic() - began) / first
         loop, call_s, more = "", 0.0, 0
-        taken: BySecond = []
+        taken = Gathered(self._row.round, 0)
         if timings is not None:
             loop = "+".join(sorted({timing.loop for timing in timings if timing.seconds}))
-            taken = [list(timing.seconds) for timing in timings]
-            call_s = _typical(taken)
+            told = [timing.seconds for timing in timings]
+            taken.add(told)
+            call_s = _typical(told)
             more = max(0, asked - first) if asked is not None else self._more_warm_up(first, wall_s)
         call_s, wall_s, more = self._channel.broadcast((call_s, wall_s, more))
-        if more:
-            rest = self._channel.gather(self._transport.time_each(self._compiled, more).seconds)
+        most = max(1, _MOST_GATHERED // self._transport.place.num_ranks)
+        for done in range(0, more, most):
+            rest = self._channel.gather(self._transport.time_each(self._compiled, min(most, more - done)).seconds)
+            if rest is not None:
+                taken.add(rest)
             call_s = self._channel.broadcast(_typical(rest) if rest is not None else None)
-            taken = [[*a, *b] for a, b in zip(taken, rest or [], strict=True)]
-        return loop, taken, call_s, wall_s
+        return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
         """Calls until 50 ms have been spent, but never more than a row's own time (2 s at most)."""
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
-    def sample(self, batch: int, wall_s: float, beat: Callable[[str], None]) -> tuple[BySecond, str]:
-        """Every rank's seconds (on rank 0), and why sampling ended. No garbage is collected meanwhile."""
+    def sample(self, batch: int, wall_s: float, room: int, beat: Callable[[str], None],
+               ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
+        """Each group's samples (on rank 0), and why sampling ended. No garbage is collected meanwhile."""
         gc.collect()
         gc.freeze()
         gc.disable()
         try:
-            return self._sample(batch, wall_s * batch, beat)
+            return self._sample(batch, wall_s * batch, room, beat)
         finally:
             gc.enable()
             gc.unfreeze()
 
-    def _sample(self, batch: int, sample_s: float, beat: Callable[[str], None]) -> tuple[BySecond, str]:
-        by_rank: BySecond = [[] for _ in range(self._transport.place.num_ranks)]
+    def _sample(self, batch: int, sample_s: float, room: int, beat: Callable[[str], None],
+                ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
+        taken = Gathered(self._row.round, room)
         num, stop_reason = 0, None
         began = time.monotonic()
         while stop_reason is None:
@@ -112,11 +126,10 @@ class _Sampler:
             elapsed_s = time.monotonic() - began
             sample_s = elapsed_s / num
             if gathered is not None:
-                for own, new in zip(by_rank, gathered, strict=True):
-                    own.extend(new)
-                stop_reason = self._stop(by_rank, num, elapsed_s)
+                taken.add(gathered)
+                stop_reason = self._stop(taken.slowest(), num, elapsed_s)
             stop_reason = self._channel.broadcast(stop_reason)
-        return by_rank, stop_reason
+        return (taken.shares() if self._transport.place.rank == 0 else ()), stop_reason
 
     def _timed(self, batch: int, chunk: int) -> tuple[float, ...]:
         if self._row.mode == "isolated":
@@ -127,24 +140,25 @@ class _Sampler:
     def _chunk(self, num: int, sample_s: float) -> int:
         """Samples until the next look: 30 at first, then 10 (or a tenth), fewer when a sample lasts long."""
         if self._case.iterations is not None:
-            return max(1, min(self._case.iterations - num, _MOST_CHUNK, int(_CHUNK_S / max(sample_s, 1e-9))))
+            return max(1, min(self._case.iterations - num, self._most_chunk, int(_CHUNK_S / max(sample_s, 1e-9))))
         wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
+        wanted = min(wanted, self._most_chunk)
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
-    def _stop(self, by_rank: BySecond, num: int, elapsed_s: float) -> str | None:
+    def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
         """Why this row is finished; with several groups, when the last of them is."""
         if self._case.iterations is not None:
             return "fixed" if num >= self._case.iterations else None
         reasons = [
             stats.should_stop(
-                [max(shares) for shares in zip(*(by_rank[rank] for rank in group.ranks), strict=True)],
+                seconds,
                 target=TARGET_HALF_WIDTH[self._row.mode],
                 n_min=MIN_SAMPLES,
-                n_max=MAX_SAMPLES,
+                n_max=max(MIN_SAMPLES, min(MAX_SAMPLES, _MOST_SECONDS // len(slowest))),
                 elapsed_s=elapsed_s,
                 max_s=self._row.max_s,
             )
-            for group in self._row.round
+            for seconds in slowest
         ]
         found = [reason for reason in reasons if reason is not None]
         return None if len(found) < len(reasons) else max(found, key=lambda reason: reason != "ci")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.core import hostlist
 from bench.core.record import Conflict, Header, Summary
 from bench.core.units import format_size
 
@@ -251,7 +252,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
     pairs = [
         ("pattern", f"{header.pattern} over {header.transport}, {world}"),
         ("case", " ".join(header.case)),
-        ("hosts", ", ".join(header.nodes)),
+        ("hosts", hostlist.compress(header.nodes)),
         ("instance", header.instance or ""),
         ("clock", f"{header.clock}, started {header.started}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),

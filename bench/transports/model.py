@@ -58,19 +58,21 @@ class Model:
         choices = []
         for names in product(*map(algorithms, ops)):
             chosen = dict(zip(ops, names, strict=True))
-            phases = [self._phases(group, each, chosen) for group, each in zip(groups, steps, strict=True)]
+            # One group alone meets nobody on its way to another node, whichever that is.
+            alike = len(groups) == 1 and self.fabric.links.nvlink_nodes == 1
+            phases = [self._phases(group, each, chosen, alike) for group, each in zip(groups, steps, strict=True)]
             if all(each is not None for each in phases):
                 seconds = self._run([each for each in phases if each is not None])
                 choices.append((seconds, "+".join(names) or "messages"))
         return min(choices, key=lambda choice: max(choice[0], default=0.0))
 
-    def _phases(self, group: Group, steps: tuple[Step, ...], chosen: dict[str, str]) -> Phases | None:
+    def _phases(self, group: Group, steps: tuple[Step, ...], chosen: dict[str, str], alike: bool) -> Phases | None:
         """One step of one group as phases; None when the chosen algorithm can not run there."""
         if steps and isinstance(steps[0], Collective):
-            return schedule(steps[0].op, chosen[steps[0].op], self._call(group, steps))
+            return schedule(steps[0].op, chosen[steps[0].op], self._call(group, steps, alike))
         return [Phase(1, _messages(group, steps))]
 
-    def _call(self, group: Group, steps: tuple[Step, ...]) -> Call:
+    def _call(self, group: Group, steps: tuple[Step, ...], alike: bool) -> Call:
         calls = [each for each in steps if isinstance(each, Collective)]
         return Call(
             ranks=group.ranks,
@@ -78,6 +80,7 @@ class Model:
             payload_bytes=max(max(each.send_bytes, each.recv_bytes) for each in calls),
             root=calls[0].root,
             split=tuple(each.send_split for each in calls),
+            alike=alike,
             reduces=self.fabric.links.nvls and self.fabric.links.peer in NVLINK_PEERS,
         )
 

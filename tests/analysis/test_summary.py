@@ -209,3 +209,14 @@ def test_what_a_small_time_holds_beside_the_message_is_flagged(
     row = summary.summarise("a", header, a_record(samples=Samples((1e-6,) * 40)))
     assert flags == {"software-bound", "sync-limited"} & set(row.flags)
     assert row.software_s == software_s and row.median_s == 1e-6, "nothing is subtracted"
+
+
+def test_rows_beyond_a_number_are_counted_but_those_that_went_wrong_are_held(a_header: Make, a_record: Make) -> None:
+    rows = summary.Rows(most=3)
+    head = a_header()
+    for k in range(10):
+        rows.add("job", head, a_record(verified=k != 8))
+    found = rows.document({"job": head})
+    assert [row.verified for row in found.summaries] == [True, True, True, False]
+    assert (rows.num_left_out, rows.num_wrong) == (6, 1)
+    assert found.notes[0].startswith("6 rows more than the 3 that are held")

@@ -75,6 +75,15 @@ def check_schedule(ranks: tuple[int, ...]) -> None:
     assert len(schedule) == (len(ranks) - 1 if len(ranks) % 2 == 0 else len(ranks))
 
 
+def test_rounds_are_counted_and_picked_without_making_all_pairs() -> None:
+    every = rounds(World(1024, 8), "pairs")  # 33.5 million pairs
+    assert (len(every), len(every[0]), len(every[-1])) == (8191, 4096, 4096)
+    assert every[8190] == every[-1]
+    assert every[3:5] == (every[3], every[4])
+    with pytest.raises(IndexError):
+        every[8191]
+
+
 @pytest.mark.parametrize(
     ("topology", "order", "said"),
     [("nodes", "linear", "no topology is called 'nodes'"), ("groups of 0", "linear", "no topology"),

@@ -238,6 +238,7 @@ links: {nic: 100 Gbit/s, nvlink: 150 GB/s}"""
         ("links: {nic: 1 GB}", "4:18: clusters.mine.links.nic: rate '1 GB' is not one such as"),
         ("hosts: [h0]", "4:5: clusters.mine.hosts: 1 of the 2 nodes have a name here"),
         ("hosts: [h0, '-x']", "4:17: clusters.mine.hosts.1: '-x' is not a host's name"),
+        ("hosts: ['h[0-7]', 'h[9-8]']", "4:23: clusters.mine.hosts.1: 'h[9-8]': '9-8' is not a range of numbers"),
         ("options: {time: 5}", "4:5: clusters.mine.options: options belong to one launcher"),
         ("options: {--time: 5}", "4:15: clusters.mine.options.--time: '--time' is not an option's name"),
         ("env: [A=1]", "4:10: clusters.mine.env: lines of `key: value` must stand here"),

@@ -134,6 +134,18 @@ def test_a_modelled_plan_has_one_job_per_case_and_needs_known_links() -> None:
         plan_of(measurement, model=True)
 
 
+def test_a_thousand_nodes_are_planned_and_what_is_out_of_proportion_is_told_with_its_price() -> None:
+    big = replace(P4D, nodes=1024)
+    plan = plan_of(Measurement(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=600.0)
+    pairs, allreduce = plan.jobs
+    assert (pairs.num_rounds, pairs.num_rows, allreduce.num_rounds) == (8191, 4 * 8191, 1)
+    [note] = plan.notes
+    assert note.startswith("pairs-nccl-1024x8: 8,191 rounds over 8,192 ranks are 32,764 rows and need 65 min 31 s")
+    assert "its share of the budget is 5 min 0 s, so most are left out: give --budget 132m" in note
+    enough = plan_of(Measurement(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=132 * 60.0)
+    assert enough.notes == ()
+
+
 def nowhere(program: str) -> str | None:
     """Finds nothing."""
     return None

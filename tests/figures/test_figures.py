@@ -142,6 +142,22 @@ def test_one_way_pairs_leave_the_other_direction_grey_and_two_way_pairs_fill_it(
     assert not any("grey" in text for text in texts(figure))
 
 
+def test_pairs_of_a_thousand_ranks_share_cells_in_which_the_worst_pair_shows(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    [(job, head)] = document.headers.items()
+    rate = next(row for row in document.summaries if row.mode == "pipelined")
+    time = next(row for row in document.summaries if row.mode == "isolated")
+    good = [replace(row, src=4, dst=701, busbw_bytes_per_s=10e9, median_s=1e-5) for row in (rate, time)]
+    bad = [replace(row, src=5, dst=700, busbw_bytes_per_s=1e9, median_s=1e-4) for row in (rate, time)]
+    wide = replace(head, num_ranks=1024, num_nodes=512, ranks_per_node=2)
+    for rows in ((*good, *bad), (*bad, *good)):
+        [(_, figure)] = pairs.draw(replace(document, headers={job: wide}, summaries=rows))
+        rates, times = (cells(axes) for axes in figure.axes[:2])
+        assert rates.shape == times.shape == (512, 512)
+        assert (rates[2, 350], times[2, 350]) == pytest.approx((1.0, 100.0))
+        assert any("a cell is the worst pair of 2 x 2 ranks" in text for text in texts(figure))
+
+
 def test_pairs_write_their_values_up_to_sixteen_ranks(documents: Documents) -> None:
     [(_, small)] = pairs.draw(documents["pairs_of_8"]())
     [(_, large)] = pairs.draw(documents["pairs_of_32_two_way"]())

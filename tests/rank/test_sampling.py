@@ -62,13 +62,13 @@ def forever(*values: float) -> Iterator[float]:
 
 
 def take(programmed: list[Iterator[float]], *, mode: str = "isolated", max_s: float = 5.0, most: int = 1024,
-         **case: Any) -> tuple[sampling.Taken, Clockwork]:  # fmt: skip
+         room: int = 1 << 30, **case: Any) -> tuple[sampling.Taken, Clockwork]:  # fmt: skip
     """Take one row's samples of these ranks."""
     transport = Clockwork(programmed)
     group = Group("world", tuple(range(len(programmed))))
     row = Row(mode, Shape(len(programmed), 64), (64,), (group,), max_s)
     said: list[str] = []
-    taken = sampling.take(Case("allreduce", **case), transport, row, None, most, said.append)  # type: ignore[arg-type]
+    taken = sampling.take(Case("allreduce", **case), transport, row, None, most, room, said.append)  # type: ignore[arg-type]
     assert said[0] == "warm-up" and said[1] == "0 samples"
     return taken, transport
 
@@ -76,25 +76,29 @@ def take(programmed: list[Iterator[float]], *, mode: str = "isolated", max_s: fl
 def test_every_rank_keeps_its_own_seconds_in_order() -> None:
     first, second = (iter([n / 1e6 for n in range(base, base + 500)]) for base in (1000, 2000))
     taken, _ = take([first, second], warmup=5, iterations=7)
-    assert taken.warmup == [[n / 1e6 for n in range(1000, 1005)], [n / 1e6 for n in range(2000, 2005)]]
-    assert taken.by_rank == [[n / 1e6 for n in range(1005, 1012)], [n / 1e6 for n in range(2005, 2012)]]
+    [warmup], [shares] = taken.warmup, taken.shares
+    assert list(warmup) == [n / 1e6 for n in range(2000, 2005)], "of warm-up, the slowest rank's alone"
+    assert [list(own) for own in shares.by_rank] == [[n / 1e6 for n in range(k, k + 7)] for k in (1005, 2005)]
+    assert list(shares.slowest) == list(shares.by_rank[1])
     assert (taken.stop_reason, taken.calls_per_sample, taken.loop) == ("fixed", 1, "python")
 
 
 def test_steady_times_stop_at_thirty_samples() -> None:
     taken, _ = take([forever(1e-4, 1.001e-4, 0.999e-4)], warmup=5)
-    assert (taken.stop_reason, len(taken.by_rank[0])) == ("ci", 30)
+    assert (taken.stop_reason, len(taken.shares[0].slowest)) == ("ci", 30)
 
 
 def test_the_slowest_rank_decides_when_to_stop() -> None:
     steady, wild = forever(1e-4), forever(1e-4, 9e-4, 2e-4, 7e-4, 3e-4)
     taken, _ = take([steady, wild], warmup=5)
-    assert len(taken.by_rank[0]) == len(taken.by_rank[1]) > 30, "rank 0 alone would have stopped at 30"
+    assert len(taken.shares[0].by_rank[0]) == len(taken.shares[0].by_rank[1]) > 30, (
+        "rank 0 alone would have stopped at 30"
+    )
 
 
 def test_no_row_is_sampled_without_end() -> None:
     taken, _ = take([forever(*(1e-4 * (1 + n % 7) for n in range(35)))], warmup=5, max_s=1000)
-    assert taken.stop_reason in ("ci", "max_n") and len(taken.by_rank[0]) <= sampling.MAX_SAMPLES + 1000
+    assert taken.stop_reason in ("ci", "max_n") and len(taken.shares[0].slowest) <= sampling.MAX_SAMPLES + 1000
 
 
 @pytest.mark.parametrize(("call_s", "batch"), [(1e-6, 1024), (1e-5, 256), (1.5e-4, 16), (2e-3, 1), (1.0, 1)])
@@ -122,3 +126,23 @@ def test_garbage_is_collected_again_after_a_row_also_when_it_fails() -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         take([broken()], warmup=5)
     assert gc.isenabled()
+
+
+def test_thousands_of_ranks_come_in_by_pieces_and_their_values_are_added_up() -> None:
+    num = 4096
+    steady = [forever(1e-4, 1.001e-4, 0.999e-4) for _ in range(num - 1)]
+    taken, _ = take([*steady, forever(2e-4)], warmup=600, iterations=300, room=1000)
+    [shares], [warmup] = taken.shares, taken.warmup
+    assert (len(warmup), len(shares.slowest), shares.by_rank) == (600, 300, ())
+    assert set(shares.slowest) == {2e-4}
+    assert shares.slowest_counts == (0,) * (num - 1) + (300,)
+    assert shares.rank_mean_s[-1] == pytest.approx(2e-4) and shares.rank_mean_s[0] == pytest.approx(1e-4)
+
+
+def test_many_groups_share_the_room_for_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "_MOST_SECONDS", 200)
+    transport = Clockwork([forever(*(1e-4 * (1 + n % 7) for n in range(35))) for _ in range(8)])
+    groups = tuple(Group(f"{k}", (k, k + 1)) for k in range(0, 8, 2))
+    row = Row("isolated", Shape(2, 64), (64,), groups, 1000.0)
+    taken = sampling.take(Case("pairs", warmup=1), transport, row, None, 1024, 0, lambda doing: None)  # type: ignore[arg-type]
+    assert (taken.stop_reason, len(taken.shares[0].slowest)) == ("max_n", 50)

@@ -1,0 +1,88 @@
+"""Every rank's seconds of one row, on rank 0: whole while they fit, else added up as they come (docs/metrics.md).
+
+What the slowest rank took in each sample is always kept. What every rank took is kept while the row's values are no
+more than the room for them; from then on each rank's sum, and how often it was the slowest, stand for them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.analysis.shares import slowest_counts
+from bench.core.program import Group, Round
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One group's samples. `by_rank` has no rows where there was no room; the other two are empty where there was."""
+
+    slowest: array[float]
+    by_rank: tuple[array[float], ...]
+    rank_mean_s: tuple[float, ...]
+    slowest_counts: tuple[int, ...]
+
+
+class Gathered:
+    """The samples of all groups of a row, as they come in."""
+
+    def __init__(self, groups: Round, room: int) -> None:
+        """`room`: how many single ranks' values of the row may be kept."""
+        self._groups, self._room = [_OfGroup(group) for group in groups], room
+
+    def add(self, told: Sequence[Sequence[float]]) -> None:
+        """More seconds of every rank of the world, as many of each that is in a group."""
+        for own in self._groups:
+            own.add(told)
+        if self.num_values > self._room:
+            for own in self._groups:
+                own.fold()
+
+    @property
+    def num_values(self) -> int:
+        """Samples x ranks, of all groups together."""
+        return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
+
+    def slowest(self) -> list[array[float]]:
+        """Of each group, the slowest rank's seconds so far."""
+        return [own.slowest for own in self._groups]
+
+    def shares(self) -> tuple[Shares, ...]:
+        """Of each group, all that was kept."""
+        return tuple(own.shares() for own in self._groups)
+
+
+class _OfGroup:
+    def __init__(self, group: Group) -> None:
+        self.ranks = group.ranks
+        self.slowest = array("d")
+        self._by_rank: tuple[array[float], ...] | None = tuple(array("d") for _ in group.ranks)
+        self._sums = np.zeros(len(group.ranks))
+        self._counts = np.zeros(len(group.ranks), dtype=np.int64)
+
+    def add(self, told: Sequence[Sequence[float]]) -> None:
+        shares = np.array([told[rank] for rank in self.ranks])
+        self.slowest.frombytes(shares.max(axis=0).tobytes())
+        if self._by_rank is None:
+            self._count(shares)
+        else:
+            for kept, more in zip(self._by_rank, shares, strict=True):
+                kept.frombytes(more.tobytes())
+
+    def fold(self) -> None:
+        if self._by_rank is not None:
+            self._count(np.array(self._by_rank))
+            self._by_rank = None
+
+    def _count(self, shares: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+        self._sums += shares.sum(axis=1)
+        self._counts += slowest_counts(shares) or 0  # of one rank alone there is no slowest
+
+    def shares(self) -> Shares:
+        if self._by_rank is not None:
+            return Shares(self.slowest, self._by_rank, (), ())
+        counts = tuple(map(int, self._counts)) if len(self.ranks) > 1 else ()
+        return Shares(self.slowest, (), tuple(map(float, self._sums / len(self.slowest))), counts)
