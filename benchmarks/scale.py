@@ -3,10 +3,10 @@
     python -m benchmarks.scale [plan] [memory] [model] [report]
 
 plan: every scenario on 1,024 nodes by each launcher, CPU seconds and memory of `python -m bench plan`.
-memory: what rank 0 holds while 8,192 simulated ranks tell it their samples, row after row, and every pair of 256 or 512
+memory: what rank 0 holds while 8,192 simulated ranks tell it their samples, row after row, and every pair of 128 or 256
 ranks theirs; nothing is measured, only the ranks' answers are made up.
 model: seconds of one size of each pattern on 8,192 modelled ranks.
-report: report, compare and plot of results with 8,192 ranks in the header, and of all pairs of 128 to 512 ranks.
+report: report, compare and plot of results with 8,192 ranks in the header, and of all pairs of 64 and 128 ranks.
 Each part runs in processes of its own, whose peak memory is told.
 """
 
@@ -68,8 +68,10 @@ def told(what: str, work: Callable[[], Any], below: bool = False) -> None:
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    seconds, mib, said = results.get()
     process.join()
+    if process.exitcode:
+        raise SystemExit(f"{what}: failed")
+    seconds, mib, said = results.get()
     print(f"{what}: {seconds:.2f} s of CPU, {mib:.0f} MiB{f', {said}' if said else ''}", flush=True)
 
 
@@ -133,7 +135,7 @@ def memory() -> None:
     for num_rows, num_samples in ((1, 100), (1, 1000), (1, 10000), (4, 1000)):
         what = f"memory: {world.num_ranks} ranks, {num_rows} rows of {num_samples} samples"
         told(what, partial(_hold, world, "world", num_rows, num_samples))
-    for num_ranks in (256, 512):
+    for num_ranks in (128, 256):
         told(f"memory: all pairs of {num_ranks} ranks", partial(_hold, World(num_ranks, 1), "pairs", 1, 30))
 
 
@@ -197,7 +199,7 @@ def _first_row(words: list[str]) -> None:
 def report() -> None:
     """What reads a results file."""
     runs = [(f"{NODES * PER_NODE} ranks, 60 rows of 1000 samples", World(NODES, PER_NODE), "world", 60)]
-    runs += [(f"all pairs of {num} ranks", World(num, 1), "pairs", 2) for num in (128, 512)]
+    runs += [(f"all pairs of {num} ranks", World(num, 1), "pairs", 2) for num in (64, 128)]
     for what, world, topology, num_rows in runs:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "made-up.jsonl")

@@ -1,0 +1,53 @@
+"""What rank 0 prints and keeps of a run, few rows or very many. The model stands for ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.rank import main
+from bench.store import jsonl
+
+PAIRS = [
+    "--transport",
+    "model",
+    "--instance",
+    "p4d.24xlarge",
+    "--nodes",
+    "1",
+    "--ranks-per-node",
+    "8",
+    "--sizes",
+    "8,1K",
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+    """The lines of 28 pairs at 2 sizes in 2 modes."""
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("pairs", [*PAIRS, *more])
+    assert ended.value.code == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_pair_has_one_line_with_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys)
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert len(rows) == 56 and len({(row[0], row[1]) for row in rows}) == 56
+    assert not any("rows more than" in line for line in lines)
+
+
+def test_very_many_rows_are_printed_as_they_come_and_only_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(main, "_MOST_PENDING", 10)
+    monkeypatch.setattr(main, "_MOST_HELD", 40)
+    file = tmp_path / "pairs.jsonl"
+    lines = printed(capsys, "--records", str(file))
+    rows = [line.split()[:2] for line in lines if not line.startswith("#")]
+    assert len(rows) == 112, "each mode has lines of its own"
+    assert len({tuple(row) for row in rows}) == 56
+    assert any(line.startswith("# 72 rows more than the 40 that are held") for line in lines)
+    [attempt] = jsonl.read(file).attempts
+    assert len(attempt.records) == 112, "the file has them all"
