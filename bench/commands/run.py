@@ -26,6 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
+    parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.add_argument("--resume", metavar="RUN", help="only what this run (a path, a name, or latest) still misses")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     _output.add_output_arguments(parser)
@@ -44,6 +45,8 @@ def main(args: argparse.Namespace) -> int:
 
 def exit_code(document: Document, ran: desk.Ran) -> int:
     """4 when something failed or was wrong, 3 when nothing could be measured, else 0."""
+    if ran.failed and not document.summaries and ran.refused == set(ran.failed):
+        return EXIT_REFUSED
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
@@ -65,6 +68,8 @@ def draw(document: Document, folder: Path) -> list[Path]:
 def _started(args: argparse.Namespace) -> desk.Ran:
     planned, deadline_s = _plan.planned(args), parse_duration(args.deadline)
     preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
+    for sentence in _asked_hosts(args, planned):
+        _say(sentence)
     for note in planned.plan.notes:
         _say(note)
     for skip in planned.plan.skipped:
@@ -73,6 +78,16 @@ def _started(args: argparse.Namespace) -> desk.Ran:
     with _progress() as (say, tick):
         means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick)
         return desk.start(planned.plan, planned.scenario.text, args.results, means)
+
+
+def _asked_hosts(args: argparse.Namespace, planned: _plan.Planned) -> list[str]:
+    """What may matter of the hosts that the cluster names. Raises RefusedError for what is wrong with them."""
+    cluster = planned.plan.cluster
+    wanted = preflight.wanted(planned.plan, planned.machine, args.results)
+    if not wanted.hosts or args.no_preflight:
+        return []
+    python = cluster.python or planned.machine.python
+    return preflight.refuse(preflight.survey(wanted, cluster, python, _here.PACKAGE_ROOT), cluster.name)
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:

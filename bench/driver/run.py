@@ -30,10 +30,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run left: its folder and the jobs that failed, each with a sentence."""
+    """What a run left: its folder and the jobs that failed, each with a sentence; `refused`: before their first row."""
 
     folder: Path
     failed: Mapping[str, str]
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ def _run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
     failed = {name: outcome["what"] for name, outcome in outcomes.items() if outcome.get("what")}
-    return Ran(folder, failed)
+    refused = frozenset(name for name in failed if outcomes[name].get("refused"))
+    return Ran(folder, failed, refused)
 
 
 def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[int, ...]:
