@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.commands import _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
-from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED
+from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, MeasurementError, RefusedError
 from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight
@@ -35,12 +35,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     ran = _resumed(args) if args.resume else _started(args)
+    _refuse_nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     return exit_code(document, ran)
+
+
+def _refuse_nothing(ran: desk.Ran) -> None:
+    """Raise the first job's sentence where no job came as far as a results file."""
+    if ran.failed and not any(ran.folder.glob("*.jsonl")):
+        kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
+        raise kind(f"{next(iter(ran.failed.values()))} (nothing was measured; logs are in {ran.folder})")
 
 
 def exit_code(document: Document, ran: desk.Ran) -> int:

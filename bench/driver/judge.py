@@ -148,7 +148,7 @@ def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
                 "finds the network: add it to /etc/hosts there, or name the interface by "
                 "`env: {GLOO_SOCKET_IFNAME: ...}`",
             )
-        elif _is_loopback(told.own_addresses):
+        elif _is_loopback(told.own_addresses[:1]):  # the first is the one that Gloo takes
             yield Finding(
                 (host,),
                 f"host {host} has its own name {told.host} at {told.own_addresses[0]}, where no other host reaches "

@@ -25,7 +25,7 @@ from bench.driver.judge import Finding, Wanted
 from bench.probes import host as probe
 from bench.probes import ports, versions
 
-_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 4.0, 6.0  # slack: to log in and to start an interpreter
+_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
 _AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
 _MARK = "bench-reached"
 _MOST_TOLD = 3
