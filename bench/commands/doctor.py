@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     except RefusedError as error:
         findings.append(Finding((), str(error)))
     cluster = planned.plan.cluster
-    wanted = preflight.wanted(planned.plan, planned.machine, args.results)
+    wanted = preflight.wanted(cluster, planned.plan.jobs, planned.machine, args.results)
     hosts: tuple[str, ...] = ()
     facts: Mapping[str, Facts] = {}
     if wanted.hosts or not any(planned.launchers[job.launcher].remote for job in planned.plan.jobs):

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.commands import _here, _output, _plan
@@ -17,6 +17,8 @@ from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight
 from bench.driver import run as desk
+from bench.driver.config import Cluster
+from bench.driver.expand import Job, Machine
 from bench.store import runs
 
 
@@ -76,26 +78,29 @@ def draw(document: Document, folder: Path) -> list[Path]:
 def _started(args: argparse.Namespace) -> desk.Ran:
     planned, deadline_s = _plan.planned(args), parse_duration(args.deadline)
     preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
-    for sentence in _asked_hosts(args, planned):
-        _say(sentence)
     for note in planned.plan.notes:
         _say(note)
     for skip in planned.plan.skipped:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
-        means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick)
+        ready = _ready(args, planned.machine, say)
+        means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
         return desk.start(planned.plan, planned.scenario.text, args.results, means)
 
 
-def _asked_hosts(args: argparse.Namespace, planned: _plan.Planned) -> list[str]:
-    """What may matter of the hosts that the cluster names. Raises RefusedError for what is wrong with them."""
-    cluster = planned.plan.cluster
-    wanted = preflight.wanted(planned.plan, planned.machine, args.results)
-    if not wanted.hosts or args.no_preflight:
-        return []
-    python = cluster.python or planned.machine.python
-    return preflight.refuse(preflight.survey(wanted, cluster, python, _here.PACKAGE_ROOT), cluster.name)
+def _ready(args: argparse.Namespace, machine: Machine, say: desk.Say) -> desk.Ready:
+    """Asks the hosts that a cluster names: raises RefusedError for what is wrong with them, says what may matter."""
+
+    def ready(cluster: Cluster, jobs: Sequence[Job]) -> None:
+        wanted = preflight.wanted(cluster, jobs, machine, args.results)
+        if not wanted.hosts or args.no_preflight:
+            return
+        found = preflight.survey(wanted, cluster, cluster.python or machine.python, _here.PACKAGE_ROOT)
+        for sentence in preflight.refuse(found, cluster.name):
+            say(sentence)
+
+    return ready
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
@@ -105,7 +110,7 @@ def _resumed(args: argparse.Namespace) -> desk.Ran:
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
-        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick)
+        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, _ready(args, here, say))
         return desk.resume(folder, here, patterns, means)
 
 

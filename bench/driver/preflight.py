@@ -93,22 +93,20 @@ class Survey:
     findings: tuple[Finding, ...]
 
 
-def wanted(plan: Plan, machine: Machine, results: Path) -> Wanted:
-    """What the jobs of a plan need of the hosts that its cluster names; no hosts, nothing to ask."""
-    jobs = [] if plan.modelled else plan.jobs
-    most = max((job.world for job in jobs), key=lambda world: world.num_ranks, default=None)
-    num_nodes = max((job.world.num_nodes for job in jobs), default=plan.cluster.nodes)
-    meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl") for job in jobs)
+def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Path) -> Wanted:
+    """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
+    real = [job for job in jobs if job.case.transport != "model"]
+    meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl") for job in real)
     return Wanted(
-        hosts=() if plan.modelled else tuple(plan.cluster.hosts[:num_nodes]),
-        ranks_per_node=max((job.world.ranks_per_node for job in jobs), default=1),
-        num_ranks=most.num_ranks if most else 1,
-        transports=frozenset(job.case.transport for job in jobs),
-        port=plan.cluster.port if meets else None,
-        mpirun=(plan.cluster.mpirun or machine.mpirun) if any(job.launcher == "mpirun" for job in jobs) else None,
+        hosts=tuple(cluster.hosts[: max((job.world.num_nodes for job in real), default=0)]),
+        ranks_per_node=max((job.world.ranks_per_node for job in real), default=1),
+        num_ranks=max((job.world.num_ranks for job in real), default=1),
+        transports=frozenset(job.case.transport for job in real),
+        port=cluster.port if meets else None,
+        mpirun=(cluster.mpirun or machine.mpirun) if any(job.launcher == "mpirun" for job in real) else None,
         results=str(results.resolve()),
         source=versions.source(),
-        env=plan.cluster.env,
+        env=cluster.env,
     )
 
 

@@ -21,7 +21,7 @@ from bench.probes import environment, sysfs, versions
 MEET_S = 15.0  # for the first eight bytes between all ranks
 _CLOCK_S = 2.0
 _MOST_NAMED = 4
-_UNSET = "not there"
+_NOT_THERE, _NOT_SET = "not there", "not set"
 # Sizes of a world in the variables of launchers that nothing in launchers/ reads.
 _FOREIGN = ("FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
 # What decides how a library moves bytes. Names of devices may differ between hosts, and what is only printed may, too.
@@ -198,17 +198,17 @@ def _variables(told: Sequence[Self]) -> str | None:
             continue
         by_host: dict[str, set[str]] = {}
         for one in told:
-            by_host.setdefault(one.host, set()).add(one.environment.get(name, _UNSET))
+            by_host.setdefault(one.host, set()).add(one.environment.get(name, _NOT_SET))
         if len(set(map(frozenset, by_host.values()))) > 1:
             return f"the variable {name} is {_listed(by_host)}: set it by `env:` of the cluster, or alike on every host"
     return None
 
 
 def _listed(by_host: Mapping[str, Set[str]]) -> str:
-    """`Ring on h0, not there on h1, h2`."""
+    """`Ring on h0, not set on h1, h2`."""
     hosts_of: dict[str, list[str]] = {}
     for host, values in by_host.items():
-        hosts_of.setdefault(" or ".join(sorted(values)) or _UNSET, []).append(host)
+        hosts_of.setdefault(" or ".join(sorted(values)) or _NOT_THERE, []).append(host)
     parts = []
     for value, hosts in hosts_of.items():
         more = f" and {len(hosts) - _MOST_NAMED} more" if len(hosts) > _MOST_NAMED else ""

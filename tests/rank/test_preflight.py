@@ -70,9 +70,9 @@ def test_ranks_that_are_alike_are_not_refused() -> None:
         ([*ALIKE[:2], rank("h1", software={}), ALIKE[3]], "torch is 2.13.0 on h0, not there on h1"),
         ([*ALIKE[:3], rank("h1", software={"torch": "2.12.1"})], "torch is 2.13.0 on h0, 2.12.1 or 2.13.0 on h1"),
         ([rank("h0", {"NCCL_ALGO": "Ring"})] * 2 + ALIKE[2:],
-         "the variable NCCL_ALGO is Ring on h0, not there on h1: set it by `env:` of the cluster"),
+         "the variable NCCL_ALGO is Ring on h0, not set on h1: set it by `env:` of the cluster"),
         ([*ALIKE[:2], rank("h1", {"OMP_NUM_THREADS": "4"}), ALIKE[3]],
-         "the variable OMP_NUM_THREADS is not there on h0, 4 or not there on h1"),
+         "the variable OMP_NUM_THREADS is not set on h0, 4 or not set on h1"),
     ],
 )  # fmt: skip
 def test_what_must_be_alike_and_is_not_is_refused(told: list[Self], sentence: str) -> None:

@@ -203,6 +203,21 @@ def test_a_variable_on_one_host_only_is_refused_by_the_ranks(testbed: Make) -> N
     desk.each_host_has("export MPICH_ASYNC_PROGRESS=0 NCCL_DEBUG=INFO;", on=["h1"])
     done = desk("run", "--no-plots")
     assert done.code == 3, done.err
-    assert "FAILED: the variable MPICH_ASYNC_PROGRESS is not there on h0, 0 on h1: set it by `env:`" in done.err
+    assert "FAILED: the variable MPICH_ASYNC_PROGRESS is not set on h0, 0 on h1: set it by `env:`" in done.err
     assert not list(desk.folder.glob("results/*/*.jsonl"))
     assert bed.processes() == []
+
+
+def test_what_is_resumed_is_checked_again(testbed: Make) -> None:
+    bed = testbed(2)
+    desk = Desk(bed)
+    desk.measure("mpi")
+    done = desk("run", "--no-plots")
+    assert done.code == 0, done.err
+    [records] = desk.folder.glob("results/*/*.jsonl")
+    records.unlink()
+    bed.unreachable("h1")
+    done = desk("run", "--no-plots", "--resume", "latest")
+    assert done.code == 3, done.err
+    assert "bench: error: host h1 can not be reached by `" in done.err
+    assert not records.exists()
