@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan report plots compare lint list check format test test-mpi test-torch test-gpu clean
+.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare lint list check format test test-mpi test-torch test-gpu clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -44,6 +44,9 @@ plots: $(LOCAL) ## Draw the plots of RUN (default: the latest) again
 
 compare: $(LOCAL) ## Put run NEW (default: the latest) beside run BASE; fails when NEW is slower
 	@$(PY) -m bench compare $(BASE) $(NEW) $(ARGS)
+
+doctor: $(LOCAL) ## Check what a run of SCENARIO on CLUSTER would need, on every host; measures nothing
+	@$(PY) -m bench doctor $(SCENARIO) --cluster $(CLUSTER) $(ARGS)
 
 lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
 	@$(PY) -m bench lint $(RUN) $(ARGS)

@@ -6,17 +6,19 @@ import argparse
 import contextlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.commands import _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
-from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED
+from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, MeasurementError, RefusedError
 from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight
 from bench.driver import run as desk
+from bench.driver.config import Cluster
+from bench.driver.expand import Job, Machine
 from bench.store import runs
 
 
@@ -26,6 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
+    parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.add_argument("--resume", metavar="RUN", help="only what this run (a path, a name, or latest) still misses")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     _output.add_output_arguments(parser)
@@ -34,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     ran = _resumed(args) if args.resume else _started(args)
+    _refuse_nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
@@ -42,8 +46,17 @@ def main(args: argparse.Namespace) -> int:
     return exit_code(document, ran)
 
 
+def _refuse_nothing(ran: desk.Ran) -> None:
+    """Raise the first job's sentence where no job came as far as a results file."""
+    if ran.failed and not any(ran.folder.glob("*.jsonl")):
+        kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
+        raise kind(f"{next(iter(ran.failed.values()))} (nothing was measured; logs are in {ran.folder})")
+
+
 def exit_code(document: Document, ran: desk.Ran) -> int:
     """4 when something failed or was wrong, 3 when nothing could be measured, else 0."""
+    if ran.failed and not document.summaries and ran.refused == set(ran.failed):
+        return EXIT_REFUSED
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
@@ -71,8 +84,23 @@ def _started(args: argparse.Namespace) -> desk.Ran:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
-        means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick)
+        ready = _ready(args, planned.machine, say)
+        means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
         return desk.start(planned.plan, planned.scenario.text, args.results, means)
+
+
+def _ready(args: argparse.Namespace, machine: Machine, say: desk.Say) -> desk.Ready:
+    """Asks the hosts that a cluster names: raises RefusedError for what is wrong with them, says what may matter."""
+
+    def ready(cluster: Cluster, jobs: Sequence[Job]) -> None:
+        wanted = preflight.wanted(cluster, jobs, machine, args.results)
+        if not wanted.hosts or args.no_preflight:
+            return
+        found = preflight.survey(wanted, cluster, cluster.python or machine.python, _here.PACKAGE_ROOT)
+        for sentence in preflight.refuse(found, cluster.name):
+            say(sentence)
+
+    return ready
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
@@ -82,7 +110,7 @@ def _resumed(args: argparse.Namespace) -> desk.Ran:
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
-        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick)
+        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, _ready(args, here, say))
         return desk.resume(folder, here, patterns, means)
 
 

@@ -5,6 +5,8 @@ One sentence per error: it names the file and line, key, host or rank at fault, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 EXIT_DONE = 0
 EXIT_VERDICT = 1
 EXIT_USAGE = 2
@@ -30,6 +32,14 @@ class RefusedError(BenchError):
     """This machine or cluster is not what was asked for: nothing was measured."""
 
     exit_code = EXIT_REFUSED
+
+
+class AbsentError(RefusedError):
+    """Ranks that gave no sign of life when all were to meet; `ranks` in rising order."""
+
+    def __init__(self, ranks: Sequence[int], waited_s: float) -> None:
+        super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive within {waited_s:.0f} s")
+        self.ranks, self.waited_s = tuple(ranks), waited_s
 
 
 class MeasurementError(BenchError):

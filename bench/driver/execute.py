@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.core.errors import RefusedError, UsageError
+from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.driver import supervise
 from bench.driver.expand import Job
@@ -45,6 +45,7 @@ class Outcome:
     what: str | None = None
     rank: int | None = None
     host: str | None = None
+    refused: bool = False  # its ranks found, before the first row, that they are not what was asked for
 
 
 def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float,
@@ -88,7 +89,14 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     beats.rmdir()
     if guilt is None:
         return Outcome(job.name, process.returncode, seconds)
-    return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host)
+    refused = process.returncode == EXIT_REFUSED or _blames_refusal(evidence)
+    return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host, refused)
+
+
+def _blames_refusal(evidence: supervise.Evidence | None) -> bool:
+    """torchrun ends with an exit code of its own, and tells the rank's."""
+    lost = evidence.launcher if evidence is not None else None
+    return lost is not None and lost.how == f"ended with exit code {EXIT_REFUSED}"
 
 
 class _Silence:
@@ -125,7 +133,7 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: 
            ) -> subprocess.Popen[bytes]:  # fmt: skip
     reports = [
         "--records", str(runs.results_file(folder, job.name).resolve()), "--job", job.name,
-        "--launch", str(job.launch),
+        "--launch", str(job.launch), "--expect", _expected(job),
         "--deadline", f"{deadline_s + _RANKS_LATER_S:g}",
         "--timeout", f"{deadline_s + _RANKS_LATER_S:g}",
         "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
@@ -146,6 +154,11 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: 
         )
     except OSError as error:
         raise RefusedError(f"job {job.name} could not be started ({error.strerror}): {job.command[0]}") from None
+
+
+def _expected(job: Job) -> str:
+    """The world of a job as its ranks are told it, with the names of its hosts where they are known."""
+    return f"{','.join(job.hosts) or job.world.num_nodes}x{job.world.ranks_per_node}"
 
 
 def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.Reached, well: bool) -> None:

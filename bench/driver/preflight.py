@@ -1,15 +1,35 @@
 """Is the place where the ranks would run what the cluster entry says? Asked before anything is started.
 
 What is checked is that place: a login node without GPUs is no error for a cluster launched by Slurm, a missing srun is.
+Where the cluster names its hosts, each of them is asked, all at once: first for facts, then to reach the others. What
+only ranks can see (their world, their variables, their GPUs) they check themselves: rank/preflight.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
-from bench.driver.expand import Machine, Plan
+from bench.driver import connect, hosts, judge
+from bench.driver.config import Cluster
+from bench.driver.expand import Job, Machine, Plan
+from bench.driver.judge import Finding, Wanted
+from bench.probes import host as probe
+from bench.probes import ports, versions
+
+_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
+_AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
+_MARK = "bench-reached"
+_MOST_TOLD = 3
+Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.Answer]]
 
 _INSTEAD = "`python -m bench plan` shows the commands for that place, `--model` (MODEL=1) models it here"
 
@@ -39,18 +59,190 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
                 f"cluster {cluster.name!r} has {job.world.num_nodes} nodes, but `hosts:` in bench.yaml names "
                 f"{len(cluster.hosts)}: name the hosts, or use a launcher that knows them (slurm)"
             )
-        wanted = job.world.ranks_per_node
-        if cluster.instance is not None and machine.num_gpus < wanted:
-            raise RefusedError(
-                f"cluster {cluster.name!r} is {cluster.instance} with {wanted} ranks per node, one GPU each; this "
-                f"machine has {machine.num_gpus} GPUs: run this on such a machine; {_INSTEAD}"
-            )
-        lacking = next(filter(None, (machine.lacks.get(job.case.transport) for job in plan.jobs)), None)
-        if cluster.instance is not None and lacking is not None:
-            raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_INSTEAD}")
+        if not cluster.hosts:  # those answer for themselves
+            _check_here(job, plan, machine)
+
+
+def _check_here(job: Job, plan: Plan, machine: Machine) -> None:
+    """A cluster that names its instance type claims that this machine, where its ranks start, is one."""
+    cluster, num_gpus = plan.cluster, job.world.ranks_per_node
+    if cluster.instance is None:
+        return
+    if machine.num_gpus < num_gpus:
+        raise RefusedError(
+            f"cluster {cluster.name!r} is {cluster.instance} with {num_gpus} ranks per node, one GPU each; this "
+            f"machine has {machine.num_gpus} GPUs: run this on such a machine; {_INSTEAD}"
+        )
+    lacking = next(filter(None, (machine.lacks.get(job.case.transport) for job in plan.jobs)), None)
+    if lacking is not None:
+        raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_INSTEAD}")
 
 
 def _found(program: str, plan: Plan, machine: Machine, which: Callable[[str], str | None]) -> str | None:
     if program == "mpirun":
         return which(plan.cluster.mpirun or machine.mpirun)
     return which(program)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What all hosts together said. `facts` has those that answered."""
+
+    wanted: Wanted
+    facts: Mapping[str, probe.Facts]
+    findings: tuple[Finding, ...]
+
+
+def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Path) -> Wanted:
+    """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
+    real = [job for job in jobs if job.case.transport != "model"]
+    meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl") for job in real)
+    return Wanted(
+        hosts=tuple(cluster.hosts[: max((job.world.num_nodes for job in real), default=0)]),
+        ranks_per_node=max((job.world.ranks_per_node for job in real), default=1),
+        num_ranks=max((job.world.num_ranks for job in real), default=1),
+        transports=frozenset(job.case.transport for job in real),
+        port=cluster.port if meets else None,
+        mpirun=(cluster.mpirun or machine.mpirun) if any(job.launcher == "mpirun" for job in real) else None,
+        results=str(results.resolve()),
+        source=versions.source(),
+        env=cluster.env,
+    )
+
+
+def survey(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, ask: Ask | None = None) -> Survey:
+    """Ask every host, all at once. `python`, `package_root`: the interpreter and the suite's folder on each of them."""
+    asked = ask or partial(hosts.ask, cluster.agent)
+    words = partial(_words, cluster, python, package_root)
+    with _mark_in(Path(wanted.results)) as nonce:
+        question = probe.Question(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S)
+        first = probe.Question(wanted.hosts, wanted.mpirun, wanted.port, wanted.results, nonce, _FACTS_S)
+        questions = {host: asdict(question if number else first) for number, host in enumerate(wanted.hosts)}
+        answers = asked({host: words(q) for host, q in questions.items()}, _FACTS_S + _SLACK_S)
+    facts: dict[str, probe.Facts] = {}
+    findings: list[Finding] = []
+    for host, answer in answers.items():
+        told = _told(answer)
+        if told is not None and told.facts is not None:
+            facts[host] = told.facts
+        else:
+            findings.append(Finding((host,), _why_silent(host, answer, cluster.agent, python, package_root)))
+    findings += judge.judge(facts, wanted)
+    findings += _connections(facts, wanted, words, asked)
+    return Survey(wanted, facts, tuple(findings))
+
+
+def survey_here(wanted: Wanted) -> Survey:
+    """The same for a cluster without named hosts whose ranks start on this machine."""
+    with _mark_in(Path(wanted.results)) as nonce:
+        told = probe.facts(probe.Question((), wanted.mpirun, None, wanted.results, nonce))
+    here = replace(wanted, hosts=(told.host,))
+    return Survey(here, {told.host: told}, tuple(judge.judge({told.host: told}, here)))
+
+
+def refuse(survey: Survey, cluster: str) -> list[str]:
+    """Raise RefusedError (exit 3) for what is wrong; returns the sentences of what may matter."""
+    wrong = [finding.what for finding in survey.findings if finding.refuses]
+    if not wrong:
+        return [finding.what for finding in survey.findings]
+    more = len(wrong) - _MOST_TOLD
+    shown = f"; {more} more findings: python -m bench doctor --cluster {cluster}" if more > 0 else ""
+    raise RefusedError("; ".join(wrong[:_MOST_TOLD]) + shown)
+
+
+def _connections(facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]],
+                 asked: Ask) -> list[Finding]:  # fmt: skip
+    """Every host listens and connects to every other whose name it knows, in turns of at most _AT_ONCE hosts."""
+    names = list(facts)
+    if len(names) < 2:
+        return []
+    reached: dict[str, Mapping[str, ports.Reached]] = {host: {} for host in names}
+    silent: dict[str, str] = {}
+    meeting = wanted.hosts[0]
+    port_of = {host: told.free_port for host, told in facts.items()}
+    if wanted.port is not None and meeting in facts and facts[meeting].port_taken is None:
+        port_of[meeting] = wanted.port
+    others = names[1:]
+    for begin in range(0, len(others), _AT_ONCE - 1):
+        turn = [names[0], *others[begin : begin + _AT_ONCE - 1]]
+        nonce = secrets.token_hex(8)
+        peers = {a: {b: port_of[b] for b in turn if a != b and _knows(facts[a], b)} for a in turn}
+        questions = {
+            a: probe.Round(a, port_of[a], peers[a], tuple(b for b in turn if a in peers[b]), nonce, _ROUND_S)
+            for a in turn
+        }
+        answers = asked({a: words(asdict(question)) for a, question in questions.items()}, _ROUND_S + _SLACK_S)
+        for host, answer in answers.items():
+            told = _told(answer)
+            if told is None or told.problem is not None:
+                silent[host] = told.problem or "" if told else _last_line(answer)
+            else:
+                reached[host] = {**reached[host], **told.reached}
+    return connect.judge(reached, silent)
+
+
+def _knows(told: probe.Facts, host: str) -> bool:
+    return not isinstance(told.addresses.get(host), str)
+
+
+@contextlib.contextmanager
+def _mark_in(results: Path) -> Iterator[str]:
+    """A file in the results folder by which a host tells that it sees the same folder; gone afterwards."""
+    made = not results.exists()
+    nonce = f".bench-{secrets.token_hex(8)}"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        (results / nonce).touch()
+    except OSError as error:
+        raise RefusedError(
+            f"{results} can not be written ({error.strerror}): give another folder by --results DIR"
+        ) from None
+    try:
+        yield nonce
+    finally:
+        (results / nonce).unlink(missing_ok=True)
+        if made:
+            results.rmdir()
+
+
+def _words(cluster: Cluster, python: str, package_root: Path, question: object) -> list[str]:
+    """In the environment that the ranks will have. The shell says first that it was reached, whatever comes of it."""
+    path = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
+    variables = [f"{name}={value}" for name, value in {**cluster.env, "PYTHONPATH": path}.items()]
+    script = "\n".join([f"echo {_MARK}", *cluster.setup, 'exec "$@"'])
+    return ["sh", "-c", script, "sh", "env", *variables, python, "-m", probe.__name__, json.dumps(question)]
+
+
+def _told(answer: hosts.Answer) -> probe.Answer | None:
+    """The last line that is an answer: a login may print what it likes before."""
+    found = (probe.parse(line) for line in reversed(answer.out.splitlines()))
+    return next((told for told in found if told is not None), None)
+
+
+def _why_silent(host: str, answer: hosts.Answer, agent: Sequence[str], python: str, package_root: Path) -> str:
+    """What is missing on a host that did not answer, as far as its shell came."""
+    last = _last_line(answer)
+    if _MARK not in answer.out:
+        unknown = isinstance(ports.resolve([host])[host], str)
+        named = "; its name does not resolve here" if unknown else ""
+        return (
+            f"host {host} can not be reached by `{' '.join(hosts.agent_words(agent, host))}` ({last}{named}): "
+            "correct its name in `hosts:`, or `agent:`, in bench.yaml"
+        )
+    if answer.exit_code is None:
+        return f"host {host} was reached but did not answer in time: see whether it, or its name server, hangs"
+    if answer.exit_code in (126, 127):
+        return f"host {host} has no interpreter {python}: install it there, or name the right one by `python:`"
+    if "No module named" in last:
+        return (
+            f"host {host} can not import the suite ({last.rpartition(': ')[2]}): "
+            f"{package_root} and what the interpreter needs must be there, too"
+        )
+    if any('"schema"' in line for line in answer.out.splitlines()):
+        return f"host {host} has another version of the suite than this machine: copy this checkout to it"
+    return f"host {host} could not answer ({last}): run `{python} -m {probe.__name__}` there to see why"
+
+
+def _last_line(answer: hosts.Answer) -> str:
+    lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {answer.exit_code}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,21 +26,24 @@ from bench.driver.expand import Job, Machine, Plan, job_of
 from bench.store import jsonl, runs
 
 Say = Callable[[str], None]
+Ready = Callable[[Cluster, Sequence[Job]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run left: its folder and the jobs that failed, each with a sentence."""
+    """What a run left: its folder and the jobs that failed, each with a sentence; `refused`: before their first row."""
 
     folder: Path
     failed: Mapping[str, str]
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """What carrying out a plan takes. `say` takes lines that stay, `tick` what is going on just now.
 
-    `deadline_s`: how long a rank may give no sign of life. `tools`: those that the jobs name, as found here.
+    `deadline_s`: how long a rank may give no sign of life. `tools`: those that the jobs name, as found here. `ready`
+    raises RefusedError where jobs can not run on a cluster as it is now.
     """
 
     package_root: Path
@@ -49,6 +52,7 @@ class Means:
     deadline_s: float
     say: Say
     tick: Say
+    ready: Ready
 
 
 def machine(python: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
@@ -71,6 +75,7 @@ def other_mpirun(chosen: str) -> str | None:
 
 def start(plan: Plan, scenario_text: str, results: Path, means: Means) -> Ran:
     """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept."""
+    means.ready(plan.cluster, plan.jobs)
     folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, to_plain(plan, scenario_text))
     return _run_jobs(plan.jobs, folder, means)
@@ -97,6 +102,7 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
             again = job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers, tool, tools)
             todo.append(replace(again, launch=job.get("launch", 1)))
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
+    means.ready(cluster, todo)
     return _run_jobs(todo, folder, means)
 
 
@@ -163,7 +169,8 @@ def _run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
     failed = {name: outcome["what"] for name, outcome in outcomes.items() if outcome.get("what")}
-    return Ran(folder, failed)
+    refused = frozenset(name for name in failed if outcomes[name].get("refused"))
+    return Ran(folder, failed, refused)
 
 
 def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 import subprocess
@@ -18,12 +19,28 @@ _GIT_WAIT_S = 5.0
 
 def versions() -> dict[str, str]:
     """Name -> version of everything that is there; what is not installed is left out. Imports none of it."""
-    found = {"bench": bench.__version__, "commit": commit(Path(bench.__file__).resolve().parent.parent)}
-    found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
-    found |= {name: installed(name) for name in _DISTRIBUTIONS}
+    found: dict[str, str | None] = {**software(), "commit": commit(Path(bench.__file__).resolve().parent.parent)}
     found |= {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}", "system": system()}
     found |= {"libc": " ".join(platform.libc_ver()).strip() or None}
     return {name: version for name, version in found.items() if version is not None}
+
+
+def software() -> dict[str, str]:
+    """The part that all hosts of a run must have alike: the suite, Python and the libraries. Imports none of them."""
+    found = {"bench": bench.__version__}
+    found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    libraries = {name: installed(name) for name in _DISTRIBUTIONS}
+    return found | {name: version for name, version in libraries.items() if version is not None}
+
+
+def source(package: Path = Path(bench.__file__).parent) -> str:
+    """Twelve digits that name the contents of the suite's own files: alike on two hosts when these run the same."""
+    files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".c", ".yaml") and path.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
 
 
 def installed(distribution: str) -> str | None:

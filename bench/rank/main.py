@@ -25,6 +25,7 @@ from bench.core.errors import (
     EXIT_MEASUREMENT,
     EXIT_REFUSED,
     EXIT_USAGE,
+    AbsentError,
     BenchError,
     LostContactError,
     UsageError,
@@ -74,6 +75,8 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):  # `| head` wanted no more
         _abort(transport_box, _EXIT_BROKEN_PIPE)
+    if isinstance(error, AbsentError):  # nor can this rank leave its library in order
+        _abort(transport_box, EXIT_REFUSED)
     if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
         if me.rank == 0:
             _say(f"bench: error: {error}")
@@ -94,15 +97,22 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
         case = from_args(name, args)
         if case.transport == "model":
             return _run_modelled(case, args, me)
-        from bench.rank import session
+        from bench.rank import preflight, session
 
+        world = preflight.expected(args.expect) if args.expect else None
+        preflight.check_place(me, world, os.environ)
         with (
             pulse.watched(
                 me, args.deadline, args.heartbeats, lambda words: _say(f"bench: error: {_on_rank(me)}{words}")
             ) as beat,
             _told_apart(transport_box, beat),
         ):
-            opened = session.open_case(case, me, beat, args.timeout)
+            try:
+                opened = session.open_case(case, me, beat, args.timeout, world)
+            except AbsentError as error:
+                if error.ranks:
+                    _say(f"bench: error: {preflight.absent(error, me, world)}")
+                raise
             transport_box.append(opened.transport)
             return _measure(opened, args, me)
     except BenchError as error:
@@ -254,6 +264,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")
     parser.add_argument("--launch", type=int, default=1, metavar="N", help="which launch of this case this is")
+    parser.add_argument("--expect", metavar="WORLD", help="refuse any other world than this: 4x2, or h0,h1x2")
     parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one"

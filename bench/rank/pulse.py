@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.core.errors import EXIT_MEASUREMENT, EXIT_TERMINATED
+from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_TERMINATED
 from bench.core.world import Place
 from bench.store import heartbeat
 
@@ -37,6 +37,14 @@ def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str
                 beat.end("terminated by SIGTERM")
                 os._exit(EXIT_TERMINATED)
             silent_s = time.monotonic() - beat.when
+            if beat.within_s is not None and silent_s > beat.within_s:
+                words = (
+                    f"{beat.doing} did not come through within {beat.within_s:.0f} s: `python -m bench doctor` tries "
+                    "the ports between the hosts"
+                )
+                beat.end(words)
+                say(words)
+                os._exit(EXIT_REFUSED)
             if silent_s > heartbeat.allowance_s(beat.doing, deadline_s) and not done.is_set():
                 faulthandler.dump_traceback(all_threads=True)
                 words = f"no progress for {silent_s:.0f} s in: {beat.doing}"
@@ -62,6 +70,7 @@ class Beat:
 
     def __init__(self, me: Place, folder: Path | None) -> None:
         self._me, self._folder = me, folder
+        self.within_s: float | None = None
         self.doing, self.when, self._written = heartbeat.STARTING, time.monotonic(), 0.0
         if folder is not None:
             with contextlib.suppress(OSError):  # a host that does not share the desk's files keeps its own
@@ -71,9 +80,9 @@ class Beat:
                 faulthandler.register(signal.SIGUSR1, stacks)
         self(heartbeat.STARTING)
 
-    def __call__(self, doing: str) -> None:
-        """Said between batches, never in a timed region."""
-        self.doing, self.when = doing, time.monotonic()
+    def __call__(self, doing: str, within_s: float | None = None) -> None:
+        """Said between batches, never in a timed region. After `within_s` without another word the run is refused."""
+        self.doing, self.when, self.within_s = doing, time.monotonic(), within_s
         if self.when - self._written > _BETWEEN_BEATS_S:
             self._write(None)
 

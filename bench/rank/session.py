@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from bench.analysis import stats
 from bench.core import plugins
@@ -23,10 +23,17 @@ from bench.core.world import Place, World
 from bench.hardware import catalogue
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
-from bench.rank import binding, calibrate, measure, sampling
+from bench.rank import binding, calibrate, measure, preflight, sampling
 from bench.store import heartbeat
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
+
+
+class Beat(Protocol):
+    """Says what this rank is doing; `within_s`: how long that may take at most, where it is not the usual."""
+
+    def __call__(self, doing: str, within_s: float | None = None) -> None:
+        """Between batches, never in a timed region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,11 @@ class Opened:
     num_cpus: int  # of this host, that its ranks may use together
     bound: str  # who has bound the ranks to CPUs, in words
     notes: tuple[str, ...]
-    beat: Callable[[str], None]
+    beat: Beat
 
 
-def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: float) -> Opened:
-    """Choose and open the transport, and check that the ranks see each other and were asked for the same.
+def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: preflight.Expected | None) -> Opened:
+    """Choose and open the transport, and check that the ranks see each other, are alike and were asked for the same.
 
     Raises RefusedError when they are not the world that was launched.
     """
@@ -53,6 +60,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
+    launched = dict(os.environ)
     num_cpus = binding.num_cpus()
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
     bound = binding.bind(me, case.bind, library.num_threads)
@@ -61,6 +69,11 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
+    beat("the first eight bytes between all ranks", preflight.MEET_S)
+    met_s = preflight.meet(transport)
+    mine = preflight.of_this_rank(me, launched, transport.facts(), met_s)
+    doubts = preflight.agreed(transport, mine, expected)
+    beat("comparing cases")
     shared = transport.channel.share((socket.gethostname(), tuple(to_argv(case))))
     hosts = tuple(host for host, _ in shared)
     different = [rank for rank, (_, argv) in enumerate(shared) if argv != shared[0][1]]
@@ -71,7 +84,7 @@ def open_case(case: Case, me: Place, beat: Callable[[str], None], timeout_s: flo
     local = sum(host == socket.gethostname() for host in hosts)
     available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
-    notes = (_choice(case, why, cache_bytes), *transport.notes, *_limits(case, pattern, world, num_cpus))
+    notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     return Opened(case, transport, measure.Measurer(setting), world, hosts, num_cpus, bound, notes, beat)
 
 

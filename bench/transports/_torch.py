@@ -15,6 +15,7 @@ from bench.core.errors import RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, chain
 from bench.core.world import Place
+from bench.transports import _arrival
 
 # Names that torch 2.13 gave to functions of 2.8 to 2.12; the old ones warn there, which would be timed.
 _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
@@ -51,29 +52,38 @@ def reduce_operation(dist: Any, reduce_op: str) -> Any:
     return getattr(dist.ReduceOp, _OPS[reduce_op])
 
 
-def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float, **options: Any) -> None:
+def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float, device: str | None = None,
+                       **options: Any) -> None:  # fmt: skip
     """Join the world of all ranks; on one host without a rendezvous the ranks find each other by a file.
 
-    Raises RefusedError when the ranks lie on several hosts and nobody said where to meet.
+    `device`: what names this rank's GPU in all the world. Raises RefusedError when the ranks lie on several hosts and
+    nobody said where to meet or when two are on one GPU, AbsentError naming the ranks that did not come.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
-    if place.rendezvous is not None:
-        os.environ.setdefault("MASTER_ADDR", place.rendezvous[0])
-        os.environ.setdefault("MASTER_PORT", str(place.rendezvous[1]))
-        dist.init_process_group(
-            backend, init_method="env://", rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
-        )
-        return
-    if place.local_size != place.num_ranks:
-        raise RefusedError(
-            f"{place.num_ranks} ranks on several hosts need a place to meet: "
-            "set MASTER_ADDR to the first host and MASTER_PORT to a free port on every rank, or start by torchrun"
-        )
-    store = dist.FileStore(str(_meeting_file()), place.num_ranks)
+    store = _store(dist, place, timeout)
+    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s))
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
     )
+
+
+def _store(dist: Any, place: Place, timeout: timedelta) -> Any:
+    """Where the ranks meet. torch's own way would wait for all of them without a word on who is missing."""
+    if place.rendezvous is None:
+        if place.local_size != place.num_ranks:
+            raise RefusedError(
+                f"{place.num_ranks} ranks on several hosts need a place to meet: "
+                "set MASTER_ADDR to the first host and MASTER_PORT to a free port on every rank, or start by torchrun"
+            )
+        return dist.FileStore(str(_meeting_file()), place.num_ranks)
+    host, port = place.rendezvous
+    # torchrun's agent keeps the store itself, for all attempts of a job.
+    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = dist.TCPStore(
+        host, port, place.num_ranks, is_master=place.rank == 0 and not of_agent, timeout=timeout, wait_for_workers=False
+    )
+    return dist.PrefixStore(f"bench-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _meeting_file() -> Path:

@@ -19,13 +19,14 @@ from bench.core.errors import RefusedError
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
-from bench.transports import _host, _mpi_loop
+from bench.transports import _arrival, _host, _mpi_loop
 from bench.transports._mpi_steps import OPS, TYPES, Builder
 
 # MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
 # 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
+_ARRIVAL_S = 15.0  # for the first bytes between ranks that MPI has already brought together
 _MOST_COUNT = 2**31 - 1  # elements of one call before MPI-4
 
 
@@ -41,7 +42,7 @@ class Mpi(Transport):
         """Initialise MPI at the thread level asked for.
 
         Raises RefusedError when MPI can not be loaded, sees another world than the launcher, or must be timed by a
-        compiled loop that can not be built.
+        compiled loop that can not be built; AbsentError naming the ranks that no first byte came from.
         """
         self._alignment_bytes = options.alignment_bytes
         self.sync_method = options.sync
@@ -58,6 +59,7 @@ class Mpi(Transport):
                 f"{self._world.Get_size()}: they belong to different MPI libraries; "
                 "use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun"
             )
+        _arrival.over_mpi(self._world, self._mpi.BYTE, min(_ARRIVAL_S, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
         # OSU's single barrier is one on the measured communicator itself, which costs what follows it up to 7 %.

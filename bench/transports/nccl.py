@@ -6,6 +6,7 @@ reduce have no out-of-place form in torch; their rows say in_place.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -44,11 +45,18 @@ class Nccl(Transport):
         self._device = self._torch.device("cuda", place.local_rank)
         self._torch.cuda.set_device(self._device)
         # With the device named, the communicator is made now and not inside the first measured operation.
-        _torch.open_process_group(self._torch, place, "nccl", options.timeout_s, device_id=self._device)
+        _torch.open_process_group(self._torch, place, "nccl", options.timeout_s, self._uuid(), device_id=self._device)
         self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=options.timeout_s))
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place, self._control)
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
+
+    def _uuid(self) -> str | None:
+        """What names this rank's GPU in all the world; None where torch does not say, or sharing was asked for."""
+        if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+            return None
+        found = getattr(self._torch.cuda.get_device_properties(self._device), "uuid", None)
+        return None if found is None else f"GPU-{found}"
 
     def close(self) -> None:
         """Leave the process group."""

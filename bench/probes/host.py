@@ -1,0 +1,190 @@
+"""What one host says of itself before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
+
+The desk starts it on every host at once. QUESTION is JSON, too: that of `Question` asks for facts, that of `Round` to
+listen and connect. Imports no library that is asked about, so that it answers in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.probes import machine, nvml, ports, versions
+from bench.probes.sysfs import ROOT, read
+
+SCHEMA = "bench.host/1"
+_TRIED_BYTES = 64 << 10
+_MPIRUN_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the desk wants to know. `results`: the run's folder, in which the desk has put an empty file `nonce`.
+
+    `mpirun`: the one that starts ranks, if any. `port`: where ranks will meet, asked of the host that listens there.
+    """
+
+    hosts: tuple[str, ...] = ()
+    mpirun: str | None = None
+    port: int | None = None
+    results: str | None = None
+    nonce: str = ""
+    limit_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Listen on `port` for `callers`, connect to `peers` (name -> port), as the host that the desk calls `me`."""
+
+    me: str
+    port: int
+    peers: Mapping[str, int]
+    callers: tuple[str, ...]
+    nonce: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One host. Sizes in bytes; None is unknown, or without a limit for the two `max_`."""
+
+    host: str
+    boot_id: str | None
+    software: Mapping[str, str]
+    source: str
+    mpi: str | None  # what its mpirun calls itself; None when it was not asked or is not there
+    addresses: Mapping[str, list[str] | str]  # of each name: addresses, or why there are none
+    own_addresses: list[str] | str
+    free_port: int
+    port_taken: str | None
+    results_shared: bool | None  # is the desk's folder there? None: not asked
+    results_problem: str | None  # why it can not be written
+    results_free_bytes: int | None
+    num_gpus: int
+    memory_bytes: int | None  # that can be taken without swapping
+    shm_free_bytes: int | None
+    max_files: int | None
+    max_locked_bytes: int | None
+    has_rdma: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The one line that is printed: `facts` to a Question, `reached` (or why not: `problem`) to a Round."""
+
+    schema: str = SCHEMA
+    facts: Facts | None = None
+    reached: Mapping[str, ports.Reached] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer the one question. Who asked may be gone, and a name server may be silent: the kernel ends this in time."""
+    asked: dict[str, Any] = json.loads(argv[1])
+    signal.alarm(math.ceil(asked["limit_s"]) + 1)
+    if "peers" not in asked:
+        answer = Answer(facts=facts(Question(**asked)))
+    else:
+        try:
+            r = Round(**asked)
+            answer = Answer(reached=ports.exchange(r.port, r.peers, r.callers, r.me, r.nonce, r.limit_s))
+        except OSError as error:
+            answer = Answer(problem=error.strerror or str(error))
+    print(json.dumps(asdict(answer)))
+    return 0
+
+
+def parse(line: str) -> Answer | None:
+    """An answer from the line that it was printed as; None for any other text, such as another version's."""
+    try:
+        plain = json.loads(line)
+        if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
+            return None
+        told = Facts(**plain["facts"]) if plain["facts"] is not None else None
+        reached = {name: ports.Reached(**peer) for name, peer in plain["reached"].items()}
+        return Answer(SCHEMA, told, reached, plain["problem"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def facts(question: Question, root: Path = ROOT) -> Facts:
+    """Everything that a Question asks for, of this host."""
+    folder = Path(question.results) if question.results is not None else None
+    return Facts(
+        host=socket.gethostname(),
+        boot_id=read(root / "proc/sys/kernel/random/boot_id"),
+        software=versions.software(),
+        source=versions.source(),
+        mpi=_mpi(question.mpirun),
+        addresses=ports.resolve(question.hosts),
+        own_addresses=ports.resolve([socket.gethostname()])[socket.gethostname()],
+        free_port=ports.free_port(),
+        port_taken=None if question.port is None else ports.taken(question.port),
+        results_shared=None if folder is None else (folder / question.nonce).exists(),
+        results_problem=None if folder is None else _not_writable(folder),
+        results_free_bytes=None if folder is None else free_bytes(folder),
+        num_gpus=nvml.count_gpus(),
+        memory_bytes=machine.available_memory_bytes(root),
+        shm_free_bytes=free_bytes(root / "dev/shm"),
+        max_files=_limit(resource.RLIMIT_NOFILE),
+        max_locked_bytes=_limit(resource.RLIMIT_MEMLOCK),
+        has_rdma=any((root / "sys/class/infiniband").glob("*")),
+    )
+
+
+def free_bytes(folder: Path) -> int | None:
+    """What is left for an ordinary user on the file system of a folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _not_writable(folder: Path) -> str | None:
+    """Tried, not asked: quotas, read-only mounts and full disks tell nobody before."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
+            file.write(b"\0" * _TRIED_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return None
+
+
+def _mpi(mpirun: str | None) -> str | None:
+    """`MPICH 5.0.2` or `Open MPI 5.0.11`, from what `mpirun --version` says; its first line where that is neither."""
+    if mpirun is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=_MPIRUN_WAIT_S, check=False
+        ).stdout
+        openmpi, hydra = re.search(r"Open MPI\) (\S+)", told), re.search(r"HYDRA.*?Version:\s*(\S+)", told, re.DOTALL)
+        if openmpi or hydra:
+            return f"Open MPI {openmpi[1]}" if openmpi else f"MPICH {hydra[1]}" if hydra else None
+        return (told.strip().splitlines() or [""])[0] or None
+    return None
+
+
+def _limit(of: int) -> int | None:
+    soft = resource.getrlimit(of)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
