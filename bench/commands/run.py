@@ -12,7 +12,14 @@ from pathlib import Path
 from bench.commands import _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
-from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED
+from bench.core.errors import (
+    EXIT_DONE,
+    EXIT_MEASUREMENT,
+    EXIT_REFUSED,
+    BenchError,
+    MeasurementError,
+    RefusedError,
+)
 from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight
@@ -34,12 +41,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     ran = _resumed(args) if args.resume else _started(args)
+    if ran.failed and not runs.jobs_in(ran.folder):
+        raise _nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     return exit_code(document, ran)
+
+
+def _nothing(ran: desk.Ran) -> BenchError:
+    """Every job failed before its first row: each reason once."""
+    ends = [outcome["exit_code"] for outcome in runs.read_outcomes(ran.folder).values()]
+    kind = RefusedError if set(ends) == {EXIT_REFUSED} else MeasurementError
+    return kind(f"nothing was measured: {'; '.join(dict.fromkeys(ran.failed.values()))}")
 
 
 def exit_code(document: Document, ran: desk.Ran) -> int:
@@ -78,7 +94,7 @@ def _started(args: argparse.Namespace) -> desk.Ran:
 def _resumed(args: argparse.Namespace) -> desk.Ran:
     folder, deadline_s = runs.find(args.results, args.resume), parse_duration(args.deadline)
     stored = runs.read_plan(folder)
-    here = _plan.this_machine(stored["cluster"]["python"])
+    here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
