@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.analysis import consistency, launches, model, parity, scaling, stats
+from bench.analysis import consistency, launches, model, parity, stats
 from bench.analysis.shares import Shares
 from bench.core.record import DOCUMENT_SCHEMA, Bound, Conflict, Document, Header, Record, Samples, Summary
 from bench.hardware.bounds import bounds_of, floor_of
@@ -86,7 +86,6 @@ class Rows:
             fits=model.fits(headers, self.summaries),
             conflicts=conflicts,
             parities=parity.parities(headers, self.summaries),
-            scalings=scaling.scalings(headers, self.summaries),
         )
 
 

@@ -56,7 +56,7 @@ def planned(args: argparse.Namespace) -> Planned:
     if args.launches is not None:
         scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()
-    here = this_machine(cluster.python)
+    here = this_machine(cluster.python, cluster.mpirun)
     tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)
     note = other_mpirun(here.mpirun) if cluster.mpirun is None and _uses_mpirun(plan) else None
@@ -102,13 +102,14 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
     return found
 
 
-def this_machine(python: str | None) -> expand.Machine:
-    """What this machine offers to ranks that are started on it."""
+def this_machine(python: str | None, mpirun: str | None) -> expand.Machine:
+    """What this machine offers to ranks that are started on it by these, where a cluster names its own."""
     names = plugins.names("transport")
     # Another interpreter's packages are not known here: its ranks will say what they miss.
     reasons = {name: _here.lacks(name) for name in names if python is None or name == "nccl"}
     return machine(
         python,
+        mpirun,
         len(os.sched_getaffinity(0)),
         nvml.count_gpus(),
         {name: reason for name, reason in reasons.items() if reason is not None},

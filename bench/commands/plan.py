@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from bench.commands import _output, _plan
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
+from bench.driver import batch
 from bench.driver.expand import Job, Plan
 from bench.driver.run import to_plain
 
@@ -30,9 +32,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def words(plan: Plan) -> str:
-    """The plan as text: comments, then shell lines that can be pasted."""
+    """The plan as text: comments, then shell lines that can be pasted, or given to sbatch where Slurm starts ranks."""
     what = "modelled on" if plan.modelled else "on"
-    lines = [f"# scenario {plan.scenario} {what} cluster {plan.cluster.name}: {len(plan.jobs)} jobs"]
+    lines = [batch.script(plan.jobs, plan.cluster, [])] if batch.wanted(plan.jobs, os.environ) else []
+    lines += [f"# scenario {plan.scenario} {what} cluster {plan.cluster.name}: {len(plan.jobs)} jobs"]
     lines += [f"# {note}" for note in plan.notes]
     for job in plan.jobs:
         lines += ["", f"# {job.name}: {_rows(job)}, about {format_duration(job.estimate_s)}", job.script()]

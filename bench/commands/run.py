@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.commands import _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
-from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, MeasurementError, RefusedError
+from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, MeasurementError, RefusedError
 from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight
@@ -37,7 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     ran = _resumed(args) if args.resume else _started(args)
-    _refuse_nothing(ran)
+    if ran.failed and not runs.jobs_in(ran.folder):
+        raise _nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
@@ -46,11 +47,10 @@ def main(args: argparse.Namespace) -> int:
     return exit_code(document, ran)
 
 
-def _refuse_nothing(ran: desk.Ran) -> None:
-    """Raise the first job's sentence where no job came as far as a results file."""
-    if ran.failed and not any(ran.folder.glob("*.jsonl")):
-        kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
-        raise kind(f"{next(iter(ran.failed.values()))} (nothing was measured; logs are in {ran.folder})")
+def _nothing(ran: desk.Ran) -> BenchError:
+    """Every job failed before its first row: each reason once."""
+    kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
+    return kind(f"nothing was measured: {'; '.join(dict.fromkeys(ran.failed.values()))} (logs are in {ran.folder})")
 
 
 def exit_code(document: Document, ran: desk.Ran) -> int:
@@ -106,7 +106,7 @@ def _ready(args: argparse.Namespace, machine: Machine, say: desk.Say) -> desk.Re
 def _resumed(args: argparse.Namespace) -> desk.Ran:
     folder, deadline_s = runs.find(args.results, args.resume), parse_duration(args.deadline)
     stored = runs.read_plan(folder)
-    here = _plan.this_machine(stored["cluster"]["python"])
+    here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):

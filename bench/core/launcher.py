@@ -21,6 +21,7 @@ class Site:
     hosts: tuple[str, ...] = ()
     agent: tuple[str, ...] = SSH  # the words that reach a host, which stands for {host}; a command follows them
     mpirun: str = "mpirun"  # the site's own, when the cluster names it
+    mpi: str = ""  # mpich or openmpi, where ranks speak MPI and it is known which; else empty
     rendezvous_port: int = 29500
 
 
@@ -44,6 +45,9 @@ class Launcher(ABC):
     precedence: int  # whose variables win when several launchers' are there: the smallest
     remote = False  # are ranks started elsewhere (by a scheduler), so that this machine says nothing about theirs?
 
+    by_hand = False  # are its jobs given to the cluster by the user, as `bench plan` prints them?
+    python: str | None = None  # the ranks' interpreter, where this machine's own means nothing to them
+
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> Place | None:
         """Where this launcher put this process, from its environment; None when it did not start it.
@@ -54,6 +58,11 @@ class Launcher(ABC):
     @abstractmethod
     def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
         """The command line that starts `program` (without the interpreter) as `world`. `env` are variables to set."""
+
+    def manifest(self, job: str, program: list[str], world: World, site: Site, env: Mapping[str, str],
+                 deadline_s: float) -> str:  # fmt: skip
+        """Shell lines that carry out a whole job, where no command of this machine starts its ranks; else nothing."""
+        return ""
 
     def environment(self, site: Site) -> dict[str, str]:
         """Variables that the launcher itself needs, whatever the cluster's own say."""

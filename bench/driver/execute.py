@@ -201,9 +201,11 @@ def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | No
     if guilt is not None and (exit_code > 0 or guilt.rank is not None):
         return guilt
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+    name = Path(job.command[0]).name
+    own = [line for line in _said(folder, job, 0).splitlines() if line.startswith(f"{name}: error: ")]
+    why = f", saying {own[-1].partition('error: ')[2]!r}," if own else ""
     return supervise.Guilt(
-        f"the launcher ({Path(job.command[0]).name}) {how} and no rank said why; "
-        f"its output is in {runs.log_file(folder, job.name)}"
+        f"the launcher ({name}) {how}{why} and no rank said why; its output is in {runs.log_file(folder, job.name)}"
     )
 
 

@@ -31,7 +31,9 @@ _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
 _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0
 _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
+_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to come
 _MOST_AUTO_RANKS = 8
+_ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
 _DEFAULT = Case(pattern="")
 NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 _NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
@@ -48,6 +50,7 @@ class Machine:
     python: str
     mpirun: str
     default_launcher: Mapping[str, str]  # of each transport
+    mpi: str = ""  # whose mpirun that is: mpich or openmpi; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,12 @@ class Job:
     tool: str = ""  # whose program it is; '' for ours
     hosts: tuple[str, ...] = ()  # where the ranks are, where the site names them
     agent: tuple[str, ...] = ()  # the words that reach them
+    manifest: str = ""  # shell lines in the command's place, where no command of this machine starts ranks
 
     def script(self) -> str:
         """The whole of it as shell text: set-up lines, variables, command."""
+        if self.manifest:
+            return self.manifest
         words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         line = " ".join([*words, shlex.join(self.command)])
         return "\n".join([*self.setup, line])
@@ -143,26 +149,27 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
             notes += [note] if note else []
             name = _name(wish, launch, names)
             names.add(name)
-            job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers,
+            job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers, launch,
                          wish.tool, tools)  # fmt: skip
-            jobs.append(replace(job, launch=launch))
+            jobs.append(job)
             notes += _out_of_proportion(job, share_s, len(wishes))
     return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
                 scenario.budget_s)  # fmt: skip
 
 
 def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster: Cluster, machine: Machine,
-           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher], tool: str = "",
+           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher], launch: int = 1, tool: str = "",
            tools: Mapping[str, Installed] = NO_TOOLS) -> Job:  # fmt: skip
     """One launch of a case: the very command that a person would type, of ours or of another tool."""
     launcher = _launcher(case.transport, world, cluster, machine)
     site = Site(
-        python=cluster.python or machine.python,
+        python=cluster.python or launchers[launcher].python or machine.python,
         options=cluster.options,
         hosts=cluster.hosts[: world.num_nodes],
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
+        mpi=machine.mpi if case.transport == "mpi" else "",
     )
     pattern, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern}", *arguments]
@@ -174,8 +181,13 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     command = launchers[launcher].command(words, world, site, variables)
     num_rounds = len(rounds(world, patterns[case.pattern].topology or case.topology, case.order))
     num_rows = num_rounds * len(case.sizes) * len(case.modes)
-    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows,
-               _estimate_s(case, num_rows, world), tool=tool, hosts=site.hosts, agent=site.agent)  # fmt: skip
+    estimate_s = _estimate_s(case, num_rows, world)
+    if launchers[launcher].by_hand and cluster.setup:
+        raise UsageError(f"cluster {cluster.name!r}: `setup:` does not reach into containers: put it into their image")
+    manifest = launchers[launcher].manifest(name, [*words, "--job", name, "--launch", str(launch)], world, site,
+                                            variables, _POD_FACTOR * estimate_s + _POD_SLACK_S)  # fmt: skip
+    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows, estimate_s,
+               launch, tool, site.hosts, site.agent, manifest)  # fmt: skip
 
 
 def count_rows(case: Case, world: World, pattern: Pattern) -> int:
@@ -253,8 +265,10 @@ def _ranks_per_node(m: Measurement, cluster: Cluster, machine: Machine, transpor
 def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
-    if cluster.instance is None and case.transport in machine.lacks and cluster.launcher != "slurm":
+    if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
+    if wish.tool and cluster.launcher == "kubernetes":
+        return f"{wish.tool} is started where its programs are, not in containers"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
     if case.topology in ("node", "rail") and wish.world.num_nodes == 1:

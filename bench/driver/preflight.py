@@ -45,6 +45,11 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
         )
     cluster = plan.cluster
     for name in dict.fromkeys(job.launcher for job in plan.jobs):
+        if launchers[name].by_hand:
+            raise RefusedError(
+                f"the jobs of cluster {cluster.name!r} are given to {name} by you: "
+                "type `plan` in place of `run` (make plan), and pipe what it prints into sh"
+            )
         reason = launchers[name].unavailable(lambda program: _found(program, plan, machine, which))
         if reason is not None:
             raise RefusedError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.case import Case, from_argv, to_argv
-from bench.core.errors import BenchError, UsageError
+from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.record import Record
@@ -20,7 +20,7 @@ from bench.core.tool import Installed
 from bench.core.topology import rounds
 from bench.core.units import format_duration
 from bench.core.world import World
-from bench.driver import execute, foreign
+from bench.driver import batch, execute, foreign
 from bench.driver.config import Cluster
 from bench.driver.expand import Job, Machine, Plan, job_of
 from bench.store import jsonl, runs
@@ -55,12 +55,19 @@ class Means:
     ready: Ready
 
 
-def machine(python: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
+def machine(python: str | None, mpirun: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
             default_launcher: Mapping[str, str]) -> Machine:  # fmt: skip
-    """The machine at hand, with the mpirun that belongs to the interpreter, else the one on PATH."""
+    """The machine at hand, with the site's mpirun, else the one that belongs to the interpreter, else that on PATH."""
     beside = Path(python or sys.executable).parent / "mpirun"
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun"
-    return Machine(num_cpus, num_gpus, lacks, python or sys.executable, mpirun, default_launcher)
+    mpirun = mpirun or (str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun")
+    return Machine(num_cpus, num_gpus, lacks, python or sys.executable, mpirun, default_launcher, _mpi_of(mpirun))
+
+
+def _mpi_of(mpirun: str) -> str:
+    """Whose mpirun it is, from the program that each of them lays beside it; empty when neither is there."""
+    folder = Path(mpirun).resolve().parent
+    beside = {"ompi_info": "openmpi", "mpichversion": "mpich"}
+    return next((mpi for program, mpi in beside.items() if (folder / program).exists()), "")
 
 
 def other_mpirun(chosen: str) -> str | None:
@@ -78,6 +85,12 @@ def start(plan: Plan, scenario_text: str, results: Path, means: Means) -> Ran:
     means.ready(plan.cluster, plan.jobs)
     folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, to_plain(plan, scenario_text))
+    if batch.wanted(plan.jobs, os.environ):
+        try:
+            return _submit(plan.jobs, plan.cluster, folder, means)
+        except RefusedError:
+            runs.discard(folder)
+            raise
     return _run_jobs(plan.jobs, folder, means)
 
 
@@ -99,11 +112,12 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
             say(f"{job['name']} is left out: {tools[tool].lacks}")
         elif missing:
             partial = replace(case, sizes=missing)
-            again = job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers, tool, tools)
-            todo.append(replace(again, launch=job.get("launch", 1)))
+            launch = job.get("launch", 1)
+            todo.append(job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers,
+                               launch, tool, tools))  # fmt: skip
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
     means.ready(cluster, todo)
-    return _run_jobs(todo, folder, means)
+    return _submit(todo, cluster, folder, means) if batch.wanted(todo, os.environ) else _run_jobs(todo, folder, means)
 
 
 def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
@@ -168,9 +182,33 @@ def _run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
         runs.write_outcomes(folder, outcomes)
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
+    return _ran(folder, outcomes)
+
+
+def _submit(jobs: Sequence[Job], cluster: Cluster, folder: Path, means: Means) -> Ran:
+    """All jobs in one allocation of Slurm, in which this desk runs again; what it left unsaid is said here."""
+    again = {job.name for job in jobs}
+    runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in again})
+    inside = batch.desk(folder, means.package_root, means.tools, means.deadline_s)
+    text = batch.script(jobs, cluster, inside, str(folder.resolve() / "slurm-%j"))
+    try:
+        ended = batch.run(jobs, text, folder, cluster.name, means.say, means.tick)
+    except (Interrupted, KeyboardInterrupt):
+        runs.write_outcomes(folder, batch.outcomes(jobs, folder, "interrupted"))
+        means.say(f"interrupted; what was measured is in {folder}; go on with: python -m bench run --resume {folder}")
+        raise
+    outcomes = batch.outcomes(jobs, folder, ended.what)
+    runs.write_outcomes(folder, outcomes)
+    if ended.what is not None:
+        if not runs.jobs_in(folder):
+            raise (RefusedError if ended.refused else MeasurementError)(ended.what)
+        means.say(f"    FAILED: {ended.what}; go on with: python -m bench run --resume {folder}")
+    return _ran(folder, outcomes)
+
+
+def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> Ran:
     failed = {name: outcome["what"] for name, outcome in outcomes.items() if outcome.get("what")}
-    refused = frozenset(name for name in failed if outcomes[name].get("refused"))
-    return Ran(folder, failed, refused)
+    return Ran(folder, failed, frozenset(name for name in failed if outcomes[name].get("refused")))
 
 
 def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""srun: one step of a Slurm job, which makes an allocation of its own where there is none.
+"""Slurm: sbatch asks for the nodes, srun starts each launch as a step on them.
+
+A cluster's options are those of one `srun` command line; what asks for nodes, time or an account goes to sbatch, what
+says how a step is laid out to srun, so that neither is told what only the other knows.
 
 A rank reads SLURM_PROCID and its kin, but only inside a step that srun started: a plain sbatch script and the shell of
 salloc see SLURM_PROCID=0 and SLURM_NTASKS, too, and a process there that believed them would wait for peers that never
@@ -7,12 +10,14 @@ come.
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from collections.abc import Mapping
 
 from bench.core import hostlist
 from bench.core.errors import UsageError
-from bench.core.launcher import Launcher, Site
+from bench.core.launcher import Blame, Launcher, Site
 from bench.core.world import Place, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
@@ -20,6 +25,17 @@ from bench.launchers._variables import checked, long_options, rendezvous, whole
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 # slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
 _LAST_STEP = 0xFFFFFFF0
+# What only a step knows (srun(1)), besides the --container-* of the pyxis plug-in.
+_OF_STEPS = frozenset(
+    ("mpi", "distribution", "m", "kill-on-bad-exit", "K", "cpu-bind", "mem-bind", "gpu-bind", "accel-bind", "tres-bind",
+     "label", "l", "unbuffered", "u", "exact", "overlap", "relative", "r", "resv-ports", "preserve-env", "E", "threads",
+     "T", "wait", "W", "ntasks", "n", "export", "cpu-freq", "task-prolog", "task-epilog", "slurmd-debug", "whole")
+)  # fmt: skip
+# What both must be told: srun no longer takes the CPUs of a task from its job (since 22.05).
+_OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
+_LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
+# How each MPI's ranks find each other under srun. Told the other one's, they become worlds of one rank each.
+_PMI = {"mpich": "pmi2", "openmpi": "pmix"}
 
 
 class Slurm(Launcher):
@@ -50,9 +66,10 @@ class Slurm(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
-        """`srun --nodes=N --ntasks=.. --ntasks-per-node=R PYTHON ...`; the site's options replace ours.
+        """`srun --nodes=N --ntasks=.. --ntasks-per-node=R PYTHON ...`; the site's options for steps replace ours.
 
-        Ranks are numbered node by node, and one that fails ends the others. srun hands its own environment on.
+        Ranks are numbered node by node, and one that fails ends the others. srun hands its own environment on. How
+        MPI's ranks find each other follows from the site's MPI where that is known, else from Slurm's MpiDefault.
         """
         options = {
             "nodes": str(world.num_nodes),
@@ -61,7 +78,49 @@ class Slurm(Launcher):
             "distribution": "block",
             "kill-on-bad-exit": "1",
         }
-        return ["srun", *long_options(options | dict(site.options)), site.python, *program]
+        if site.mpi in _PMI:
+            options["mpi"] = _PMI[site.mpi]
+        return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
+
+    def blamed(self, log: str) -> Blame | None:
+        """From srun's own line of the first task that it lost: `srun: error: h2: task 2: Killed`."""
+        match = _LOST.search(log)
+        if match is None:
+            return None
+        host, rank, how = match.groups()
+        return Blame(int(rank), host, how[0].lower() + how[1:])
+
+
+def step_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of a site's options that srun is told inside an allocation."""
+    return {name: value for name, value in options.items() if _of_steps(name) or name in _OF_BOTH}
+
+
+def batch(name: str, world: World, limit_s: float, options: Mapping[str, str], lines: list[str], output: str = "",
+          ) -> str:  # fmt: skip
+    """The script for sbatch: an allocation for `world`, in which `lines` of shell run once, on its first node.
+
+    `output`: path of what the lines print, without its ending (%j: the job's number; errors go to a file of their own);
+    where it is empty Slurm chooses. A node that fails ends the job: begun again, it would be another measurement.
+    """
+    asked = {
+        "job-name": name,
+        "nodes": str(world.num_nodes),
+        "ntasks-per-node": str(world.ranks_per_node),
+        "time": str(math.ceil(limit_s / 60)),
+        "no-requeue": "",
+    }
+    short = {"J": "job-name", "N": "nodes", "t": "time", "o": "output", "e": "error"}
+    asked |= {short.get(option, option): value for option, value in options.items() if not _of_steps(option)}
+    if output:
+        asked |= {"output": f"{output}.out", "error": f"{output}.err"}
+    # sbatch reads quotes as a shell does.
+    directives = [f"#SBATCH {shlex.join(long_options({option: value}))}" for option, value in asked.items()]
+    return "\n".join(["#!/bin/sh", *directives, "", *lines, ""])
+
+
+def _of_steps(option: str) -> bool:
+    return option in _OF_STEPS or option.startswith("container-")
 
 
 def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -71,7 +72,8 @@ class Writer:
             try:
                 if os.write(descriptor, data) != len(data):
                     raise OSError("no space left on device")
-                os.fsync(descriptor)
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):  # not /dev/stdout, when that is a pipe
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:

@@ -10,6 +10,7 @@ results/<run id>/<job>.out      what another tool's job wrote to stdout
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +49,12 @@ def create(results: Path, run_id: str) -> Path:
             ) from None
         return folder
     raise UsageError(f"no free name for a run was found in {results}")
+
+
+def discard(folder: Path) -> None:
+    """Remove the folder of a run in which nothing was measured; one that holds rows stays."""
+    if not any(folder.glob("*.jsonl")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(results: Path, name: str) -> Path:

@@ -27,6 +27,12 @@ from bench.transports._mpi_steps import OPS, TYPES, Builder
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
 _ARRIVAL_S = 15.0  # for the first bytes between ranks that MPI has already brought together
+_REMEDY = {
+    "mpirun": "they belong to different MPI libraries; "
+    "use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun",
+    "slurm": "srun must speak that MPI's language; "
+    "give it `mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:` in bench.yaml",
+}
 _MOST_COUNT = 2**31 - 1  # elements of one call before MPI-4
 
 
@@ -56,8 +62,7 @@ class Mpi(Transport):
         if self._world.Get_size() != place.num_ranks:
             raise RefusedError(
                 f"{place.launcher} started {place.num_ranks} processes, but {_name(self._mpi)} sees a world of "
-                f"{self._world.Get_size()}: they belong to different MPI libraries; "
-                "use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun"
+                f"{self._world.Get_size()}: {_REMEDY.get(place.launcher, _REMEDY['mpirun'])}"
             )
         _arrival.over_mpi(self._world, self._mpi.BYTE, min(_ARRIVAL_S, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL

@@ -20,13 +20,19 @@ Out = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("cluster", ["local", "p4d", "p5", "g6e"])
-def test_every_scenario_can_be_planned_on_every_cluster(scenario: str, cluster: str, capsys: Out) -> None:
+@pytest.mark.parametrize("cluster", ["local", "p4d", "p5", "g6e", "p5-eks"])
+def test_every_scenario_can_be_planned_on_every_cluster(
+    scenario: str, cluster: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert main(["plan", str(ROOT / "scenarios" / f"{scenario}.yaml"), "--cluster", cluster, *CONFIG]) == 0
     lines = capsys.readouterr().out.splitlines()
+    if cluster in ("p4d", "p5"):
+        assert lines[0] == "#!/bin/sh", "a job script for sbatch"
+        lines = [line for line in lines[1:] if line and not line.startswith("#SBATCH ")]
     assert lines[0].startswith(f"# scenario {scenario} on cluster {cluster}: ")
     assert lines[-1].startswith("# estimate: ")
-    assert any("-m bench." in line for line in lines)
+    assert any("-m bench." in line or line.strip().startswith("- bench.") for line in lines)
 
 
 def test_a_plan_in_json_has_the_very_command_and_the_case(capsys: Out) -> None:

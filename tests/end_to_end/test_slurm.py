@@ -1,0 +1,205 @@
+"""Through a real Slurm of four hosts: submitted by sbatch, started by srun, and every end told as what it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from bench.store import jsonl
+from tests.testbed import hosts, slurm
+from tests.testbed.hosts import Ran, Remote, Testbed
+from tests.testbed.slurm import Slurm
+
+pytestmark = [pytest.mark.slurm, pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BENCH = [sys.executable, "-m", "bench"]
+# The desk's environment on the login node; the ranks are told by Slurm.
+ENV = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "PYTHONPATH": str(ROOT)}
+
+CLUSTERS = """\
+clusters:
+  slurm-test:
+    nodes: 4
+    ranks_per_node: 1
+    launcher: slurm
+    options: {partition: all, gpus-per-node: 8, exclusive: ''}
+  nowhere: {nodes: 4, ranks_per_node: 1, launcher: slurm, options: {partition: gpu}}
+  held: {nodes: 4, ranks_per_node: 1, launcher: slurm, options: {hold: ''}}
+  short: {nodes: 2, ranks_per_node: 1, launcher: slurm, options: {time: 1}}
+  apart: {nodes: 2, ranks_per_node: 1, launcher: slurm, options: {mpi: none}}
+"""
+QUICK = """\
+budget: 4s
+max_seconds: 0.05
+measure:
+  - {patterns: [allreduce, sendrecv], transport: mpi, sizes: [64, 4K], mode: isolated}
+"""
+LONG = """\
+max_seconds: 1.5
+measure:
+  - {patterns: [allreduce, barrier], transport: mpi, sizes: [8, 64, 512, 4K], mode: isolated, iterations: 40}
+"""
+ENDLESS = """\
+max_seconds: 600
+measure:
+  - {pattern: allreduce, transport: mpi, sizes: [8], mode: isolated, iterations: 10}
+  - {patterns: [allreduce, alltoall, sendrecv, broadcast], transport: mpi, sizes: 8:64K:2, iterations: 20000}
+"""
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Slurm | str]:
+    """A cluster for all tests here; why there is none."""
+    reason = slurm.why_not() or hosts.why_not()
+    if reason is not None:
+        yield reason
+        return
+    with Testbed(4) as bed, Slurm(bed) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started: Slurm | str, missing: Callable[[str, str], NoReturn]) -> Iterator[Slurm]:
+    """That cluster, with nothing in its queue before and after."""
+    if isinstance(started, str):
+        missing("slurm", started)
+    yield started
+    for job in started.jobs():
+        started.ask("scancel", job)
+    started.until(lambda: not started.jobs())
+
+
+@pytest.fixture
+def site(cluster: Slurm) -> Iterator[Path]:
+    """A folder on the shared file system with a bench.yaml and scenarios of its own."""
+    folder = cluster.bed.shared / f"site-{os.urandom(4).hex()}"
+    (folder / "scenarios").mkdir(parents=True)
+    (folder / "bench.yaml").write_text(CLUSTERS, encoding="utf-8")
+    (folder / "scenarios" / "quick.yaml").write_text(QUICK, encoding="utf-8")
+    (folder / "scenarios" / "long.yaml").write_text(LONG, encoding="utf-8")
+    (folder / "scenarios" / "endless.yaml").write_text(ENDLESS, encoding="utf-8")
+    yield folder
+
+
+def ran(cluster: Slurm, site: Path, words: list[str], timeout_s: float = 100) -> Ran:
+    remote = cluster.start(words, ENV, site)
+    return Ran(remote.wait(timeout_s), remote.out, remote.err)
+
+
+def begun(cluster: Slurm, site: Path) -> tuple[Remote, Path]:
+    """A long run with its first row on disk; and its folder."""
+    desk = cluster.start(
+        ["env", "--default-signal=INT", *BENCH, "run", "long", "--cluster", "slurm-test", "--no-plots"], ENV, site
+    )
+    cluster.until(lambda: desk.poll() is not None or any(rows(site)), 90)
+    assert desk.poll() is None, desk.err
+    [folder] = (site / "results").iterdir()
+    return desk, folder
+
+
+def rows(site: Path) -> list[int]:
+    """How many rows each job of the only run has."""
+    found = []
+    for file in site.glob("results/*/*.jsonl"):
+        with contextlib.suppress(Exception):  # its header is being written
+            found.append(sum(len(attempt.records) for attempt in jsonl.read(file).attempts))
+    return found
+
+
+def test_make_bench_submits_one_job_for_all_and_prints_the_tables(cluster: Slurm, site: Path) -> None:
+    for name in ("bench", "Makefile"):
+        (site / name).symlink_to(ROOT / name)
+    words = ["make", "bench", "CLUSTER=slurm-test", "SCENARIO=quick", "VENV=none", f"PYTHON={sys.executable}"]
+    done = ran(cluster, site, words)
+    assert done.code == 0, done.err
+    assert "allreduce over mpi, 4 ranks on 4 nodes" in done.out and "sendrecv over mpi, 4 ranks on 4 nodes" in done.out
+    assert "# hosts     h[0-3]" in done.out
+    [folder] = (site / "results").iterdir()
+    script = (folder / "slurm.sh").read_text()
+    assert "#SBATCH --partition=all" in script and "#SBATCH --nodes=4" in script and "srun" not in script
+    assert done.err.count(": submitted") == 1 and "[2/2] sendrecv-mpi-4x1" in done.err
+    outcomes = json.loads((folder / "outcomes.json").read_text())
+    assert [outcome["what"] for outcome in outcomes.values()] == [None, None]
+
+
+def test_a_cancelled_job_is_told_its_rows_are_kept_and_resume_measures_the_rest(cluster: Slurm, site: Path) -> None:
+    desk, folder = begun(cluster, site)
+    [number] = cluster.jobs()
+    cluster.ask("scancel", number)
+    assert desk.wait(100) == 4
+    assert f"Slurm job {number} was cancelled" in desk.err
+    assert "allreduce over mpi, 4 ranks on 4 nodes" in desk.out, "what was measured is shown"
+    before = sum(rows(site))
+    assert before >= 1
+    told = json.loads((folder / "outcomes.json").read_text())
+    assert {outcome["what"] for outcome in told.values()} == {f"Slurm job {number} was cancelled"}
+    again = ran(cluster, site, [*BENCH, "run", "--resume", str(folder), "--no-plots", "--format", "json"])
+    assert again.code == 0, again.err
+    assert len(json.loads(again.out)["summaries"]) == 4 + 1
+
+
+@pytest.mark.slow
+def test_a_job_that_reaches_its_time_limit_is_told_as_that(cluster: Slurm, site: Path) -> None:
+    # Limits are whole minutes, and looked at twice a minute: this waits 60 to 90 seconds.
+    done = ran(cluster, site, [*BENCH, "run", "endless", "--cluster", "short", "--no-plots"], timeout_s=200)
+    assert done.code == 4
+    assert "Slurm job" in done.err and "ran into its time limit: give it more by `time` under `options:`" in done.err
+    assert sum(rows(site)) >= 1
+
+
+def test_a_node_that_goes_down_is_named(cluster: Slurm, site: Path) -> None:
+    desk, _ = begun(cluster, site)
+    [number] = cluster.jobs()
+    cluster.fail("h2")
+    try:
+        assert desk.wait(100) == 4
+        assert f"Slurm job {number} ended because a node failed: node h2 (down: power lost)" in desk.err
+    finally:
+        cluster.mend("h2")
+
+
+def test_ctrl_c_at_the_desk_cancels_the_job_and_keeps_the_rows(cluster: Slurm, site: Path) -> None:
+    desk, folder = begun(cluster, site)
+    desk.signal(signal.SIGINT)
+    assert desk.wait(100) == 130
+    assert not cluster.jobs()
+    assert f"go on with: python -m bench run --resume results/{folder.name}" in desk.err
+    assert sum(rows(site)) >= 1
+    assert not cluster.bed.processes("BENCH_JOB", folder.name)
+
+
+def test_what_slurm_does_not_take_is_refused_in_its_words(cluster: Slurm, site: Path) -> None:
+    done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "nowhere"])
+    assert done.code == 3
+    assert "invalid partition specified: gpu" in done.err and "mend `options:` in bench.yaml" in done.err
+    assert not list((site / "results").iterdir()), "a run that never was leaves nothing"
+
+
+def test_a_job_that_can_never_start_is_refused_and_leaves_the_queue(cluster: Slurm, site: Path) -> None:
+    done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "held"])
+    assert done.code == 3
+    assert "can never start (JobHeldUser)" in done.err
+    assert not cluster.jobs()
+
+
+def test_inside_an_allocation_srun_is_used_at_once(cluster: Slurm, site: Path) -> None:
+    words = ["salloc", "--nodes=4", *BENCH, "run", "quick", "--cluster", "slurm-test", "--no-plots"]
+    done = ran(cluster, site, words)
+    assert done.code == 0, done.err
+    assert "4 ranks on 4 nodes" in done.out and "submitted" not in done.err
+
+
+def test_ranks_that_do_not_see_each_other_are_refused_with_the_option_that_mends_it(cluster: Slurm, site: Path) -> None:
+    done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "apart", "--no-plots"])
+    assert done.code in (3, 4)
+    assert "slurm started 2 processes, but MPICH" in done.err and "sees a world of 1" in done.err
+    assert "`mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:`" in done.err
