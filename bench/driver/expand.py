@@ -269,6 +269,8 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
         return machine.lacks[case.transport]
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
+    if cluster.launcher == "torchrun" and case.transport == "mpi":
+        return "torchrun starts no MPI ranks: let mpirun or slurm start them"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
     if case.topology in ("node", "rail") and wish.world.num_nodes == 1:

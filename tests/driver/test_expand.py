@@ -177,6 +177,12 @@ def test_a_claim_that_this_machine_does_not_meet_is_refused(cluster: Cluster, se
     assert sentence in str(told.value)
 
 
+def test_torchrun_starts_no_mpi_ranks() -> None:
+    plan = plan_of(Measurement(("allreduce",)), cluster=Cluster("lab", launcher="torchrun"))
+    assert {job.case.transport for job in plan.jobs} == {"gloo"}
+    assert "torchrun starts no MPI ranks" in plan.skipped[0].reason
+
+
 def test_a_plan_without_jobs_is_refused_with_all_reasons() -> None:
     plan = plan_of(Measurement(("allreduce",), ("nccl",)))
     with pytest.raises(RefusedError, match="no NVIDIA GPU was found"):
