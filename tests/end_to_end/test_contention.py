@@ -64,10 +64,7 @@ def test_the_file_keeps_both_sides_block_by_block(run: Run, mpirun: Start, tmp_p
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [(("barrier",), "moves nothing"), (("alltoall", "--split", "0/7"), "there is no rank 7")],
-)
-def test_what_could_not_disturb_is_refused(run: Run, mpirun: Start, words: tuple[str, ...], why: str) -> None:
+@pytest.mark.parametrize("words", [("barrier",), ("alltoall", "--split", "0/7")])
+def test_what_could_not_disturb_is_refused(run: Run, mpirun: Start, words: tuple[str, ...]) -> None:
     ran = run(*mpirun(2), "-m", "bench.broadcast", *AGAINST, *words)
-    assert ran.code == 2 and why in ran.err
+    assert (ran.code, ran.out.count("against")) == (2, 0)  # the sentences: tests/rank and tests/core
