@@ -8,9 +8,9 @@ from typing import Any
 from bench.analysis._lint_input import Fault, Material, Row, launch_of
 from bench.analysis.summary import BOUND_TOLERANCE
 from bench.core.case import Case, from_argv
+from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header
-from bench.core.topology import rounds
 from bench.core.world import World
 from bench.hardware.bounds import bounds_of
 
@@ -85,7 +85,7 @@ def _case(words: Any) -> Case | None:
 
 def _absent(run: Material, name: str, case: Case, header: Header) -> Iterator[Fault]:
     try:
-        in_time = rounds(World(header.num_nodes, header.ranks_per_node), header.topology, case.order)
+        in_time = rounds(case, World(header.num_nodes, header.ranks_per_node), header.topology)
     except BenchError:  # a header that was edited, or a topology that this program does not know
         yield Fault("which groups of ranks were to be measured can not be told from the header", name)
         return

@@ -48,22 +48,42 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
     largest p up to alpha that a rank test of so many launches can give. The first is for the test, the second for a
     ratio beyond delta; the factors are what ranks and medians lose against means of normal values.
     """
-    ratio = median(new) / median(base)
-    shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
+    ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
-    half = t_quantile(0.5 + float(CONFIDENCE) / 2, degrees) * error
     power = t_quantile(POWER, degrees)
     level = _attainable(len(base), len(new), alpha)
     least_by_test = (t_quantile(1 - level / 2, degrees) + power) * error * math.sqrt(math.pi / 3)
     least_by_ratio = math.log1p(delta) + power * error * math.sqrt(math.pi / 2)
     return Estimate(
         ratio=ratio,
-        ratio_low=min(math.exp(shift - half), ratio),
-        ratio_high=max(math.exp(shift + half), ratio),
+        ratio_low=ratio_low,
+        ratio_high=ratio_high,
         p=rank_test(base, new),
         cliffs_delta=cliffs_delta(base, new),
         min_detectable=math.expm1(max(least_by_test, least_by_ratio)),
     )
+
+
+def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
+    """(ratio, low, high): new / base of the medians of launch medians, two or more of each, with the 95 % interval."""
+    ratio = median(new) / median(base)
+    shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
+    error, degrees = _welch(base, new)
+    half = t_quantile(0.5 + float(CONFIDENCE) / 2, degrees) * error
+    return ratio, min(math.exp(shift - half), ratio), max(math.exp(shift + half), ratio)
+
+
+def ratio_interval(
+    value: float, around: tuple[float, float], other: float, around_other: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval of value / other from the intervals of both, which are independent and need not be symmetric.
+
+    On logarithms, each side by itself: the distances add as squares (MOVER: Zou and Donner, Statistics in Medicine 27,
+    2008, equation 8).
+    """
+    below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
+    above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
+    return value / other * math.exp(-below), value / other * math.exp(above)
 
 
 def verdict(found: Estimate, p_corrected: float, delta: float, fdr: float) -> str:

@@ -26,8 +26,8 @@ LEAST_FOR_INTERVAL = 3
 # tries several values of are factors too, by their own names.
 FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
-    "topology", "order", "matrix", "window", "cache", "alignment", "binding", "data", "clock", "sync", "loop",
-    "mpi_thread_level", "library", "like", "modelled",
+    "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
+    "sync", "loop", "mpi_thread_level", "library", "like", "modelled",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -198,6 +198,7 @@ def _header_factors(header: Header) -> dict[str, str | None]:
     if case is not None:
         matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
         told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
+        told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
     return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
 
 

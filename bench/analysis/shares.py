@@ -9,9 +9,9 @@ import numpy as np
 
 from bench.analysis import stats
 from bench.core.case import from_argv
+from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, Record, Samples
-from bench.core.topology import rounds
 from bench.core.world import World
 
 # No rank of these can finish before the last one arrives, so the shortest of the ranks' times holds no waiting.
@@ -108,7 +108,7 @@ def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topolog
 @lru_cache(maxsize=64)
 def _groups(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str) -> dict[str, tuple[int, ...]]:
     try:
-        in_time = rounds(World(num_nodes, ranks_per_node), topology, from_argv(case).order)
+        in_time = rounds(from_argv(case), World(num_nodes, ranks_per_node), topology)
     except (BenchError, IndexError):
         return {}
     return {group.name: group.ranks for groups in in_time for group in groups}

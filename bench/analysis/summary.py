@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.analysis import consistency, launches, model, parity, stats
+from bench.analysis import consistency, interference, launches, model, parity, scaling, stats
 from bench.analysis.shares import Shares
-from bench.core.record import DOCUMENT_SCHEMA, Bound, Conflict, Document, Header, Record, Samples, Summary
+from bench.core.record import DOCUMENT_SCHEMA, Bound, Conflict, Document, Header, Interference, Record, Samples, Summary
 from bench.hardware.bounds import bounds_of, floor_of
 
 # A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
@@ -46,6 +46,7 @@ class Rows:
     summaries: list[Summary] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    contended: list[Interference] = field(default_factory=list)
     num_wrong: int = 0
     num_left_out: int = 0
 
@@ -59,6 +60,7 @@ class Rows:
             self.num_left_out += 1
         elif row is not None:
             self.summaries.append(row)
+            self.contended += interference.of_record(job, header, record)
         elif record.failed is not None:
             failed = {"what": record.failed.what, "rank": record.failed.rank, "host": record.failed.host}
             self.failures.append(_row(job, header, record) | failed)
@@ -86,6 +88,8 @@ class Rows:
             fits=model.fits(headers, self.summaries),
             conflicts=conflicts,
             parities=parity.parities(headers, self.summaries),
+            scalings=scaling.scalings(headers, self.summaries),
+            interferences=interference.interferences(self.contended),
         )
 
 

@@ -105,6 +105,7 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 def this_machine(python: str | None, mpirun: str | None) -> expand.Machine:
     """What this machine offers to ranks that are started on it by these, where a cluster names its own."""
     names = plugins.names("transport")
+    transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
     # Another interpreter's packages are not known here: its ranks will say what they miss.
     reasons = {name: _here.lacks(name) for name in names if python is None or name == "nccl"}
     return machine(
@@ -113,7 +114,8 @@ def this_machine(python: str | None, mpirun: str | None) -> expand.Machine:
         len(os.sched_getaffinity(0)),
         nvml.count_gpus(),
         {name: reason for name, reason in reasons.items() if reason is not None},
-        {name: plugins.load("transport", name).TRANSPORT.launcher for name in names},
+        {name: transport.launcher for name, transport in transports.items()},
+        frozenset(name for name, transport in transports.items() if transport.separates),
     )
 
 

@@ -15,8 +15,8 @@ from bench.core.dtypes import REDUCE_OPS, dtype_of
 from bench.core.errors import UsageError
 from bench.core.plugins import check, nearest
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
-from bench.core.topology import check_order, check_topology
-from bench.core.units import parse_duration, parse_rate, parse_size
+from bench.core.topology import check_order, check_split, check_topology
+from bench.core.units import format_size, parse_duration, parse_rate, parse_size
 
 MODES = ("isolated", "pipelined", "both")
 CACHES = ("cold", "hot")
@@ -25,6 +25,7 @@ THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 SYNCS = ("none", "barrier", "double-barrier")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
+_AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to be told to stop
 # Measure as another tool does, so that figures stand beside its own: what is fixed for each.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
@@ -53,6 +54,8 @@ class Case:
     topology: str = "world"
     order: str = "linear"
     matrix: tuple[tuple[int, ...], ...] = ()
+    aggressor: str = ""
+    split: str = "alternate"
     iterations: int | None = None
     warmup: int | None = None
     max_s: float = 0.25
@@ -126,6 +129,12 @@ def _matrix(text: str) -> tuple[tuple[int, ...], ...]:
     return rows
 
 
+def _aggressor(text: str) -> str:
+    name, separator, size = text.partition(":")
+    num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
+    return f"{check('pattern', name)}:{format_size(num_bytes)}"
+
+
 def _links(text: str) -> tuple[tuple[str, float], ...]:
     pairs = []
     for part in text.split(","):
@@ -159,6 +168,10 @@ OPTIONS = (
     Option("order", ("--order",), check_order, str, "order of ranks: linear, reverse, interleaved, or a list"),
     Option("matrix", ("--matrix",), _matrix, lambda rows: ";".join(",".join(map(str, row)) for row in rows),
            "alltoallv's weights, row by row: 0,1;2,0"),
+    Option("aggressor", ("--aggressor",), _aggressor, str,
+           "PATTERN[:SIZE] that other ranks run at the same time: every row is measured without and with it"),
+    Option("split", ("--split",), check_split, str,
+           "victims/aggressors: alternate (ranks by turns), halves (of each node), or ranks such as 0-3/4-7"),
     Option("iterations", ("-n", "--iterations"), _whole("iterations", 1), str,
            "samples per row; default: until the median is known well enough"),
     Option("warmup", ("-w", "--warmup"), _whole("warmup", 0), str, "calls before timing; default: 5 and 50 ms"),

@@ -113,7 +113,7 @@ class Fabric:
         self.links, self.world = links, world
         self._nics_per_node = min(links.num_nics or 1, world.ranks_per_node)
         self._kinds = self._layout()
-        self._capacity = self._capacities()
+        self.capacity = self._capacities()
         self._solved: dict[bytes, Floats] = {}
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class Fabric:
         import numpy as np
 
         ids = self._paths(np.array([source]), np.array([target]))[0]
-        return tuple(self._name(int(link)) for link in ids if link < len(self._capacity) - 1)
+        return tuple(self._name(int(link)) for link in ids if link < len(self.capacity) - 1)
 
     def times_s(self, flows: Sequence[Flow]) -> Floats:
         """Seconds until each of `flows`, all begun together, has arrived. A message to oneself takes none.
@@ -139,8 +139,17 @@ class Fabric:
         scaled = num_bytes / largest if largest else num_bytes
         key = b"".join(part.tobytes() for part in (sources, targets, scaled))
         if key not in self._solved:
-            self._solved[key] = _completions(self._paths(sources, targets), self._capacity, scaled)
+            self._solved[key] = _completions(self._paths(sources, targets), self.capacity, scaled)
         return self._latencies(sources, targets) + largest * self._solved[key]
+
+    def routes(self, flows: Sequence[Flow]) -> tuple[Ints, Floats, Floats]:
+        """(link ids, as `fair_rates` takes them; seconds of latency; bytes, 0 where no link is crossed) of each."""
+        import numpy as np
+
+        sources, targets, num_bytes = (np.array(column) for column in zip(*flows, strict=True))
+        paths = self._paths(sources, targets)
+        crosses = (paths < len(self.capacity) - 1).any(axis=1)
+        return paths, self._latencies(sources, targets), np.where(crosses, num_bytes, 0.0)
 
     def time_s(self, flows: Sequence[Flow]) -> float:
         """Seconds of one step: until the last of `flows`, all begun together, has arrived."""
@@ -240,7 +249,7 @@ class Fabric:
     def _refuse_unknown(self, paths: Ints) -> None:
         import numpy as np
 
-        unknown = np.isnan(self._capacity[paths])
+        unknown = np.isnan(self.capacity[paths])
         if unknown.any():
             name = self._name(int(paths[unknown][0])).split()[0]
             raise UsageError(f"the {name} rate of {self._whose()} is unknown: give it, such as --links {name}=10GB/s")

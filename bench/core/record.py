@@ -37,6 +37,26 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class Contention:
+    """What disturbed the samples of a record, and the same ranks' samples without it, in blocks that took turns.
+
+    `alone_s[i]`: the slowest rank's share of sample i without aggressors. Block k of both holds the samples
+    k x samples_per_block and following. `aggressor_bytes`: the payload of the aggressors' pattern; their rates are
+    bytes per second of its busbw, alone and in each disturbed block. `busy`: the least share of each disturbed block
+    that one of them spent inside its calls (None of all: modelled).
+    """
+
+    aggressor: str
+    aggressor_bytes: int
+    num_aggressors: int
+    samples_per_block: int
+    alone_s: Sequence[float]
+    rates_bytes_per_s: Sequence[float]
+    rate_alone_bytes_per_s: float
+    busy: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong, and on which rank and host where that is known."""
 
@@ -76,6 +96,7 @@ class Record:
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
     samples: Samples | None = None
+    contention: Contention | None = None  # what disturbed the samples, where it was meant to
     reported: Mapping[str, float] | None = None
     skipped: str | None = None
     failed: Failure | None = None
@@ -288,6 +309,80 @@ class Parity:
     num_launches: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A row beside its reference, from which it differs in `factor` only: "nodes", "ranks per node" or "order".
+
+    `value` and `reference`: of that factor. `time_ratio`: time / the reference's. `efficiency`: busbw / the
+    reference's, None where there is no busbw. Both with 95 % intervals over "launches" or "samples" (`interval_over`).
+    `bound_fraction`: busbw / the bound of this very world; `floor_fraction`: latency floor / time, isolated only.
+    """
+
+    job: str
+    pattern: str
+    transport: str
+    mode: str
+    payload_bytes: int
+    factor: str
+    value: str
+    reference: str
+    order: str
+    num_ranks: int
+    num_nodes: int
+    ranks_per_node: int
+    num_launches: int
+    median_s: float
+    time_ratio: float
+    time_ratio_low: float | None
+    time_ratio_high: float | None
+    interval_over: str | None
+    busbw_bytes_per_s: float | None
+    efficiency: float | None
+    efficiency_low: float | None
+    efficiency_high: float | None
+    bound_fraction: float | None
+    bound_name: str | None
+    floor_fraction: float | None
+    oversubscribed: bool  # more ranks than CPUs on a node: what it lost is not the links' doing
+    modelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """A row without and with aggressors. `factor`: time with / time without, the median over pairs of blocks.
+
+    Its 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors' rates are
+    bytes per second of their pattern's busbw, while they disturbed and alone. `num_blocks_not_covered`: disturbed
+    blocks in which they hardly sent; with any of them, the factor is too low.
+    """
+
+    job: str
+    pattern: str
+    transport: str
+    mode: str
+    group: str
+    payload_bytes: int
+    num_ranks: int
+    num_nodes: int
+    ranks_per_node: int
+    split: str
+    aggressor: str
+    aggressor_bytes: int
+    num_aggressors: int
+    alone_s: float
+    disturbed_s: float
+    factor: float
+    factor_low: float | None
+    factor_high: float | None
+    interval_over: str | None
+    num_blocks: int
+    num_launches: int
+    aggressor_bytes_per_s: float
+    aggressor_alone_bytes_per_s: float
+    num_blocks_not_covered: int
+    modelled: bool
+
+
 DOCUMENT_SCHEMA = "bench.document/1"
 
 
@@ -308,3 +403,5 @@ class Document:
     fits: tuple[Fit, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     parities: tuple[Parity, ...] = ()
+    scalings: tuple[Scaling, ...] = ()
+    interferences: tuple[Interference, ...] = ()

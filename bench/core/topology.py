@@ -17,6 +17,7 @@ from bench.core.program import Group, Round
 from bench.core.world import World
 
 TOPOLOGIES = ("world", "node", "rail", "pairs", "groups of K")
+SPLITS = ("alternate", "halves", "RANKS/RANKS")
 ORDERS = ("linear", "reverse", "interleaved", "RANK,RANK,...")
 _GROUPS_OF = re.compile(r"groups of (\d+)")
 T = TypeVar("T")
@@ -58,15 +59,26 @@ def check_order(text: str) -> str:
     raise UsageError(f"no order of ranks is called {text!r}; there are: {', '.join(ORDERS)}")
 
 
-def rounds(world: World, topology: str, order: str = "linear") -> Sequence[Round]:
-    """The groups that run at once, round after round, as many in each.
+def check_split(text: str) -> str:
+    """The text itself when it says who is measured and who disturbs, else UsageError."""
+    if text in SPLITS[:-1]:
+        return text
+    ranks = r"\d+(-\d+)?(,\d+(-\d+)?)*"
+    if not re.fullmatch(f"{ranks}/{ranks}", text):
+        raise UsageError(f"no split of ranks is called {text!r}; there are: {', '.join(SPLITS)}, such as 0-3/4-7")
+    return text
 
-    The length costs nothing; rounds of pairs are made one at a time. Raises UsageError for groups that do not fit.
+
+def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
+    """The groups that run at once, round after round, as many in each; of the ranks `among` alone where they are given.
+
+    The length costs nothing; rounds of pairs are made one at a time. Raises UsageError for groups that do not fit, or
+    are not all of one size.
     """
-    ranks = _ordered(world, order)
+    ranks = _ordered(world, order) if among is None else tuple(r for r in _ordered(world, order) if r in among)
     per_node = world.ranks_per_node
     if topology == "world" or (topology == "pairs" and len(ranks) < 2):  # one rank has no pair: the pattern says so
-        return ((Group("world", ranks),),)
+        return ((Group("world" if among is None else "victims", ranks),),)
     if topology == "node":
         return (_by(ranks, "node", world.num_nodes, lambda rank: rank // per_node),)
     if topology == "rail":
@@ -98,7 +110,9 @@ def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) 
     members: list[list[int]] = [[] for _ in range(num)]
     for rank in ranks:
         members[which(rank)].append(rank)
-    return tuple(Group(f"{name}{k}", tuple(own)) for k, own in enumerate(members))
+    if len({len(own) for own in members if own}) > 1:
+        raise UsageError(f"topology {name} makes groups of different sizes of the ranks {', '.join(map(str, ranks))}")
+    return tuple(Group(f"{name}{k}", tuple(own)) for k, own in enumerate(members) if own)
 
 
 def _ordered(world: World, order: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from bench.core.channel import Channel
+from bench.core.errors import UsageError
 from bench.core.program import Group, Round, Step
 from bench.core.world import Place
 
@@ -91,6 +92,7 @@ class Transport(ABC):
     keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
     requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
     num_threads: ClassVar[int] = 1  # of a rank that must run at the same time: the caller's, and the library's own
+    separates: ClassVar[bool] = False  # can it run two patterns at once, each by a part of the ranks?
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
 
     notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences
@@ -135,7 +137,28 @@ class Transport(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """All ranks of the world wait for each other."""
+        """All ranks of the world wait for each other; of a part, where they were separated."""
+
+    def separate(self, parts: Round) -> None:
+        """From now on `sync` and timed calls wait for the ranks of one's own part only.
+
+        Every rank calls it, once, with the same disjoint parts, and is in one of them.
+        """
+        raise UsageError(f"{type(self).__name__} can not run two patterns at once: --transport mpi or gloo can")
+
+    def arrive(self) -> Callable[[], bool]:
+        """Say that this rank has come here, without waiting; the answer tells, when called, whether all ranks have.
+
+        For ranks that were separated; all of them arrive equally often.
+        """
+        raise NotImplementedError
+
+    def tell(self, value: float) -> Callable[[], float]:
+        """The first rank's value is on its way to all ranks of one's own part; the answer waits for it, and is it.
+
+        For ranks that were separated.
+        """
+        raise NotImplementedError
 
     def before_each(self) -> None:
         """What synchronises the ranks before an isolated call."""

@@ -78,10 +78,12 @@ class Measurement:
     window: int = _DEFAULT.window
     matrix: tuple[tuple[int, ...], ...] = ()
     nodes: tuple[int, ...] | None = None
-    ranks_per_node: int | None = None
+    ranks_per_node: tuple[int | None, ...] = (None,)
     iterations: int | None = None
     warmup: int | None = None
     seed: int = _DEFAULT.seed
+    aggressors: tuple[str, ...] = (_DEFAULT.aggressor,)
+    splits: tuple[str, ...] = (_DEFAULT.split,)
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -281,10 +283,14 @@ class _MeasureKeys(_Keys):
     window: Annotated[int, _one(_OPTION["window"])] = _DEFAULT.window
     matrix: Annotated[tuple[tuple[int, ...], ...], _many(_OPTION["matrix"], values.matrix, lambda read: read[0])] = ()
     nodes: Annotated[tuple[int, ...] | None, _many(_OPTION["nodes"])] = None
-    ranks_per_node: _RanksPerNode = None
+    ranks_per_node: Annotated[tuple[int | None, ...], _many(values.ranks_per_node)] = (None,)
     iterations: Annotated[int | None, _one(_OPTION["iterations"])] = None
     warmup: Annotated[int | None, _one(_OPTION["warmup"])] = None
     seed: Annotated[int, _one(_OPTION["seed"])] = _DEFAULT.seed
+    aggressors: Annotated[tuple[str, ...], _many(_OPTION["aggressor"])] = _key(
+        "aggressors", "aggressor", default=(_DEFAULT.aggressor,)
+    )
+    splits: Annotated[tuple[str, ...], _many(_OPTION["split"])] = _key("splits", "split", default=(_DEFAULT.split,))
     env: dict[_Variable, Annotated[tuple[str, ...], _many(values.variable)]] = {}
 
 

@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.core.case import Case, alike, to_argv
+from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, Site
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.tool import Installed
-from bench.core.topology import rounds
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver.config import Cluster, Measurement, Scenario
@@ -37,7 +37,7 @@ _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say
 _DEFAULT = Case(pattern="")
 NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 _NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
-          "alignment", "bind")  # fmt: skip
+          "alignment", "bind", "aggressor", "split")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Machine:
     mpirun: str
     default_launcher: Mapping[str, str]  # of each transport
     mpi: str = ""  # whose mpirun that is: mpich or openmpi; empty: not known
+    separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         words = there.tool.arguments(case, world)
     variables = {**launchers[launcher].environment(site), **cluster.env, **env}
     command = launchers[launcher].command(words, world, site, variables)
-    num_rounds = len(rounds(world, patterns[case.pattern].topology or case.topology, case.order))
+    num_rounds = len(rounds(case, world, patterns[case.pattern].topology))
     num_rows = num_rounds * len(case.sizes) * len(case.modes)
     estimate_s = _estimate_s(case, num_rows, world)
     if launchers[launcher].by_hand and cluster.setup:
@@ -192,7 +193,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
 
 def count_rows(case: Case, world: World, pattern: Pattern) -> int:
     """Sizes x modes x rounds of groups."""
-    return len(case.sizes) * len(case.modes) * len(rounds(world, pattern.topology or case.topology, case.order))
+    return len(case.sizes) * len(case.modes) * len(rounds(case, world, pattern.topology))
 
 
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
@@ -200,9 +201,10 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
     m = measurement
     transports = ("model",) if modelled else m.transports or _auto_transports(cluster, machine)
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
-    for num_nodes, name, transport in product(m.nodes or (cluster.nodes,), m.patterns, transports):
+    worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
+    for (num_nodes, per_node), name, transport in product(worlds, m.patterns, transports):
         pattern = patterns[name]
-        world = World(num_nodes, _ranks_per_node(m, cluster, machine, transport))
+        world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
         of_mpi = transport == "mpi"
         factors: dict[str, tuple[Any, ...]] = {
             "dtype": m.dtypes,
@@ -213,6 +215,8 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
             "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
             "cache": m.caches,
             "root": m.roots if pattern.rooted else (_DEFAULT.root,),
+            "aggressor": m.aggressors,
+            "split": m.splits if m.aggressors != (_DEFAULT.aggressor,) else (_DEFAULT.split,),
             "bind": m.binds,
             "alignment": m.alignments,
             # What only MPI knows is no factor of the others.
@@ -251,8 +255,8 @@ def _auto_transports(cluster: Cluster, machine: Machine) -> tuple[str, ...]:
     return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
 
 
-def _ranks_per_node(m: Measurement, cluster: Cluster, machine: Machine, transport: str) -> int:
-    asked = m.ranks_per_node or cluster.ranks_per_node
+def _ranks_per_node(asked: int | None, cluster: Cluster, machine: Machine, transport: str) -> int:
+    asked = asked or cluster.ranks_per_node
     if asked is not None:
         return asked
     return (
@@ -277,8 +281,15 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
         return f"one node: topology {case.topology} is {'the world' if case.topology == 'node' else 'between nodes'}"
     if wish.world.num_ranks < pattern.min_ranks:
         return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
+    if case.aggressor and case.transport not in machine.separates:
+        return f"{case.transport} can not run two patterns at once, {' and '.join(sorted(machine.separates))} can"
     try:
-        rounds(wish.world, pattern.topology or case.topology, case.order)
+        split = parts(case, wish.world)
+        if split and len(split.victims.ranks) < pattern.min_ranks:
+            return f"{pattern.name} needs at least {pattern.min_ranks} victims, there are {len(split.victims.ranks)}"
+        if split:
+            shape_of_aggressors(case, len(split.aggressors.ranks))
+        rounds(case, wish.world, pattern.topology)
     except UsageError as error:
         return str(error)
     return None
@@ -335,7 +346,8 @@ def _estimate_s(case: Case, num_rows: int, world: World) -> float:
     launch_s = _LAUNCH_S.get(case.transport, _LAUNCH_TORCH_S)
     if case.transport == "model":
         return launch_s + num_rows * world.num_ranks * _MODEL_RANK_S
-    rows_s = num_rows * (case.max_s + _ROW_OVERHEAD_S)
+    sides = 2 if case.aggressor else 1  # without aggressors and with them
+    rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S)
     return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
 
 

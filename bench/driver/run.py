@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.case import Case, from_argv, to_argv
+from bench.core.contention import rounds
 from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.record import Record
 from bench.core.tool import Installed
-from bench.core.topology import rounds
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver import batch, execute, foreign
@@ -56,11 +56,12 @@ class Means:
 
 
 def machine(python: str | None, mpirun: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
-            default_launcher: Mapping[str, str]) -> Machine:  # fmt: skip
+            default_launcher: Mapping[str, str], separates: frozenset[str]) -> Machine:  # fmt: skip
     """The machine at hand, with the site's mpirun, else the one that belongs to the interpreter, else that on PATH."""
     beside = Path(python or sys.executable).parent / "mpirun"
     mpirun = mpirun or (str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun")
-    return Machine(num_cpus, num_gpus, lacks, python or sys.executable, mpirun, default_launcher, _mpi_of(mpirun))
+    interpreter = python or sys.executable
+    return Machine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates)
 
 
 def _mpi_of(mpirun: str) -> str:
@@ -219,7 +220,7 @@ def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[in
         records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
     except UsageError:
         return case.sizes  # killed while the header was being written
-    all_rounds = rounds(world, pattern.topology or case.topology, case.order)
+    all_rounds = rounds(case, world, pattern.topology)
     wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])
     whole: dict[int, set[tuple[str, str]]] = {size: set() for size in case.sizes}
     for record in records:

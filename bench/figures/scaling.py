@@ -1,4 +1,7 @@
-"""How a pattern scales: bandwidth (or time) of the largest common size against the number of ranks, and the ideal."""
+"""How a pattern scales: bandwidth (or time) of the largest common size against the number of ranks, and the ideal.
+
+Beside it the two efficiencies: against the smallest world of the same kind, and against the bound of each world itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.record import Document, Summary
+from bench.core.record import Document, Scaling, Summary
 from bench.figures import _style
 
 _Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising
@@ -19,10 +22,15 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `scaling`, a panel for each pattern. Nothing for a document of a single world."""
+    """`scaling` and, where worlds have a reference, `scaling-efficiency`: a panel for each pattern.
+
+    Nothing for a document of a single world.
+    """
     panels = _panels(document)
-    if not panels:
-        return []
+    return [("scaling", _bandwidths(panels)), *_efficiencies(document)] if panels else []
+
+
+def _bandwidths(panels: dict[str, _Series]) -> Figure:
     looks = _style.looks(label for series in panels.values() for label in series)
     figure, axes = _style.panels(len(panels))
     for panel, (pattern, series) in zip(axes, panels.items(), strict=True):
@@ -32,7 +40,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
         for label, rows in series.items():
             _draw_line(panel, looks[label], rows, rated)
-        _ranks_axis(panel, [row for rows in series.values() for row in rows])
+        _ranks_axis(panel, {row.num_ranks: row.num_nodes for rows in series.values() for row in rows})
         panel.set_ylim(bottom=0)
         if any(row.modelled for rows in series.values() for row in rows):
             _style.watermark(panel)
@@ -42,7 +50,56 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
     _style.finish(figure, "Scaling with the number of ranks", handles, rows, _style.interval_remark(rows))
-    return [("scaling", figure)]
+    return figure
+
+
+def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
+    """In percent, at the largest size that has any, pipelined. Curves inside a node and of nodes are never joined."""
+    rated = [one for one in document.scalings if one.factor != "order" and one.mode == "pipelined" and one.efficiency]
+    patterns: dict[str, list[Scaling]] = {}
+    for one in rated:
+        patterns.setdefault(one.pattern, []).append(one)
+    if not patterns:
+        return []
+    looks = _style.looks(map(_curve, rated))
+    figure, axes = _style.panels(len(patterns))
+    for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
+        size = max(one.payload_bytes for one in of_pattern)
+        shown = [one for one in of_pattern if one.payload_bytes == size]
+        panel.set_title(f"{pattern}, {_style.size_words(size)}", fontsize=_style.TEXT)
+        panel.set_ylabel("efficiency (%)", fontsize=_style.TEXT)
+        panel.axhline(100, color=_style.GREY, linestyle=":", linewidth=1.2, zorder=1)
+        for label in dict.fromkeys(map(_curve, shown)):
+            _draw_efficiency(panel, looks[label], [one for one in shown if _curve(one) == label])
+        _ranks_axis(panel, {one.num_ranks: one.num_nodes for one in shown})
+        panel.set_ylim(bottom=0)
+        if any(one.modelled for one in shown):
+            _style.watermark(panel)
+    handles = [look.handle() for look in looks.values()]
+    if any(one.bound_fraction for one in rated):
+        handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="of own bound"))
+    rows = [row for row in document.summaries if row.pattern in patterns and row.mode == "pipelined"]
+    remark = ["bus bandwidth / that of the fewest ranks (inside one node) or the fewest nodes (between nodes)"]
+    _style.finish(figure, "Efficiency of more ranks and more nodes", handles, rows, remark)
+    return [("scaling-efficiency", figure)]
+
+
+def _curve(one: Scaling) -> str:
+    where = "inside one node" if one.factor == "ranks per node" else f"nodes of {one.ranks_per_node}"
+    return f"{one.transport}, {where}{' (modelled)' if one.modelled else ''}"
+
+
+def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> None:
+    ranks = [float(one.num_ranks) for one in curve]
+    shares = [100 * (one.efficiency or 0.0) for one in curve]
+    low = [100 * (one.efficiency_low or one.efficiency or 0.0) for one in curve]
+    high = [100 * (one.efficiency_high or one.efficiency or 0.0) for one in curve]
+    errors = [[a - b for a, b in zip(shares, low, strict=True)], [a - b for a, b in zip(high, shares, strict=True)]]
+    panel.errorbar(ranks, shares, yerr=errors, color=look.colour, marker=look.marker, linestyle=look.dashes,
+                   markersize=5.5, linewidth=1.6, elinewidth=1, capsize=2.5)  # fmt: skip
+    bounded = [(one.num_ranks, 100 * one.bound_fraction) for one in curve if one.bound_fraction]
+    panel.plot([num for num, _ in bounded], [share for _, share in bounded], color=look.colour, marker="_",
+               markersize=14, linestyle="", zorder=1)  # fmt: skip
 
 
 def _panels(document: Document) -> dict[str, _Series]:
@@ -111,8 +168,8 @@ def _value(row: Summary, seconds: float | None, rated: bool) -> float:
     return (row.busbw_bytes_per_s or 0.0) / 1e9 * median / seconds
 
 
-def _ranks_axis(panel: Axes, rows: list[Summary]) -> None:
-    nodes = {row.num_ranks: row.num_nodes for row in rows}
+def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
+    """`nodes`: number of ranks -> number of nodes of each world."""
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())

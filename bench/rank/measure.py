@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bench.core.case import Case
+from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Group, Round
 from bench.core.record import Failure, Record, Samples
-from bench.core.topology import rounds
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
-from bench.rank import sampling
+from bench.rank import contention, sampling
 from bench.rank.rows import Row, payloads, shape_of, traffic
 from bench.rank.verify import Verifier, Wrong
 
@@ -53,11 +53,16 @@ class Measurer:
         self._dtype = dtype_of(setting.case.dtype)
         self._reduction = Reduction(self._dtype.name, setting.case.reduce_op)
         self._kept = 0
+        self._contest: contention.Contest | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
         case = self._case
-        all_rounds = rounds(self._s.world, self._s.pattern.topology or case.topology, case.order)
+        split = parts(case, self._s.world)
+        if split is not None:
+            self._s.beat("preparing the aggressors")
+            self._contest = contention.Contest(case, split, self._transport)
+        all_rounds = rounds(case, self._s.world, self._s.pattern.topology)
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
@@ -74,6 +79,8 @@ class Measurer:
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
             yield self._row(Row(mode, shape, requested, round_, max_s))
+        if self._contest:
+            self._contest.close()
 
     def _row(self, row: Row) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"
@@ -98,17 +105,15 @@ class Measurer:
             return self._failed(row, before, in_place)
         if prepared:
             prepared.arm()
-        taken = sampling.take(
-            self._case,
-            self._transport,
-            row,
-            prepared.compiled if prepared else None,
-            self._most_batch(row, in_place),
-            max(0, _KEPT_VALUES - self._kept),
-            lambda doing: self._s.beat(f"{what}: {doing}"),
-        )
+        compiled, most = prepared.compiled if prepared else None, self._most_batch(row, in_place)
+        room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
+        if self._contest:
+            taken = self._contest.take(row, compiled, most, room, beat)
+        else:
+            taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat)
         self._s.beat(f"{what}: last check")
-        last = self._shared(prepared.check_last() if prepared else Wrong(0))
+        disturbing = self._contest.wrong() if self._contest else Wrong(0)
+        last = self._shared(prepared.check_last() if prepared else disturbing)
         fresh = self._check_call(prepared, variation=1)
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
@@ -227,7 +232,8 @@ class Measurer:
         per = self._s.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
         kept = bool(shares.by_rank)
-        wrong = [wrongs[rank] for rank in group.ranks]
+        # An aggressor that received wrong data disturbed by something else than it says.
+        wrong = [wrongs[rank] for rank in (*group.ranks, *(self._contest.aggressors if self._contest else ()))]
         num_wrong = sum(one.num_wrong for one in wrong)
         num_sets = self._num_sets(row.shape, in_place)
         flags = (() if kept else ("ranks-not-kept",)) + (
@@ -249,6 +255,7 @@ class Measurer:
                 calls_per_sample=taken.calls_per_sample,
                 loop=taken.loop,
             ),
+            contention=self._contest.record(taken, k, per) if self._contest else None,
         )
 
     def _failed(self, row: Row, wrongs: list[Wrong] | None, in_place: bool) -> tuple[Record, ...]:

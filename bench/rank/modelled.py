@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench.core.case import Case
+from bench.core.contention import parts, rounds, shape_of_aggressors, useful_bytes
 from bench.core.pattern import Pattern
-from bench.core.record import Record, Samples
-from bench.core.topology import rounds
+from bench.core.program import Group, Round
+from bench.core.record import Contention, Record, Samples
 from bench.core.world import World
 from bench.rank.rows import payloads, shape_of, traffic
 
 if TYPE_CHECKING:
-    from bench.transports.model import Model
+    from bench.transports.model import MemberSteps, Model
 
 
 def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[tuple[Record, ...]]:
     """Each row's records: exactly one virtual sample per group."""
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
-    all_rounds = rounds(world, pattern.topology or case.topology, case.order)
+    split = parts(case, world)
+    all_rounds = rounds(case, world, pattern.topology)
     num_ranks = len(all_rounds[0][0].ranks)
     for payload, requested_all in payloads(case, pattern, num_ranks).items():
         for mode in case.modes:
             shape = shape_of(case, num_ranks, payload, mode)
             for groups in all_rounds:
                 reason = pattern.needs(shape)
-                seconds: tuple[float, ...] = (0.0,) * len(groups)
-                if reason is None:
-                    steps = tuple(pattern.steps(shape, member) for member in range(num_ranks))
+                seconds: Sequence[float] = (0.0,) * len(groups)
+                disturbed: Sequence[Contention | None] = (None,) * len(groups)
+                steps = tuple(pattern.steps(shape, member) for member in range(num_ranks)) if reason is None else ()
+                if reason is None and split is not None:
+                    seconds, disturbed = _against(case, model, groups, (steps,) * len(groups), split.aggressors,
+                                                  pattern.operations(shape))  # fmt: skip
+                elif reason is None:
                     seconds = model.simulate(groups, (steps,) * len(groups))
                 yield tuple(
                     Record(
@@ -40,7 +46,22 @@ def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[t
                         stop_reason=None if reason else "exact",
                         skipped=reason,
                         samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
+                        contention=contention,
                         **traffic(pattern, shape, group, hosts),
                     )
-                    for group, took in zip(groups, seconds, strict=True)
+                    for group, took, contention in zip(groups, seconds, disturbed, strict=True)
                 )
+
+
+def _against(case: Case, model: Model, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group,
+             operations: int) -> tuple[list[float], list[Contention]]:  # fmt: skip
+    """Seconds of each group while the aggressors go on, and what they were without them."""
+    other, shape = shape_of_aggressors(case, len(aggressors.ranks))
+    theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
+    alone_s, disturbed_s = model.contend(groups, steps, aggressors, theirs)
+    useful = useful_bytes(other, shape)
+    return disturbed_s[:-1], [
+        Contention(other.name, shape.payload_bytes, shape.num_ranks, 1, (seconds / operations,),
+                   (useful / disturbed_s[-1],), useful / alone_s[-1])
+        for seconds in alone_s[:-1]
+    ]  # fmt: skip

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
@@ -41,6 +42,22 @@ class Taken:
     calls_per_sample: int
     loop: str  # what took them: compiled, python, virtual
     stop_reason: str
+    contest: Contest | None = None  # where others disturbed these samples
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The same ranks left alone, in blocks that took turns with the disturbed ones, and what the aggressors did.
+
+    `alone`: each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: of the aggressors' program, in
+    each disturbed block, and when they were alone. `busy`: the least share of each block that one was inside it.
+    """
+
+    alone: tuple[Sequence[float], ...]
+    samples_per_block: int
+    passes_per_s: tuple[float, ...]
+    passes_alone_per_s: float
+    busy: tuple[float, ...]
 
 
 def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, most_batch: int, room: int,
@@ -49,21 +66,28 @@ def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, 
 
     `most_batch`: calls of one pipelined sample at most. `room`: how many single ranks' values may be kept.
     """
-    sampler = _Sampler(case, transport, row, compiled)
+    sampler = Sampler(case, transport, row, compiled)
     beat("warm-up")
     loop, warmup, call_s, wall_s = sampler.warm_up()
-    batch = 1 if row.mode == "isolated" else min(_batch(call_s), most_batch)
+    batch = sampler.batch(call_s, most_batch)
     shares, stop_reason = sampler.sample(batch, wall_s, room, beat)
     return Taken(warmup, shares, batch, loop, stop_reason)
 
 
-def _batch(call_s: float) -> int:
-    """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so that the clock costs nothing."""
-    wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
-    return min(1 << (wanted - 1).bit_length(), _BATCH_MOST)
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """No garbage is collected meanwhile."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
-class _Sampler:
+class Sampler:
     """The state of one row while it is timed."""
 
     def __init__(self, case: Case, transport: Transport, row: Row, compiled: Compiled | None) -> None:
@@ -101,17 +125,18 @@ class _Sampler:
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
+    def batch(self, call_s: float, most: int) -> int:
+        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so that the clock costs nothing."""
+        if self._row.mode == "isolated":
+            return 1
+        wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
+        return min(1 << (wanted - 1).bit_length(), _BATCH_MOST, most)
+
     def sample(self, batch: int, wall_s: float, room: int, beat: Callable[[str], None],
                ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
-        """Each group's samples (on rank 0), and why sampling ended. No garbage is collected meanwhile."""
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        try:
+        """Each group's samples (on rank 0), and why sampling ended."""
+        with no_garbage():
             return self._sample(batch, wall_s * batch, room, beat)
-        finally:
-            gc.enable()
-            gc.unfreeze()
 
     def _sample(self, batch: int, sample_s: float, room: int, beat: Callable[[str], None],
                 ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
@@ -121,7 +146,7 @@ class _Sampler:
         while stop_reason is None:
             beat(f"{num} samples")
             chunk = self._channel.broadcast(self._chunk(num, sample_s))
-            gathered = self._channel.gather(self._timed(batch, chunk))
+            gathered = self._channel.gather(self.timed(batch, chunk))
             num += chunk
             elapsed_s = time.monotonic() - began
             sample_s = elapsed_s / num
@@ -131,7 +156,8 @@ class _Sampler:
             stop_reason = self._channel.broadcast(stop_reason)
         return (taken.shares() if self._transport.place.rank == 0 else ()), stop_reason
 
-    def _timed(self, batch: int, chunk: int) -> tuple[float, ...]:
+    def timed(self, batch: int, chunk: int) -> tuple[float, ...]:
+        """This rank's seconds of so many samples; none on an idle rank."""
         if self._row.mode == "isolated":
             return self._transport.time_each(self._compiled, chunk).seconds
         timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.analysis import model
 from bench.core.record import Document, Header, Summary
 from bench.core.units import format_size
-from bench.report import _fits, _text
+from bench.report import _fits, _interference, _scaling, _text
 
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
 
@@ -38,6 +38,8 @@ def render(document: Document) -> str:
     if not document.headers:
         lines += ["Nothing was measured.", ""]
     lines += _bullets("Beside these", [*skipped, *failed, *document.notes])
+    lines += _bullets("Scaling", _scaling.lines(document.scalings))
+    lines += _bullets("Contention", _interference.lines(document.interferences))
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.core.dtypes import dtype_of
 from bench.core.record import Document, Header, Summary
-from bench.report import _fits, _parity, _spreads, _text
+from bench.report import _fits, _interference, _parity, _scaling, _spreads, _text
 
 _MAX_WIDTH = 130
 
@@ -123,6 +123,8 @@ class Table:
         lines += _fits.lines(document.headers, document.fits)
         lines += _text.conflict_lines(document.conflicts)
         lines += _parity.lines(document.parities)
+        lines += _scaling.lines(document.scalings)
+        lines += _interference.lines(document.interferences)
         lines += _text.skipped_lines(document.skipped)
         lines += _text.failure_lines(document.failures)
         lines += document.notes

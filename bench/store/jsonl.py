@@ -3,7 +3,8 @@
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
   bench.results/2   `seconds` is left out where `by_rank` is kept: it is the largest of each sample; `rank_mean_s` and
-                    `slowest_counts` where it is not; `launch` in the header
+                    `slowest_counts` where it is not; `launch` in the header; `contention` where others disturbed a
+                    row, which earlier programs of this schema take for an undisturbed one
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Failure, Header, Record, Samples
+from bench.core.record import Contention, Failure, Header, Record, Samples
 
 SCHEMA = "bench.results/2"
 _AT_ONCE = 256  # records written before the disk is waited for
@@ -96,6 +97,8 @@ def _plain(record: Record) -> dict[str, Any]:
     plain = {each.name: getattr(record, each.name) for each in fields(record)}
     if record.failed is not None:
         plain["failed"] = asdict(record.failed)
+    if record.contention is not None:
+        plain["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
     if record.samples is not None:
         samples = record.samples
         told = {
@@ -178,6 +181,8 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
         parsed["flags"] = tuple(parsed.get("flags", ()))
         if "samples" in parsed:
             parsed["samples"] = _samples(parsed["samples"])
+        if "contention" in parsed:
+            parsed["contention"] = Contention(**parsed["contention"])
         if "failed" in parsed:
             parsed["failed"] = Failure(**parsed["failed"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:

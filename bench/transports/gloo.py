@@ -6,6 +6,8 @@ all_reduce and reduce have no out-of-place form in torch; their rows say in_plac
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.core.errors import RefusedError
@@ -27,6 +29,7 @@ class Gloo(Transport):
     requires = ("torch",)
     num_threads = 2  # the caller and what moves the bytes
     calls_alone = True
+    separates = True
 
     def __init__(self, place: Place, options: Options) -> None:
         """Join the process group; `options.timeout_s` ends an operation whose peer does not answer.
@@ -49,6 +52,7 @@ class Gloo(Transport):
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place)
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
+        self._barrier: Callable[[], Any] = self._dist.barrier
         self._lacks: dict[tuple[str, str, str], str | None] = {}
 
     def close(self) -> None:
@@ -124,15 +128,38 @@ class Gloo(Transport):
 
     def sync(self) -> None:
         """Gloo's barrier."""
-        self._dist.barrier()
+        self._barrier()
+
+    def separate(self, parts: Round) -> None:
+        """A process group for each part, and one in which all arrive."""
+        mine = next(part for part in parts if self.place.rank in part.ranks)
+        groups = {part.ranks: self._dist.new_group(sorted(part.ranks)) for part in parts}
+        self._arrivals, self._part, self._first = self._dist.new_group(), groups[mine.ranks], mine.ranks[0]
+        self._barrier = partial(self._dist.barrier, self._part)
+
+    def arrive(self) -> Callable[[], bool]:
+        """A barrier that a thread of Gloo's waits in."""
+        is_completed: Callable[[], bool] = self._dist.barrier(self._arrivals, async_op=True).is_completed
+        return is_completed
+
+    def tell(self, value: float) -> Callable[[], float]:
+        """A broadcast by a thread of Gloo's."""
+        box = self._torch.tensor([value], dtype=self._torch.float64)
+        work = self._dist.broadcast(box, self._first, self._part, async_op=True)
+
+        def told() -> float:
+            work.wait()
+            return float(box.item())
+
+        return told
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls on the host clock."""
-        return _host.time_each(self._dist.barrier, compiled, num_calls)
+        return _host.time_each(self._barrier, compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Back-to-back calls on the host clock."""
-        return _host.time_batch(self._dist.barrier, compiled, num_calls)
+        return _host.time_batch(self._barrier, compiled, num_calls)
 
 
 TRANSPORT = Gloo

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from bench.core import streams
 from bench.core.fabric import NVLINK_PEERS, Fabric, Flow
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
@@ -23,6 +24,7 @@ class Model:
     clock = "virtual"
     launcher = "direct"
     requires: tuple[str, ...] = ()
+    separates = True
 
     def __init__(self, fabric: Fabric) -> None:
         """`fabric`: the links, and the world on them."""
@@ -44,26 +46,51 @@ class Model:
         """
         seconds = [0.0] * len(groups)
         names = []
-        for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
-            at_once = [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
-            took, name = self._fastest(groups, at_once)
+        for at_once in _by_step(steps):
+            # One group alone meets nobody on its way to another node, whichever that is.
+            alike = len(groups) == 1 and self.fabric.links.nvlink_nodes == 1
+            took, name, _ = self._fastest(groups, at_once, alike)
             seconds = [before + more for before, more in zip(seconds, took, strict=True)]
             names.append(name)
         self.algorithm_used = ", ".join(dict.fromkeys(names))
         return tuple(seconds)
 
-    def _fastest(self, groups: Round, steps: Sequence[tuple[Step, ...]]) -> tuple[list[float], str]:
-        """Seconds of each group, and the algorithms, of the choice by which the last group ends soonest."""
+    def contend(
+        self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
+    ) -> tuple[list[float], list[float]]:
+        """Seconds of a pass of each group, and last of `others`: each by itself without the others, and all at once.
+
+        Every group goes on at its own pace; algorithms are those that are the fastest undisturbed. Raises UsageError
+        where a rate that is needed is unknown.
+        """
+        theirs = self._sequences((others,), (their_steps,))
+        ours = self._sequences(groups, steps)
+        alone_s = streams.pass_times_s(self.fabric, ours) + streams.pass_times_s(self.fabric, theirs)
+        return alone_s, streams.pass_times_s(self.fabric, [*ours, *theirs])
+
+    def _sequences(self, groups: Round, steps: tuple[MemberSteps, ...]) -> list[list[Phase]]:
+        """All phases of each group, one step after the other."""
+        sequences: list[list[Phase]] = [[] for _ in groups]
+        names = []
+        for at_once in _by_step(steps):
+            _, name, phases = self._fastest(groups, at_once, alike=False)
+            names.append(name)
+            for sequence, more in zip(sequences, phases, strict=True):
+                sequence += more
+        self.algorithm_used = ", ".join(dict.fromkeys(names))
+        return sequences
+
+    def _fastest(self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
+                 ) -> tuple[list[float], str, list[Phases]]:  # fmt: skip
+        """Seconds of each group, the algorithms, and phases, of the choice by which the last group ends soonest."""
         ops = sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
         choices = []
         for names in product(*map(algorithms, ops)):
             chosen = dict(zip(ops, names, strict=True))
-            # One group alone meets nobody on its way to another node, whichever that is.
-            alike = len(groups) == 1 and self.fabric.links.nvlink_nodes == 1
-            phases = [self._phases(group, each, chosen, alike) for group, each in zip(groups, steps, strict=True)]
-            if all(each is not None for each in phases):
-                seconds = self._run([each for each in phases if each is not None])
-                choices.append((seconds, "+".join(names) or "messages"))
+            found = [self._phases(group, each, chosen, alike) for group, each in zip(groups, steps, strict=True)]
+            phases = [each for each in found if each is not None]
+            if len(phases) == len(found):
+                choices.append((self._run(phases), "+".join(names) or "messages", phases))
         return min(choices, key=lambda choice: max(choice[0], default=0.0))
 
     def _phases(self, group: Group, steps: tuple[Step, ...], chosen: dict[str, str], alike: bool) -> Phases | None:
@@ -94,6 +121,12 @@ class Model:
                 seconds[index] += repeat * float(times[first : first + len(flows)].max(initial=0.0))
                 first += len(flows)
         return seconds
+
+
+def _by_step(steps: tuple[MemberSteps, ...]) -> Iterator[list[tuple[Step, ...]]]:
+    """Step k of every member that has one, of each group."""
+    for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
+        yield [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
 
 
 def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:

@@ -9,9 +9,11 @@ time of small messages.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
@@ -43,6 +45,7 @@ class Mpi(Transport):
     launcher = "mpirun"
     requires = ("mpi4py",)
     calls_alone = True
+    separates = True
 
     def __init__(self, place: Place, options: Options) -> None:
         """Initialise MPI at the thread level asked for.
@@ -84,15 +87,19 @@ class Mpi(Transport):
         self._timed_by = "Python" if lacking else f"C, compiled by {compiler}"
         if not lacking:
             assert loop is not None
-            barrier = loop.step("barrier", comm=self._sync_comm)
-            self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
-            self._barrier_before_batch = loop.program([[barrier]], [])
+            self._open_barriers(loop)
             return loop
         why = reason if loop is None else f"rank {lacking[0]} has no compiled loop"
         if wanted == "compiled":
             raise RefusedError(f"--loop compiled: {why}; leave the option out to be timed by Python")
         self.notes = (f"timed by a Python loop ({why}): about half a microsecond of Python is in every MPI call",)
         return None
+
+    def _open_barriers(self, loop: _mpi_loop.Loop) -> None:
+        """What the compiled loop synchronises by."""
+        barrier = loop.step("barrier", comm=self._sync_comm)
+        self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
+        self._barrier_before_batch = loop.program([[barrier]], [])
 
     def close(self) -> None:
         """Nothing: mpi4py finalises MPI when the process ends."""
@@ -161,6 +168,30 @@ class Mpi(Transport):
         """Two barriers unless asked otherwise: MPICH's ranks leave one 5 us apart, two 0.5 us."""
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()
+
+    def separate(self, parts: Round) -> None:
+        """Communicators of their own for each part, and one in which all arrive."""
+        self.open_groups(parts)
+        mine = next(self._comms[part.ranks] for part in parts if self.place.rank in part.ranks)
+        self._arrivals, self._sync_comm, self._part = self._world.Dup(), mine.Dup(), mine.Dup()
+        if self._loop is not None:
+            self._open_barriers(self._loop)
+
+    def arrive(self) -> Callable[[], bool]:
+        """A barrier that does not wait."""
+        test: Callable[[], bool] = self._arrivals.Ibarrier().Test
+        return test
+
+    def tell(self, value: float) -> Callable[[], float]:
+        """A broadcast that does not wait."""
+        box = np.array([value])
+        request = self._part.Ibcast(box)
+
+        def told() -> float:
+            request.Wait()
+            return float(box[0])
+
+        return told
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls on the host clock."""

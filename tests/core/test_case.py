@@ -25,6 +25,7 @@ from bench.core.case import (
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
 from bench.core.plugins import names
+from bench.core.topology import SPLITS
 
 SECONDS = st.floats(1e-9, 1e9)
 SMALL = st.integers(0, 10_000)
@@ -46,6 +47,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "matrix": st.integers(1, 4).flatmap(
         lambda n: st.tuples(*[st.tuples(*[st.integers(0, 9)] * n)] * n).filter(lambda rows: any(map(any, rows)))
     ),
+    "aggressor": st.sampled_from(("alltoall:4M", "sendrecv:8", "pingpong:1000001")),
+    "split": st.sampled_from((*SPLITS[:-1], "0-3,6/4-5", "0/1")),
     "iterations": st.integers(1, 10_000),
     "warmup": SMALL,
     "max_s": SECONDS,

@@ -107,7 +107,7 @@ measure:
             in_place=(True, False), caches=("hot", "cold"), roots=(0, 3),
             thread_levels=("single", "multiple"), syncs=("none",), loops=("python", "compiled"),
             alignments=(64, 2 << 20), binds=("none",), like="nccl-tests", window=16, matrix=((0, 1), (2, 0)),
-            nodes=(1, 2), ranks_per_node=4, iterations=10, warmup=0, seed=7,
+            nodes=(1, 2), ranks_per_node=(4,), iterations=10, warmup=0, seed=7,
             env={"NCCL_ALGO": ("Ring", "Tree"), "OMP_NUM_THREADS": ("012",)},
         ),
     )  # fmt: skip
@@ -129,7 +129,7 @@ measure:
         ("matrix: [[0, 1], [2, 0]]", "matrix", ((0, 1), (2, 0))),
         ("root: 2", "roots", (2,)),
         ("nodes: 4", "nodes", (4,)),
-        ("ranks_per_node: auto", "ranks_per_node", None),
+        ("ranks_per_node: auto", "ranks_per_node", (None,)),
         ("env: {A: 1.10}", "env", {"A": ("1.10",)}),
         ("env: {A: NO}", "env", {"A": ("NO",)}),
     ],

@@ -49,7 +49,7 @@ def test_every_command_says_exactly_what_its_case_is() -> None:
     wide = Measurement(
         ("allreduce", "pingpong", "broadcast", "alltoallv"), ("mpi",), dtypes=("float32", "int8"),
         reduce_ops=("sum", "max"), topologies=("world", "groups of 2"), orders=("linear", "reverse"),
-        directions=("one-way", "two-way"), in_place=(False, True), roots=(0, 1), ranks_per_node=4,
+        directions=("one-way", "two-way"), in_place=(False, True), roots=(0, 1), ranks_per_node=(4,),
     )  # fmt: skip
     jobs = plan_of(wide, budget_s=60.0).jobs
     assert len({job.name for job in jobs}) == len(jobs) == 32 + 16 + 16 + 8
@@ -187,3 +187,30 @@ def test_a_plan_without_jobs_is_refused_with_all_reasons() -> None:
     plan = plan_of(Measurement(("allreduce",), ("nccl",)))
     with pytest.raises(RefusedError, match="no NVIDIA GPU was found"):
         preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)
+
+
+def contended(world: tuple[int, int], transport: str = "mpi", **measure: Any) -> Plan:
+    machine = replace(LAPTOP, separates=frozenset({"mpi", "gloo"}), lacks={})
+    measurement = Measurement(("sendrecv",), (transport,), aggressors=("alltoall:1M",), nodes=(world[0],),
+                              ranks_per_node=(world[1],), **measure)  # fmt: skip
+    return plan_of(measurement, cluster=Cluster("c", nodes=world[0]), machine=machine)
+
+
+def test_contention_is_planned_where_both_sides_can_send() -> None:
+    (job, halves) = contended((2, 4), splits=("alternate", "halves")).jobs
+    assert job.name == "sendrecv-mpi-2x4-alltoall_1M" and halves.name == "sendrecv-mpi-2x4-alltoall_1M-halves"
+    assert "--aggressor alltoall:1M --split halves" in " ".join(halves.command)
+    for world, transport, why in (
+        ((1, 2), "mpi", "sendrecv needs at least 2 victims, there are 1"),
+        ((1, 3), "mpi", "alltoall by 1 rank moves nothing"),
+        ((1, 4), "nccl", "nccl can not run two patterns at once, gloo and mpi can"),
+    ):
+        nothing = contended(world, transport)
+        assert not nothing.jobs and why in nothing.skipped[0].reason
+
+
+def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
+    measurement = Measurement(patterns=("allreduce",), transports=("mpi",), nodes=(1, 2), ranks_per_node=(1, 2, 4))
+    jobs = plan_of(measurement, cluster=Cluster("c", nodes=2)).jobs
+    worlds = [(job.world.num_nodes, job.world.ranks_per_node) for job in jobs]
+    assert worlds == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]

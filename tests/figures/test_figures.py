@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from bench.core import plugins
-from bench.core.record import Document
+from bench.core.record import Document, Scaling
 from bench.figures import _style, bandwidth, latency, pairs, scaling
 
 Documents = dict[str, Callable[[], Document]]
@@ -176,6 +176,27 @@ def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Document
 def test_scaling_needs_more_than_one_world(documents: Documents) -> None:
     assert not scaling.applies(documents["two_libraries"]())
     assert scaling.applies(documents["scaling"]())
+
+
+def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Documents) -> None:
+    document = documents["modelled_p4d"]()
+    assert len(scaling.draw(document)) == 1  # nothing has a reference
+    base: dict[str, Any] = dict.fromkeys(field.name for field in fields(Scaling)) | {
+        "pattern": "allreduce", "transport": "nccl", "mode": "pipelined", "payload_bytes": 1 << 20, "modelled": True,
+        "ranks_per_node": 8, "bound_fraction": 0.5,
+    }  # fmt: skip
+    worlds = [(2, 1, 1.0), (4, 1, 0.9), (16, 2, 1.0), (32, 4, 0.7)]
+    rows = tuple(
+        Scaling(**base | {"num_ranks": ranks, "num_nodes": nodes, "efficiency": share, "efficiency_low": share - 0.1,
+                          "factor": "nodes" if nodes > 1 else "ranks per node"})
+        for ranks, nodes, share in worlds
+    )  # fmt: skip
+    [_, (name, figure)] = scaling.draw(replace(document, scalings=rows))
+    (panel,) = figure.axes
+    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "os"}
+    assert name == "scaling-efficiency"
+    assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
+    assert {"nccl, inside one node (modelled)", "nccl, nodes of 8 (modelled)", "of own bound"} <= set(texts(figure))
 
 
 def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:

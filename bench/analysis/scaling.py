@@ -1,0 +1,137 @@
+"""What is lost with more ranks, with more nodes, or with another order of ranks: each row beside a reference.
+
+A curve changes one thing. Inside one node that is the number of ranks; between nodes it is the number of nodes, with
+the same number of ranks on each. A world inside one node is no reference for one that crosses the network: they use
+other links. The reference is a curve's smallest world of two ranks or more; of an order of ranks, the linear one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench.analysis.inference import ratio_interval, time_ratio
+from bench.analysis.launches import Cell, cells, launch_medians
+from bench.core.record import Header, Scaling, Summary
+
+# What follows from the number of ranks; all other factors must be the same.
+_OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
+_SMALLEST = 2  # a single rank moves nothing over a link
+_SAME_SIZE = 0.01  # blocks of more ranks round to other sizes; further apart, times are not of the same thing
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One case at one size, all its launches."""
+
+    first: Summary
+    order: str
+    ranks_per_node: int
+    oversubscribed: bool
+    medians: tuple[float, ...]
+    alike: tuple[Any, ...]  # what two points must share whatever changes between them
+
+    @property
+    def median_s(self) -> float:
+        return median(self.medians)
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        low, high = self.first.ci_low_s, self.first.ci_high_s
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def useful_bytes(self) -> float | None:
+        """Payload times bus factor: busbw x time."""
+        rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
+        return None if rate is None or seconds is None else rate * seconds
+
+
+def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Scaling, ...]:
+    """Every row that has a reference, and the references themselves; in the order of the rows."""
+    points = [point for cell in cells(headers, summaries) for point in _points(cell, headers)]
+    found = []
+    for curve in _curves(points):
+        by_size = sorted(curve, key=lambda point: point.first.num_ranks)
+        if by_size[-1].first.payload_bytes > by_size[0].first.payload_bytes * (1 + _SAME_SIZE):
+            continue
+        factor = "nodes" if by_size[0].first.num_nodes > 1 else "ranks per node"
+        found += [_beside(point, by_size[0], factor) for point in by_size]
+    found += [_beside(point, linear, "order") for point, linear in _orders(points)]
+    return tuple(found)
+
+
+def _points(cell: Cell, headers: Mapping[str, Header]) -> list[_Point]:
+    """The cell as a point, where it may stand on a curve: all ranks in one group, two of them at least, right data."""
+    medians = launch_medians(cell)
+    first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
+    if first is None or first.src is not None or first.topology != "world" or first.num_ranks < _SMALLEST:
+        return []
+    factors = tuple((name, value) for name, value in cell.factors.items() if name not in (*_OF_THE_WORLD, "order"))
+    alike = (first.pattern, first.mode, first.group, first.requested_bytes, *factors)
+    header = headers[first.job]
+    cpus = [node["num_cpus"] for node in header.nodes.values() if node.get("num_cpus")]
+    oversubscribed = any(header.ranks_per_node > num for num in cpus)
+    return [_Point(first, cell.factors["order"] or "linear", header.ranks_per_node, oversubscribed, medians, alike)]
+
+
+def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
+    """Points that differ in one number of the world only, two or more of them."""
+    curves: dict[tuple[Any, ...], list[_Point]] = {}
+    for point in points:
+        inside = point.first.num_nodes == 1
+        curves.setdefault((point.alike, point.order, None if inside else point.ranks_per_node), []).append(point)
+    return [curve for curve in curves.values() if len({point.first.num_ranks for point in curve}) > 1]
+
+
+def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
+    """Every point in another order of ranks, with the one in linear order."""
+    linear = {_world_of(point): point for point in points if point.order == "linear"}
+    return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
+
+
+def _world_of(point: _Point) -> tuple[Any, ...]:
+    return point.alike, point.first.num_nodes, point.ranks_per_node
+
+
+def _beside(point: _Point, reference: _Point, factor: str) -> Scaling:
+    row = point.first
+    ratio, low, high, over = (1.0, None, None, None) if point is reference else _time_ratio(point, reference)
+    share = None
+    if point.useful_bytes is not None and reference.useful_bytes is not None:
+        share = point.useful_bytes / reference.useful_bytes
+    rate = None if point.useful_bytes is None else point.useful_bytes / point.median_s
+    return Scaling(
+        job=row.job, pattern=row.pattern, transport=row.transport, mode=row.mode, payload_bytes=row.payload_bytes,
+        factor=factor, value=_value(point, factor), reference=_value(reference, factor), order=point.order,
+        num_ranks=row.num_ranks, num_nodes=row.num_nodes, ranks_per_node=point.ranks_per_node,
+        num_launches=len(point.medians), median_s=point.median_s, time_ratio=ratio, time_ratio_low=low,
+        time_ratio_high=high, interval_over=over, busbw_bytes_per_s=rate,
+        efficiency=None if share is None else share / ratio,
+        efficiency_low=None if share is None or high is None else share / high,
+        efficiency_high=None if share is None or low is None else share / low,
+        bound_fraction=None if rate is None or not row.bound_bytes_per_s else rate / row.bound_bytes_per_s,
+        floor_fraction=None if row.floor_s is None or row.mode != "isolated" else row.floor_s / point.median_s,
+        bound_name=row.bound_name, oversubscribed=point.oversubscribed, modelled=row.modelled,
+    )  # fmt: skip
+
+
+def _value(point: _Point, factor: str) -> str:
+    if factor == "order":
+        return point.order
+    return str(point.first.num_nodes if factor == "nodes" else point.ranks_per_node)
+
+
+def _time_ratio(point: _Point, reference: _Point) -> tuple[float, float | None, float | None, str | None]:
+    """(time / time of the reference, its 95 % interval, over what): launches where both have two or more."""
+    if point.first.modelled:
+        return point.median_s / reference.median_s, None, None, None
+    if len(point.medians) > 1 and len(reference.medians) > 1:
+        return *time_ratio(reference.medians, point.medians), "launches"
+    ratio = point.median_s / reference.median_s
+    within = point.interval_s, reference.interval_s
+    if len(point.medians) > 1 or len(reference.medians) > 1 or within[0] is None or within[1] is None:
+        return ratio, None, None, None
+    return ratio, *ratio_interval(point.median_s, within[0], reference.median_s, within[1]), "samples"

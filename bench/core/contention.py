@@ -1,0 +1,94 @@
+"""Which ranks are measured and which disturb them: a case with an aggressor splits its world.
+
+The victims run the case's own pattern, in the groups that its topology makes of them; the aggressors run another one,
+all together, without a pause. Ranks in neither part are idle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.core import plugins, topology
+from bench.core.case import Case
+from bench.core.errors import UsageError
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Group, Round
+from bench.core.units import parse_size
+from bench.core.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """World ranks by role."""
+
+    victims: Group
+    aggressors: Group
+    idle: tuple[int, ...] = ()
+
+
+def parts(case: Case, world: World) -> Parts | None:
+    """Who does what; None for a case without an aggressor. Raises UsageError when the split does not fit the world."""
+    if not case.aggressor:
+        return None
+    ranks = range(world.num_ranks)
+    if case.split == "alternate":
+        victims, aggressors = tuple(ranks[::2]), tuple(ranks[1::2])
+    elif case.split == "halves":
+        half, per_node = world.ranks_per_node / 2, world.ranks_per_node
+        victims = tuple(rank for rank in ranks if rank % per_node < half)
+        aggressors = tuple(rank for rank in ranks if rank % per_node >= half)
+    else:
+        victims, aggressors = (_listed(text) for text in case.split.split("/"))
+    named = (*victims, *aggressors)
+    wrong = [rank for rank in named if rank not in ranks or named.count(rank) > 1]
+    if wrong or not victims or not aggressors:
+        what = "there is nobody on one side"
+        if wrong:
+            what = f"rank {wrong[0]} is named twice" if wrong[0] in ranks else f"there is no rank {wrong[0]}"
+        raise UsageError(f"--split {case.split}: {what} in a world of {world.num_nodes} x {world.ranks_per_node} ranks")
+    idle = tuple(rank for rank in ranks if rank not in victims and rank not in aggressors)
+    return Parts(Group("victims", victims), Group("aggressors", aggressors), idle)
+
+
+def rounds(case: Case, world: World, own_topology: str | None) -> Sequence[Round]:
+    """The measured groups, round after round: of all ranks, or of the victims. `own_topology`: the pattern's own."""
+    split = parts(case, world)
+    among = split.victims.ranks if split else None
+    return topology.rounds(world, own_topology or case.topology, case.order, among)
+
+
+def aggressor(case: Case) -> tuple[str, int]:
+    """(pattern, asked bytes) of a case that has one."""
+    name, _, size = case.aggressor.partition(":")
+    return name, parse_size(size)
+
+
+def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
+    """Their pattern and its shape, pipelined; direction and window as the victims'. Raises UsageError: they can not."""
+    name, asked = aggressor(case)
+    pattern: Pattern = plugins.load("pattern", name).PATTERN
+    weights = tuple(tuple(int(a != b) for b in range(num_ranks)) for a in range(num_ranks))
+    blank = Shape(num_ranks, 0, 4, 0, "pipelined", case.direction, case.window, weights)
+    shape = replace(blank, payload_bytes=pattern.payload(asked, blank))
+    reason = pattern.needs(shape)
+    if reason is None and not pattern.bus_factor(shape):
+        reason = f"{name} by {num_ranks} rank{'s' * (num_ranks > 1)} moves nothing that could disturb"
+    if reason is not None:
+        raise UsageError(f"--aggressor {case.aggressor}: {reason}")
+    return pattern, shape
+
+
+def useful_bytes(pattern: Pattern, shape: Shape) -> float:
+    """Payload times bus factor of all operations of one pass: what one pass counts for in busbw."""
+    return shape.payload_bytes * (pattern.bus_factor(shape) or 0.0) * pattern.operations(shape)
+
+
+def _listed(text: str) -> tuple[int, ...]:
+    """0-3,6 as 0, 1, 2, 3, 6."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, last = re.fullmatch(r"(\d+)(?:-(\d+))?", part).groups()  # type: ignore[union-attr]  # check_split
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)

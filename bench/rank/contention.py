@@ -1,0 +1,259 @@
+"""Rows that others disturb: blocks of samples without and with the aggressors take turns within one launch.
+
+How overlap is sure without a common clock: in a disturbed block the aggressors have finished a first call before they
+arrive, and the victims start when all have arrived. The aggressors go on, call after call, until all victims have
+arrived at the end; whether that is so their first rank tells them while they send. In a block without them they sleep.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.analysis import interference, stats
+from bench.core.case import Case
+from bench.core.contention import Parts, shape_of_aggressors, useful_bytes
+from bench.core.dtypes import dtype_of
+from bench.core.errors import UsageError
+from bench.core.program import Collective, Group, Round
+from bench.core.record import Contention
+from bench.core.transport import Buffers, Compiled, Reduction, Transport
+from bench.rank import sampling
+from bench.rank.gathered import Gathered, Shares
+from bench.rank.rows import Row
+from bench.rank.verify import Verifier, Wrong
+
+_LEAST_BLOCK_S = 0.02  # of samples: long beside the start and the end of the aggressors
+_BLOCKS = 40  # that the time of a row is long enough for, without aggressors
+_CHUNK_S = 0.01  # of aggressors' calls between two looks whether to stop
+_MOST_CHUNK = 1024
+_ALONE_S = 0.1  # in which the aggressors find their own rate
+_LEAST_PAIRS, _MOST_PAIRS = 21, 101  # of blocks: 21 as alike as 0.5 still tell as much as the 6 of an interval
+_MOST_PER_BLOCK = 1000
+_POLL_S, _SLEEP_S = 1e-4, 1e-3  # a victim that is about to start, an aggressor that sleeps
+# Reductions by the largest value: however often they run in place, the result stays what it must be.
+_REDUCTION = Reduction("float32", "max")
+
+
+@dataclass(slots=True)
+class _Program:
+    """An aggressor's own part, ready to run."""
+
+    compiled: Compiled
+    buffers: Buffers
+    verifier: Verifier
+
+    def run(self, num: int) -> None:
+        """So many calls, one after the other."""
+        calls, index = self.compiled.calls, self.compiled.next_set
+        for _ in range(num):
+            calls[index]()
+        self.compiled.last_set = index
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What a rank brings out of a block: seconds of samples, or calls made, seconds inside them, and seconds in all."""
+
+    seconds: tuple[float, ...] = ()
+    calls: int = 0
+    inside_s: float = 0.0
+    total_s: float = 0.0
+
+
+class Contest:
+    """The parts of this world, the aggressors' program, and how rows are taken against it. All ranks in step."""
+
+    def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
+        """Separate the ranks. Raises UsageError when the transport, or the aggressors' pattern, can not do it."""
+        self._case, self._transport, self._parts = case, transport, parts
+        self._pattern, self._shape = shape_of_aggressors(case, len(parts.aggressors.ranks))
+        self._rank, self._channel = transport.place.rank, transport.channel
+        idle = (Group("idle", parts.idle),) if parts.idle else ()
+        transport.separate((parts.victims, parts.aggressors, *idle))
+        self._program = self._prepared()
+        self._call_s, self._rate = self._by_themselves()
+
+    @property
+    def aggressors(self) -> tuple[int, ...]:
+        """Their world ranks."""
+        return self._parts.aggressors.ranks
+
+    def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
+        """What a record keeps of it, for group k of the victims."""
+        told, useful = taken.contest, useful_bytes(self._pattern, self._shape)
+        assert told is not None
+        return Contention(
+            aggressor=self._pattern.name,
+            aggressor_bytes=self._shape.payload_bytes,
+            num_aggressors=len(self._parts.aggressors.ranks),
+            samples_per_block=told.samples_per_block,
+            alone_s=tuple(seconds / operations for seconds in told.alone[k]),
+            rates_bytes_per_s=tuple(useful * passes for passes in told.passes_per_s),
+            rate_alone_bytes_per_s=useful * told.passes_alone_per_s,
+            busy=told.busy,
+        )
+
+    def close(self) -> None:
+        """Give back what the library holds for the aggressors' program."""
+        if self._program is not None and self._program.compiled.release:
+            self._program.compiled.release()
+
+    def wrong(self) -> Wrong:
+        """What the last call of this rank's aggression left; nothing wrong on the others."""
+        program = self._program
+        return program.verifier.check(program.buffers, program.compiled.last_set, 0) if program else Wrong(0)
+
+    def take(
+        self, row: Row, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
+    ) -> sampling.Taken:
+        """Warm-up and blocks of one row, the first and the last pair ending under contention."""
+        sampler = sampling.Sampler(self._case, self._transport, row, compiled)
+        beat("warm-up")
+        loop, warmup, call_s, wall_s = sampler.warm_up()
+        batch = sampler.batch(call_s, most_batch)
+        # Isolated samples need their synchronisation as well; a batch needs one for all its calls.
+        sample_s = wall_s if row.mode == "isolated" else batch * call_s
+        per_block = max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
+        if self._case.iterations is not None:
+            per_block = max(1, self._case.iterations // _LEAST_PAIRS)
+        alone, disturbed = _Side(row.round, 0), _Side(row.round, room)
+        began, reason, num_pairs = time.monotonic(), None, 0
+        with sampling.no_garbage():
+            while reason is None:
+                beat(f"{num_pairs} pairs of blocks")
+                for side in (alone, disturbed) if num_pairs % 2 == 0 else (disturbed, alone):
+                    side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
+                num_pairs += 1
+                if num_pairs % 2:  # the last timed call, which is checked, was a disturbed one
+                    stop = self._stop(row, alone, disturbed, per_block, time.monotonic() - began)
+                    reason = self._channel.broadcast(stop)
+        contest = sampling.Contest(
+            tuple(alone.taken.slowest()), per_block, tuple(disturbed.passes_per_s), self._rate, tuple(disturbed.busy)
+        )
+        return sampling.Taken(warmup, disturbed.shares(), batch, loop, reason, contest)
+
+    def _block(self, sampler: sampling.Sampler, batch: int, num: int, *, aggressive: bool) -> list[_Block] | None:
+        """One block on every rank; what each brings out of it, on rank 0."""
+        self._channel.broadcast(None)  # nobody begins before all have ended the block before
+        if self._program is not None and aggressive:
+            return self._channel.gather(self._disturb(self._program))
+        victim = self._rank in self._parts.victims.ranks
+        _wait(self._transport.arrive(), _POLL_S)
+        mine = _Block(sampler.timed(batch, num) if victim else ())
+        _wait(self._transport.arrive(), _POLL_S if victim else _SLEEP_S)
+        return self._channel.gather(mine)
+
+    def _disturb(self, program: _Program) -> _Block:
+        """Calls without a pause until all victims have ended; all aggressors stop after the same call."""
+        chunk = max(1, min(_MOST_CHUNK, int(_CHUNK_S / max(self._call_s, 1e-9))))
+        program.run(1)
+        running = self._transport.arrive()
+        ended = self._transport.arrive()
+        began, done = time.perf_counter(), _Block()
+        # Whether to stop is a chunk old when it is looked at: what says so shares the links that are being filled.
+        stop = self._transport.tell(ended())
+        while True:
+            at = time.perf_counter()
+            program.run(chunk)
+            now = time.perf_counter()
+            more = _Block((), done.calls + chunk, done.inside_s + now - at, now - began)
+            if stop():  # this chunk disturbed nobody any more
+                break
+            done = more
+            stop = self._transport.tell(ended())
+        _wait(running, _POLL_S)
+        _wait(ended, _POLL_S)
+        return done if done.calls else more
+
+    def _stop(self, row: Row, alone: _Side, disturbed: _Side, per_block: int, elapsed_s: float) -> str | None:
+        """Why this row is finished, on rank 0: when the factor of every group is known well enough."""
+        num_pairs = len(disturbed.passes_per_s)
+        if self._case.iterations is not None:
+            return "fixed" if num_pairs * per_block >= self._case.iterations else None
+        if not num_pairs:  # not rank 0
+            return None
+        for without, with_them in zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True):
+            reason = stats.should_stop(
+                interference.block_factors(without, with_them, per_block),
+                target=sampling.TARGET_HALF_WIDTH["isolated"],
+                n_min=_LEAST_PAIRS,
+                n_max=_MOST_PAIRS,
+                elapsed_s=elapsed_s,
+                max_s=2 * row.max_s,  # both sides take their time
+            )
+            if reason is None:
+                return None
+        return reason
+
+    def _prepared(self) -> _Program | None:
+        """The aggressors' buffers and calls, checked once before they disturb anybody; None on the others."""
+        group = self._parts.aggressors
+        member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
+        steps = self._pattern.steps(self._shape, member)
+        collective = any(isinstance(step, Collective) for step in steps)
+        in_place = any(isinstance(s, Collective) and s.op in self._transport.in_place_only for s in steps)
+        lacks = self._channel.share(
+            next(filter(None, (self._transport.supports(s, _REDUCTION, in_place) for s in steps)), None)
+        )
+        reason = next(filter(None, lacks), None)
+        if reason is not None:
+            raise UsageError(f"--aggressor {self._case.aggressor}: {reason}")
+        self._transport.open_groups((group,) if collective else ())
+        if self._rank not in group.ranks:
+            return None
+        send_bytes, recv_bytes = self._pattern.buffers(self._shape, member)
+        if in_place:
+            send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
+        buffers = self._transport.allocate(send_bytes, recv_bytes, 1)
+        verifier = Verifier(self._pattern, self._shape, group, member, dtype_of(_REDUCTION.dtype), _REDUCTION.reduce_op,
+                            in_place, self._case.seed)  # fmt: skip
+        verifier.prepare(buffers, 0, 0)
+        compiled = self._transport.compile(steps, group, buffers, _REDUCTION, in_place)
+        return _Program(compiled, buffers, verifier)
+
+    def _by_themselves(self) -> tuple[float, float]:
+        """(seconds of a call, calls per second) of the aggressors while the victims sleep; alike on all ranks."""
+        call_s, rate = 0.0, 0.0
+        if self._program is not None:
+            self._program.run(3)
+            for num in (3, 0):
+                num = num or max(3, int(_ALONE_S / max(call_s, 1e-9)))
+                began = time.perf_counter()
+                self._program.run(num)
+                call_s = self._transport.tell((time.perf_counter() - began) / num)()
+            rate = 1 / call_s
+        _wait(self._transport.arrive(), _SLEEP_S)
+        told: list[tuple[float, float]] = self._channel.share((call_s, rate))
+        return told[self.aggressors[0]]
+
+
+class _Side:
+    """The blocks without, or with, aggressors; filled on rank 0."""
+
+    def __init__(self, groups: Round, room: int) -> None:
+        self.taken = Gathered(groups, room)
+        self.passes_per_s: list[float] = []
+        self.busy: list[float] = []
+        self._first = False
+
+    def shares(self) -> tuple[Shares, ...]:
+        """Each group's samples, on rank 0."""
+        return self.taken.shares() if self._first else ()
+
+    def add(self, blocks: list[_Block] | None) -> None:
+        """One block of every rank."""
+        if blocks is None:
+            return
+        self._first = True
+        self.taken.add([block.seconds for block in blocks])
+        work = [block for block in blocks if block.total_s]
+        if work:
+            self.passes_per_s.append(min(block.calls / block.total_s for block in work))
+            self.busy.append(min(block.inside_s / block.total_s for block in work))
+
+
+def _wait(arrived: Callable[[], bool], poll_s: float) -> None:
+    while not arrived():
+        time.sleep(poll_s)
