@@ -18,7 +18,8 @@ from bench.core.transport import Buffers, Reduction, Transport
 from bench.probes import sysfs
 
 _BYTES = 8
-_LEAST, _MOST, _MOST_S = 10, 100, 0.5  # round trips of a burst
+_LEAST, _MOST = 10, 100  # round trips of a burst;
+_AT_LEAST, _MOST_S = 3, 0.5  # of a slow one
 _EVERY_S = 60.0  # a drift changes with the temperature, which takes minutes
 
 T = TypeVar("T")
@@ -28,9 +29,11 @@ Readings = list[tuple[int, ...]]  # nanoseconds: of the reference (sent, back), 
 class Clocks:
     """The clocks of a run. Which there are is known to all ranks, how they differ to rank 0. All ranks take part."""
 
-    def __init__(self, transport: Transport, hosts: Sequence[str]) -> None:
-        """Ask every rank which clock it reads. `hosts`: of every rank."""
-        self._transport, self._hosts = transport, hosts
+    def __init__(
+        self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        """Ask every rank which clock it reads. `hosts`: of every rank; `read_ns`: this rank's clock."""
+        self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
         own = sysfs.clock() or f"of rank {transport.place.rank}"
         read = transport.channel.share(own)
         first = {clock: rank for rank, clock in reversed(list(enumerate(read)))}
@@ -50,7 +53,7 @@ class Clocks:
     def compare(self) -> None:
         """One more offset of each clock. Raises MeasurementError, on rank 0, when a clock was set meanwhile."""
         rounds = [[(self._leaders[a], self._leaders[b]) for a, b in pairs] for pairs in tree(len(self._leaders))]
-        mine = [exchanged(self._transport, _mine(pairs, self._transport.place.rank)) for pairs in rounds]
+        mine = [self.exchanged(_mine(pairs, self._transport.place.rank)) for pairs in rounds]
         gathered = self._transport.channel.gather(mine)
         for number, pairs in enumerate(rounds if gathered is not None else ()):
             for parent, client in pairs:
@@ -100,40 +103,44 @@ class Clocks:
                 }
         return found
 
+    def exchanged(self, pair: tuple[int, int] | None) -> Readings:
+        """This rank's readings of a burst of round trips between a pair (reference, client); [] for a rank of no pair.
 
-def exchanged(transport: Transport, pair: tuple[int, int] | None) -> Readings:
-    """This rank's readings of a burst of round trips between a pair (reference, client); [] for a rank of no pair.
+        The reference says in each message whether it is the last: only it knows how long they take.
+        """
+        if pair is None:
+            return []
+        buffers = self._transport.allocate(_BYTES, _BYTES, 1)
+        buffers.write("send", 0, 0)
+        send, recv = (messenger(self._transport, buffers, pair, sends) for sends in (True, False))
+        burst = self._as_reference if self._transport.place.rank == pair[0] else self._as_client
+        return burst(buffers, send, recv)
 
-    The reference says in each message whether it is the last: only it knows how long they take.
-    """
-    if pair is None:
-        return []
-    buffers = transport.allocate(_BYTES, _BYTES, 1)
-    buffers.write("send", 0, 0)
-    send, recv = (messenger(transport, buffers, pair, sends) for sends in (True, False))
-    readings: Readings = []
-    if transport.place.rank == pair[0]:
-        took: list[float] = []
-        began, last = time.monotonic(), False
+    def _as_reference(self, buffers: Buffers, send: Callable[[], Any], recv: Callable[[], Any]) -> Readings:
+        readings: Readings = []
+        took_s: list[float] = []
+        began_s, last = time.monotonic(), False
         while not last:
-            tired = len(took) >= 2 and time.monotonic() - began > _MOST_S
-            last = tired or is_enough(took, _LEAST, _MOST)
+            tired = len(took_s) >= _AT_LEAST and time.monotonic() - began_s > _MOST_S
+            last = tired or is_enough(took_s, _LEAST, _MOST)
             buffers.write("send", 0, int(last))
-            before = perf_counter_ns()
+            sent = self.read_ns()
             send()
             recv()
-            after = perf_counter_ns()
-            readings.append((before, after))
-            took.append((after - before) * 1e-9)
+            back = self.read_ns()
+            readings.append((sent, back))
+            took_s.append((back - sent) * 1e-9)
         return readings
-    last = False
-    while not last:
-        recv()
-        now = perf_counter_ns()
-        send()
-        readings.append((now,))
-        last = bool(buffers.read("recv", 0)[0])
-    return readings
+
+    def _as_client(self, buffers: Buffers, send: Callable[[], Any], recv: Callable[[], Any]) -> Readings:
+        readings: Readings = []
+        last = False
+        while not last:
+            recv()
+            readings.append((self.read_ns(),))
+            send()
+            last = bool(buffers.read("recv", 0)[0])
+        return readings
 
 
 def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sends: bool) -> Callable[[], Any]:

@@ -205,7 +205,7 @@ class _TablePrinter:
         from bench.report.table import Table
 
         case = from_argv(header.case)
-        grouped = case.topology != "world" or header.topology == "pairs"
+        grouped = case.topology != "world" or header.topology.endswith("pairs")
         self._table = Table(case.modes, grouped=grouped, like=case.like)
         self._pending: list[Summary] = []
         print(self._table.lines_before(header), flush=True)
