@@ -188,7 +188,7 @@ def test_what_crosses_and_what_it_means_are_consistent(name: str, num_ranks: int
 # ---- The meaning of each, from literal tables ----
 
 F = Fraction
-MESSAGES = {"sendrecv", "bisection", "incast", "pingpong", "pairs"}
+MESSAGES = {"sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -198,6 +198,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "allreduce": TWICE, "allgather": ONCE, "reducescatter": ONCE, "alltoall": ONCE, "alltoallv": ONCE,
     "broadcast": WHOLE, "reduce": WHOLE, "gather": ONCE, "scatter": ONCE, "barrier": NONE,
     "sendrecv": WHOLE, "pingpong": WHOLE, "pairs": WHOLE, "incast": WHOLE, "bisection": WHOLE,
+    "oneway": WHOLE,
 }  # fmt: skip
 
 
@@ -251,7 +252,7 @@ def test_an_incasts_size_is_what_the_root_receives_in_all() -> None:
 
 
 BLOCKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
-ELEMENTS = ("allreduce", "broadcast", "reduce", "sendrecv", "bisection", "pingpong", "pairs")
+ELEMENTS = ("allreduce", "broadcast", "reduce", "sendrecv", "bisection", "pingpong", "pairs", "oneway")
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 7, 8, 64])
@@ -281,7 +282,7 @@ def test_a_barrier_has_one_size_whatever_is_asked() -> None:
 CROSSING = {
     "allreduce": F(3, 2), "allgather": F(3, 4), "reducescatter": F(3, 4), "alltoall": F(3), "gather": F(3, 4),
     "scatter": F(3, 4), "broadcast": F(1), "reduce": F(1), "sendrecv": F(1), "bisection": F(4), "incast": F(12, 15),
-    "pingpong": F(0), "barrier": F(0),
+    "pingpong": F(0), "oneway": F(0), "barrier": F(0),
 }  # fmt: skip
 
 
@@ -299,7 +300,8 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
     assert {p.name for p in known if p.directional} == {"pingpong", "pairs"}
-    assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs"}
+    assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}
+    assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
     assert {p.name for p in known if p.min_steps(8) == 1} == MESSAGES | {"alltoallv"}
     assert {p.min_steps(8) for p in known} == {1, 3}

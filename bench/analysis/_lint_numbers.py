@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from bench.analysis import stats
 from bench.analysis._lint_input import Fault, Material, Row, same
+from bench.analysis.summary import clock_limited
 from bench.core.record import Document, Summary
 
 # What the words of another tool's statistics, or of a note, claim.
@@ -86,7 +87,8 @@ def _recomputed(row: Row) -> Iterator[Fault]:
     middle = stats.median(samples.seconds)
     if not same(shown.median_s, middle):
         yield row.fault("the time shown is not the median of the samples")
-    algbw = row.record.payload_bytes / middle if row.record.payload_bytes and shown.verified is not False else None
+    exact = shown.verified is not False and not clock_limited(row.record.clock_bound_s, middle)
+    algbw = row.record.payload_bytes / middle if row.record.payload_bytes and exact else None
     if not same(shown.algbw_bytes_per_s, algbw):
         yield row.fault("algbw is not the payload by the median time")
     if not same(shown.busbw_bytes_per_s, algbw * factor if algbw and factor else None):
@@ -145,7 +147,9 @@ def _interval_faults(row: Row) -> Iterator[Fault]:
     shown, samples = row.summary, row.record.samples
     if not shown.num_samples or shown.num_effective is None:
         yield row.fault("the number of samples, or of independent ones, is not told")
-    found = stats.interval(samples.seconds) if samples else None
+    found, bound_s = stats.interval(samples.seconds) if samples else None, row.record.clock_bound_s
+    if found and bound_s:
+        found = max(0.0, found[0] - bound_s), found[1] + bound_s
     told = None if shown.ci_low_s is None or shown.ci_high_s is None else (shown.ci_low_s, shown.ci_high_s)
     if told is None and "few-samples" not in shown.flags:
         yield row.fault("a figure stands without its interval, and nothing says why")

@@ -19,6 +19,9 @@ SOFTWARE_FACTOR = 3
 # Ranks that leave the barrier further apart than this share of a time disturb it .
 SKEW_SHARE = 0.05
 
+# One-way: clocks that are known no better than this share of a time leave its size unknown.
+CLOCK_SHARE = 0.1
+
 # The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them.
 _OSU_NAMES = {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"}
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
@@ -122,7 +125,25 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
     else:
         raise ValueError("a skipped or failed record has no summary: it is a row of Document.skipped or .failures")
     summary = _described(job, header, record, times)
-    return _judged(summary, _shown_bound(bounds_of(header, record)))
+    return _judged(_on_two_clocks(summary), _shown_bound(bounds_of(header, record)))
+
+
+def _on_two_clocks(summary: Summary) -> Summary:
+    """The interval of a one-way time wider by what the two clocks may differ; no bandwidth where that is too much."""
+    bound_s, middle = summary.clock_bound_s, summary.median_s
+    if not bound_s or middle is None:
+        return summary
+    low_s, high_s = summary.ci_low_s, summary.ci_high_s
+    if low_s is not None and high_s is not None:
+        summary = replace(summary, ci_low_s=max(0.0, low_s - bound_s), ci_high_s=high_s + bound_s)
+    if not clock_limited(bound_s, middle):
+        return summary
+    return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, flags=(*summary.flags, "clock-limited"))
+
+
+def clock_limited(bound_s: float | None, middle_s: float) -> bool:
+    """Are two clocks known too coarsely for a time of this length that begins on one and ends on the other?"""
+    return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
 @dataclass(slots=True)
@@ -243,6 +264,7 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         loop=record.samples.loop if record.samples else None,
         rotation=times.rotation,
         slowest_counts=times.slowest_counts,
+        clock_bound_s=record.clock_bound_s,
         software_s=header.calibration.get("software_s"),
         compat=times.compat,
     )
@@ -255,7 +277,8 @@ def _disturbances(header: Header, record: Record, times: _Times) -> list[str]:
     flags = []
     if middle is not None and software_s is not None and middle < SOFTWARE_FACTOR * software_s:
         flags.append("software-bound")
-    if middle is not None and skew_s is not None and record.mode == "isolated" and skew_s > SKEW_SHARE * middle:
+    apart = record.mode == "isolated" and record.clock_bound_s is None  # a one-way message waits for its receiver
+    if middle is not None and skew_s is not None and apart and skew_s > SKEW_SHARE * middle:
         flags.append("sync-limited")
     return flags
 

@@ -49,6 +49,7 @@ class Pattern(ABC):
     directional = False  # does --direction matter?
     topology: str | None = None  # a topology of its own (pairs), else the one asked for
     min_ranks = 1
+    one_way = False  # does its time begin on member 0 and end on member 1, which may read another clock?
 
     def needs(self, shape: Shape) -> str | None:
         """Why a group of this shape can not run it (its payload does not matter yet); None when it can."""

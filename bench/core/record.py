@@ -95,6 +95,7 @@ class Record:
     modelled: bool = False
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
+    clock_bound_s: float | None = None  # one-way: the most by which each sample is wrong because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # what disturbed the samples, where it was meant to
     reported: Mapping[str, float] | None = None
@@ -216,6 +217,7 @@ class Summary:
         None  # mean of the slowest rank's times / slowest rank's mean: 1 when it is always the same
     )
     slowest_counts: tuple[int, ...] = ()  # of each member: in how many samples it was the slowest; empty where unknown
+    clock_bound_s: float | None = None  # one-way: the most by which a time is wrong because two clocks differ
     software_s: float | None = None  # what the call costs without communication, measured at start; never subtracted
     compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples as other tools would print them
 

@@ -2,8 +2,9 @@
 
 `world`: everybody. `node`: each node's ranks, all nodes at once. `rail`: the k-th rank of every node, all rails at
 once. `groups of K`: neighbours in the order. `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle
-method. The order of ranks inside a group is a factor of its own: `linear`, `reverse`, `interleaved` (node by node in
-turn, which makes a ring cross the network at every step), or the ranks themselves: `0,2,1,3`.
+method. `directed pairs`: the same, then each pair the other way round. The order of ranks inside a group is a factor of
+its own: `linear`, `reverse`, `interleaved` (node by node in turn, which makes a ring cross the network at every step),
+or the ranks themselves: `0,2,1,3`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bench.core.errors import UsageError
 from bench.core.program import Group, Round
 from bench.core.world import World
 
-TOPOLOGIES = ("world", "node", "rail", "pairs", "groups of K")
+TOPOLOGIES = ("world", "node", "rail", "pairs", "directed pairs", "groups of K")
 SPLITS = ("alternate", "halves", "RANKS/RANKS")
 ORDERS = ("linear", "reverse", "interleaved", "RANK,RANK,...")
 _GROUPS_OF = re.compile(r"groups of (\d+)")
@@ -77,15 +78,17 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
     """
     ranks = _ordered(world, order) if among is None else tuple(r for r in _ordered(world, order) if r in among)
     per_node = world.ranks_per_node
-    if topology == "world" or (topology == "pairs" and len(ranks) < 2):  # one rank has no pair: the pattern says so
+    if topology == "world" or (topology.endswith("pairs") and len(ranks) < 2):  # the pattern says that it has no pair
         return ((Group("world" if among is None else "victims", ranks),),)
     if topology == "node":
         return (_by(ranks, "node", world.num_nodes, lambda rank: rank // per_node),)
     if topology == "rail":
         return (_by(ranks, "rail", per_node, lambda rank: rank % per_node),)
-    if topology == "pairs":
+    if topology.endswith("pairs"):
         pairs = circle(ranks)
-        return Lazy(len(pairs), lambda k: tuple(Group(f"{a}-{b}", (a, b), a, b) for a, b in pairs[k]))
+        num = len(pairs)
+        turns = 2 if topology == "directed pairs" else 1
+        return Lazy(turns * num, lambda k: tuple(_pair(*pair[:: -1 if k >= num else 1]) for pair in pairs[k % num]))
     size = int(check_topology(topology).rsplit(" ", 1)[1])
     if len(ranks) % size:
         raise UsageError(f"{len(ranks)} ranks do not divide into groups of {size}")
@@ -103,6 +106,10 @@ def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
         return tuple((min(a, b), max(a, b)) for a, b in folded if a is not None and b is not None)
 
     return Lazy(len(others), at)
+
+
+def _pair(a: int, b: int) -> Group:
+    return Group(f"{a}-{b}", (a, b), a, b)
 
 
 def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:

@@ -279,6 +279,11 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
     if case.topology in ("node", "rail") and wish.world.num_nodes == 1:
         return f"one node: topology {case.topology} is {'the world' if case.topology == 'node' else 'between nodes'}"
+    return _why_no_groups(wish, machine, pattern)
+
+
+def _why_no_groups(wish: _Wish, machine: Machine, pattern: Pattern) -> str | None:
+    case = wish.case
     if wish.world.num_ranks < pattern.min_ranks:
         return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
     if case.aggressor and case.transport not in machine.separates:

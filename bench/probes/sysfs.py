@@ -114,6 +114,19 @@ def product(root: Path = ROOT) -> str | None:
     return read(root / "sys/class/dmi/id/product_name")
 
 
+def clock(root: Path = ROOT) -> str | None:
+    """Which CLOCK_MONOTONIC this process reads: processes that answer alike, on whatever hosts, read the same one.
+
+    A boot has one, and another for each time namespace. None where the kernel does not tell.
+    """
+    boot = read(root / "proc/sys/kernel/random/boot_id")
+    try:
+        namespace = str((root / "proc/self/ns/time").readlink())
+    except OSError:  # before Linux 5.6 there are none
+        namespace = "time:[one]"
+    return None if boot is None else f"{boot} {namespace}"
+
+
 def read(path: Path) -> str | None:
     """A file's text without the blanks around it; None when it is not there or can not be read, as many in /sys."""
     try:

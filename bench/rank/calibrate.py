@@ -4,7 +4,9 @@
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
 `software_s`: the pattern's smallest operation without communication: a collective of one rank, messages from and to
 nobody (MPI_PROC_NULL); the slowest rank's best of 5 batches. What a time holds of software; it is never subtracted.
-`sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls, where they share a clock (one host).
+`sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls; hosts with clocks of their own are
+compared before and after, and `sync_skew_bound_s` is by how much one skew may be wrong for that (0 on one clock).
+`clocks`: what is known of each host's clock against rank 0's (rank/clocks.py).
 The first two are references, not limits: a message that stays in a cache can beat a copy through memory, and a library
 can do without messages where ranks share memory.
 """
@@ -21,6 +23,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, Transport
 from bench.core.world import World
+from bench.rank.clocks import Clocks
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
@@ -30,15 +33,19 @@ _SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 
 
-def calibrate(transport: Transport, world: World, pattern: Pattern) -> dict[str, Any]:
+def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Clocks) -> dict[str, Any]:
     """The ceilings and overheads, on rank 0 (empty on the others). All ranks take part."""
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
-    found = {"message_s": _message_s(transport, world), "software_s": _software_s(transport, world, pattern)}
-    found |= _skew(transport, world)
+    found: dict[str, Any] = {
+        "message_s": _message_s(transport, world),
+        "software_s": _software_s(transport, world, pattern),
+    }
+    found |= _skew(transport, world, clocks)
     if copied is None:
         return {}
     slowest = [min(rates) for rates in zip(*copied, strict=True)]
     memcpy = [[num_bytes, round(rate)] for num_bytes, rate in zip(_COPY_BYTES, slowest, strict=True)]
+    found["clocks"] = clocks.told() or None
     return {"memcpy": memcpy, **{name: value for name, value in found.items() if value is not None}}
 
 
@@ -113,22 +120,44 @@ def _alone(operation: str) -> Collective:
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
 
-def _skew(transport: Transport, world: World) -> dict[str, float]:
-    """How far apart the ranks of one host leave the synchronisation before an isolated call, on rank 0. Seconds."""
-    if world.num_nodes > 1 or world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
+def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float]:
+    """How far apart the ranks leave the synchronisation before an isolated call, on rank 0. Seconds."""
+    if world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
         return {}
+    if clocks.several:
+        clocks.compare()
     began = perf_counter()
     transport.before_each()
     slow = transport.channel.broadcast(perf_counter() - began > _SLOW_SYNC_S)
     left = []
     for _ in range(_SKEWS_WHEN_SLOW if slow else _SKEWS):
         transport.before_each()
-        left.append(perf_counter_ns())  # the clock of a host is one for all its processes
+        left.append(perf_counter_ns())
+    if clocks.several:
+        clocks.compare()
     gathered = transport.channel.gather(left)
     if gathered is None:
         return {}
-    skews = [(max(one) - min(one)) * 1e-9 for one in zip(*gathered, strict=True)]
-    found = {"sync_skew_p50_s": float(np.median(skews)), "sync_skew_max_s": max(skews)}
+    times, bounds_s = _on_one_clock(gathered, clocks)
+    skews = [max(one) - min(one) for one in zip(*times, strict=True)]
+    found = {"sync_skew_p50_s": float(np.median(skews)), "sync_skew_max_s": max(skews),
+             "sync_skew_bound_s": sum(sorted(bounds_s)[-2:])}  # fmt: skip
     if len(skews) >= stats.least_samples(0.99):
         found["sync_skew_p99_s"] = float(np.quantile(skews, 0.99, method="inverted_cdf"))
     return found
+
+
+def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
+    """Each rank's readings (ns) as seconds of rank 0's clock since its first, and the most by which they are wrong."""
+    begin = gathered[0][0]
+    times, bounds_s = [], []
+    for rank, readings in enumerate(gathered):
+        clock = clocks.of(rank)
+        if not clock.offsets:
+            times.append([(reading - begin) * 1e-9 for reading in readings])
+            bounds_s.append(0.0)
+            continue
+        found = [clock.to_reference(reading * 1e-9) for reading in readings]
+        times.append([time_s - begin * 1e-9 for time_s, _ in found])
+        bounds_s.append(max(bound_s for _, bound_s in found))
+    return times, bounds_s

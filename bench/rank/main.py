@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from bench.core.record import Document, Header, Record, Summary
     from bench.core.transport import Transport
     from bench.rank.session import Opened
+    from bench.store.jsonl import Writer
+
+    Clocks = dict[str, dict[str, float]]
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
@@ -133,12 +136,13 @@ def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
     from bench.rank import session
 
     header = session.header(opened, args.job or opened.case.pattern, args.launch)
+    rows = opened.clocks.watched(opened.measurer.rows())
     if me.rank != 0 or header is None:
-        for _ in opened.measurer.rows():
+        for _ in rows:
             pass
         code = opened.transport.channel.broadcast(None)
     else:
-        code = _deliver(header, opened.measurer.rows(), args)
+        code = _deliver(header, rows, args, opened.clocks.told)
         opened.transport.channel.broadcast(code)
     opened.transport.close()
     return int(code)
@@ -153,8 +157,9 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
     return _deliver(header, rows, args)
 
 
-def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace) -> int:
-    """Rank 0: write each row as it comes, print, and say how it went."""
+def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace,
+             clocks_at_end: Callable[[], Clocks] = dict) -> int:  # fmt: skip
+    """Rank 0: write each row as it comes, print, and say how it went. `clocks_at_end` is asked after the last row."""
     from bench.analysis import summary
     from bench.store import jsonl
 
@@ -177,12 +182,22 @@ def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.
         if not printer:  # one whole document also after a failure
             _emit(_rendered(told.document({header.job: header}), args.format), args)
         raise
+    header = _at_end(header, clocks_at_end(), writer)
     document = told.document({header.job: header})
     if printer:
         printer.finish(document)
     else:
         _emit(_rendered(document, args.format), args)
     return _exit_code(document)
+
+
+def _at_end(header: Header, clocks: Clocks, writer: Writer | None) -> Header:
+    """The header with what is known of the hosts' clocks now, which is more than at the beginning."""
+    from bench.store import jsonl
+
+    if clocks and writer:
+        writer.clocks(clocks)
+    return jsonl.with_clocks(header, clocks) if clocks else header
 
 
 def _exit_code(document: Document) -> int:
@@ -205,7 +220,7 @@ class _TablePrinter:
         from bench.report.table import Table
 
         case = from_argv(header.case)
-        grouped = case.topology != "world" or header.topology == "pairs"
+        grouped = case.topology != "world" or header.topology.endswith("pairs")
         self._table = Table(case.modes, grouped=grouped, like=case.like)
         self._pending: list[Summary] = []
         print(self._table.lines_before(header), flush=True)

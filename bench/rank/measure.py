@@ -20,6 +20,8 @@ from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.rank import contention, sampling
+from bench.rank.clocks import Clocks
+from bench.rank.oneway import OneWay
 from bench.rank.rows import Row, payloads, shape_of, traffic
 from bench.rank.verify import Verifier, Wrong
 
@@ -52,6 +54,7 @@ class Measurer:
         self._rank, self._channel = setting.transport.place.rank, setting.transport.channel
         self._dtype = dtype_of(setting.case.dtype)
         self._reduction = Reduction(self._dtype.name, setting.case.reduce_op)
+        self._clocks = Clocks(self._transport, setting.hosts) if setting.pattern.one_way else None
         self._kept = 0
         self._contest: contention.Contest | None = None
 
@@ -109,6 +112,9 @@ class Measurer:
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
         if self._contest:
             taken = self._contest.take(row, compiled, most, room, beat)
+        elif self._clocks:
+            one_way = OneWay(self._transport, self._clocks, row.round, compiled)
+            taken = sampling.take(self._case, self._transport, row, compiled, 1, room, beat, one_way)
         else:
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat)
         self._s.beat(f"{what}: last check")
@@ -123,7 +129,8 @@ class Measurer:
         self._kept += sum(
             len(one.slowest) * len(group.ranks) for one, group in zip(taken.shares, row.round, strict=True)
         )
-        return tuple(self._record(row, k, taken, wrongs, in_place) for k in range(len(row.round)))
+        bounds_s = [one_way.bound_s(group) if one_way else None for group in row.round]
+        return tuple(self._record(row, k, taken, wrongs, in_place, bound_s) for k, bound_s in enumerate(bounds_s))
 
     # -- before timing
 
@@ -139,8 +146,12 @@ class Measurer:
             return f"the time budget of {case.budget_s:g} s was used up before this row"
         # An idle rank asks as member 0 of the first group would: a library may need all ranks to find out.
         group = group or row.round[0]
+        if pattern.one_way and transport.clock != "host":
+            return f"one-way times are read on the hosts' clocks, and {case.transport} does not complete there"
         if case.root >= row.shape.num_ranks and pattern.rooted:
             return f"root {case.root} is not in a group of {row.shape.num_ranks} ranks"
+        if pattern.one_way and case.aggressor:
+            return f"{pattern.name} is timed from one clock to another, alone: pingpong can be disturbed"
         if in_place and not pattern.in_place:
             return f"{pattern.name} has no in-place form here"
         undefined = undefined_reduction(self._dtype, case.reduce_op) if pattern.reduces else None
@@ -228,7 +239,8 @@ class Measurer:
 
     # -- records
 
-    def _record(self, row: Row, k: int, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool) -> Record:
+    def _record(self, row: Row, k: int, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool,
+                clock_bound_s: float | None) -> Record:  # fmt: skip
         per = self._s.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
         kept = bool(shares.by_rank)
@@ -245,6 +257,7 @@ class Measurer:
             verified=num_wrong == 0,
             num_wrong=num_wrong,
             stop_reason=taken.stop_reason,
+            clock_bound_s=None if clock_bound_s is None else clock_bound_s / per,
             flags=flags + tuple(f"wrong: {one.first}" for one in wrong if one.first),
             samples=Samples(
                 seconds=[second / per for second in shares.slowest],

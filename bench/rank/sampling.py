@@ -16,6 +16,7 @@ from bench.analysis import stats
 from bench.core.case import Case
 from bench.core.transport import Compiled, Transport
 from bench.rank.gathered import Gathered, Shares
+from bench.rank.oneway import OneWay
 from bench.rank.rows import Row
 
 MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
@@ -61,17 +62,18 @@ class Contest:
 
 
 def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, most_batch: int, room: int,
-         beat: Callable[[str], None]) -> Taken:  # fmt: skip
+         beat: Callable[[str], None], one_way: OneWay | None = None) -> Taken:  # fmt: skip
     """Warm-up and samples of one row. None: this rank is idle.
 
-    `most_batch`: calls of one pipelined sample at most. `room`: how many single ranks' values may be kept.
+    `most_batch`: calls of one pipelined sample at most. `room`: how many single ranks' values may be kept. `one_way`
+    takes the samples where they begin on one rank and end on another.
     """
-    sampler = Sampler(case, transport, row, compiled)
+    sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
     loop, warmup, call_s, wall_s = sampler.warm_up()
     batch = sampler.batch(call_s, most_batch)
     shares, stop_reason = sampler.sample(batch, wall_s, room, beat)
-    return Taken(warmup, shares, batch, loop, stop_reason)
+    return Taken(warmup, shares, batch, "python" if one_way else loop, stop_reason)
 
 
 @contextmanager
@@ -90,8 +92,10 @@ def no_garbage() -> Iterator[None]:
 class Sampler:
     """The state of one row while it is timed."""
 
-    def __init__(self, case: Case, transport: Transport, row: Row, compiled: Compiled | None) -> None:
+    def __init__(self, case: Case, transport: Transport, row: Row, compiled: Compiled | None,
+                 one_way: OneWay | None = None) -> None:  # fmt: skip
         self._case, self._transport, self._row, self._compiled = case, transport, row, compiled
+        self._one_way = one_way
         self._channel = transport.channel
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // transport.place.num_ranks))
 
@@ -146,7 +150,7 @@ class Sampler:
         while stop_reason is None:
             beat(f"{num} samples")
             chunk = self._channel.broadcast(self._chunk(num, sample_s))
-            gathered = self._channel.gather(self.timed(batch, chunk))
+            gathered = self._timed_by_all(batch, chunk)
             num += chunk
             elapsed_s = time.monotonic() - began
             sample_s = elapsed_s / num
@@ -155,6 +159,11 @@ class Sampler:
                 stop_reason = self._stop(taken.slowest(), num, elapsed_s)
             stop_reason = self._channel.broadcast(stop_reason)
         return (taken.shares() if self._transport.place.rank == 0 else ()), stop_reason
+
+    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[Sequence[float]] | None:
+        if self._one_way is not None:
+            return self._one_way.take(chunk)
+        return self._channel.gather(self.timed(batch, chunk))
 
     def timed(self, batch: int, chunk: int) -> tuple[float, ...]:
         """This rank's seconds of so many samples; none on an idle rank."""

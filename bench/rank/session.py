@@ -24,6 +24,7 @@ from bench.hardware import catalogue
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
 from bench.rank import binding, calibrate, measure, preflight, sampling
+from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
@@ -43,6 +44,7 @@ class Opened:
     case: Case
     transport: Transport
     measurer: measure.Measurer
+    clocks: Clocks
     world: World
     hosts: tuple[str, ...]
     num_cpus: int  # of this host, that its ranks may use together
@@ -85,7 +87,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
     notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
-    return Opened(case, transport, measure.Measurer(setting), world, hosts, num_cpus, bound, notes, beat)
+    clocks = Clocks(transport, hosts)
+    return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
 
 def choose_transport(case: Case, me: Place) -> tuple[str, str]:
@@ -143,7 +146,7 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     opened.beat("calibrating")
-    calibration = calibrate.calibrate(transport, world, pattern)
+    calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,

@@ -20,6 +20,7 @@ MARKS = {
     "not-converged": ("*", "not converged: the median is known less well than was asked"),
     "few-samples": ("?", "too few independent samples for a 95 % interval"),
     "bad-samples": ("?", "samples that are no times: no figure can be given"),
+    "clock-limited": ("?", "one way between two clocks, which are compared too coarsely: the time is not exact"),
     "drift": ("~", "the samples drift: the median depends on when it was taken"),
     "warmup-residue": ("~", "the first samples are still warm-up"),
 }

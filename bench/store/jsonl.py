@@ -3,8 +3,10 @@
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
   bench.results/2   `seconds` is left out where `by_rank` is kept: it is the largest of each sample; `rank_mean_s` and
-                    `slowest_counts` where it is not; `launch` in the header; `contention` where others disturbed a
-                    row, which earlier programs of this schema take for an undisturbed one
+                    `slowest_counts` where it is not; `launch` in the header
+  bench.results/3   `contention` where others disturbed a row; a line of type `clocks` after the rows: what is then
+                    known of each host's clock, in the place of the header's `calibration.clocks`; `clock_bound_s` of
+                    one-way rows
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
@@ -17,7 +19,7 @@ import os
 import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,9 +28,9 @@ import numpy as np
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, Record, Samples
 
-SCHEMA = "bench.results/2"
+SCHEMA = "bench.results/3"
 _AT_ONCE = 256  # records written before the disk is waited for
-_READABLE = ("bench.results/1", SCHEMA)
+_READABLE = ("bench.results/1", "bench.results/2", SCHEMA)
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
 
 T = TypeVar("T")
@@ -64,6 +66,10 @@ class Writer:
             told = [_plain(record).items() for record in records[first : first + _AT_ONCE]]
             lines = [{key: value for key, value in one if value not in (None, [], {})} for one in told]
             self._write(*({"type": "record", **line} for line in lines))
+
+    def clocks(self, clocks: Mapping[str, Mapping[str, float]]) -> None:
+        """Write what is known of each host's clock after the last row. Raises MeasurementError: the disk is full."""
+        self._write({"type": "clocks", "hosts": clocks})
 
     def _write(self, *lines: Mapping[str, Any], fresh_line: bool = False) -> None:
         texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines]
@@ -136,6 +142,8 @@ def read(path: Path) -> Results:
             if header is not None:
                 attempts.append(Attempt(header, tuple(records)))
             header, records = _header(parsed, path, number), []
+        elif kind == "clocks" and header is not None:
+            header = with_clocks(header, parsed.get("hosts", {}))
         elif kind == "record" and header is not None:
             records.append(_record(parsed, path, number))
         else:
@@ -143,6 +151,11 @@ def read(path: Path) -> Results:
     if header is None:
         raise UsageError(f"{path} is not a results file: it has no header line")
     return Results((*attempts, Attempt(header, tuple(records))), tuple(warnings))
+
+
+def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
+    """A header whose calibration knows the clocks as they were after the last row."""
+    return replace(header, calibration={**header.calibration, "clocks": clocks})
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -198,6 +198,21 @@ def test_rotation_is_one_when_the_same_rank_is_always_the_slowest(a_header: Make
     assert summary.summarise("a", header, turns).rotation == pytest.approx(4 / 3)
 
 
+def test_a_one_way_time_is_as_uncertain_as_its_clocks(a_header: Make, a_record: Make) -> None:
+    def row(bound_s: float | None) -> Any:
+        return summary.summarise("a", header, a_record(clock_bound_s=bound_s))
+
+    header = a_header(calibration={"sync_skew_p50_s": 1.0})
+    plain, shared, near, far = row(None), row(0.0), row(5e-6), row(5e-5)  # of about 1e-4
+    assert (shared.ci_low_s, shared.ci_high_s) == (plain.ci_low_s, plain.ci_high_s)
+    assert near.ci_low_s == pytest.approx(plain.ci_low_s - 5e-6) and near.ci_high_s == plain.ci_high_s + 5e-6
+    assert "clock-limited" not in near.flags and near.busbw_bytes_per_s == plain.busbw_bytes_per_s
+    assert "clock-limited" in far.flags and (far.algbw_bytes_per_s, far.busbw_bytes_per_s) == (None, None)
+    assert far.median_s == plain.median_s and far.clock_bound_s == 5e-5
+    assert row(1.0).ci_low_s == 0.0
+    assert ["sync-limited" in each.flags for each in (plain, shared)] == [True, False], "a receiver waits already"
+
+
 @pytest.mark.parametrize(
     ("software_s", "skew_s", "flags"),
     [(4e-7, 1e-8, {"software-bound"}), (1e-8, 6e-8, {"sync-limited"}), (1e-8, 1e-8, set())],

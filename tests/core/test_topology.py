@@ -50,6 +50,16 @@ def test_pairs_carry_their_ends_by_world_rank() -> None:
             assert group.name == f"{group.src}-{group.dst}"
 
 
+def test_directed_pairs_are_each_pair_and_then_the_other_way_round() -> None:
+    pairs, directed = (list(rounds(TWO_BY_FOUR, name)) for name in ("pairs", "directed pairs"))
+    assert directed[: len(pairs)] == pairs
+    assert [[group.ranks for group in one] for one in directed[len(pairs) :]] == [
+        [group.ranks[::-1] for group in one] for one in pairs
+    ]
+    assert all(group.name == f"{group.src}-{group.dst}" for one in directed for group in one)
+    assert len({group.name for one in directed for group in one}) == 8 * 7
+
+
 def test_a_lone_rank_is_a_group_that_pairs_can_then_refuse() -> None:
     assert [[group.ranks for group in one] for one in rounds(World(1, 1), "pairs")] == [[(0,)]]
 

@@ -41,7 +41,8 @@ def test_an_instruction_cache_or_one_of_unknown_size_is_never_the_last_level(tre
 def test_an_empty_tree_answers_none_to_everything(tmp_path: Path) -> None:
     questions = (
         sysfs.last_level_cache_bytes, sysfs.num_cores, sysfs.num_sockets, sysfs.governor, sysfs.cpu_model,
-        sysfs.memory_bytes, sysfs.product, machine.available_memory_bytes, machine.cpu_quota, machine.container,
+        sysfs.memory_bytes, sysfs.product, sysfs.clock, machine.available_memory_bytes, machine.cpu_quota,
+        machine.container,
     )  # fmt: skip
     assert [question(tmp_path) for question in questions] == [None] * len(questions)
     assert sysfs.numa_nodes(tmp_path) == ()
@@ -159,3 +160,12 @@ def test_the_cpu_quota_is_in_cpus(tree: Tree, text: str, cpus: float | None) -> 
 )
 def test_a_container_is_known_by_its_marks(tree: Tree, files: dict[str, str], kind: str | None) -> None:
     assert machine.container(tree(files)) == kind
+
+
+def test_a_clock_is_one_boots_and_one_time_namespaces(tree: Tree) -> None:
+    root = tree({"proc/sys/kernel/random/boot_id": "a4b5"})
+    assert sysfs.clock(root) == "a4b5 time:[one]"
+    namespace = root / "proc/self/ns/time"
+    namespace.parent.mkdir(parents=True)
+    namespace.symlink_to("time:[4026531834]")
+    assert sysfs.clock(root) == "a4b5 time:[4026531834]"

@@ -132,3 +132,15 @@ def test_the_slowest_ranks_times_are_not_written_twice(tmp_path: Path, a_header:
     jsonl.Writer(path, a_header()).append(record)
     assert "seconds" not in json.loads(path.read_text(encoding="utf-8").splitlines()[1])["samples"]
     assert jsonl.read(path).attempts[0].records == (record,)
+
+
+def test_what_is_known_of_clocks_after_the_last_row_takes_the_place_of_what_was_at_first(
+    tmp_path: Path, a_header: Make, a_record: Make
+) -> None:
+    path, header = tmp_path / "rows.jsonl", a_header(calibration={"software_s": 1e-7, "clocks": {"b": {"drift": 1e-4}}})
+    writer = jsonl.Writer(path, header)
+    writer.append(a_record(clock_bound_s=0.0))
+    writer.clocks({"b": {"drift": 2e-6}})
+    (attempt,) = jsonl.read(path).attempts
+    assert attempt.header.calibration == {"software_s": 1e-7, "clocks": {"b": {"drift": 2e-6}}}
+    assert attempt.records[0].clock_bound_s == 0.0

@@ -1,0 +1,57 @@
+"""Member 0 of each pair sends one message to member 1; every pair of ranks is measured in both directions.
+
+S is one message. The time begins on the sender when the receiver has said that it waits, and ends on the receiver when
+all is there. `--mode pipelined` sends W messages (`--window`, less where W messages would exceed 64 MiB) without an
+acknowledgement, and t is that time over W.
+
+Ranks of one host read one clock. Hosts with clocks of their own are compared before and after each chunk of samples, by
+messages there and back, which can not tell how the round trip divides: the interval is wider by the bound of that
+comparison, about half of its shortest round trip. A row of which that is more than 10 % is marked `clock-limited` and
+has no bandwidth. The sum of both directions of a pair does not depend on clocks.
+
+A message crosses each of the two ports once, so the bus factor is 1.
+
+    mpirun -n 2 python -m bench.oneway -b 8 -e 4M
+    mpirun -n 4 python -m bench.oneway --sizes 1M --mode isolated
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import WINDOW_BYTES, MessagePattern, Shape
+from bench.core.program import Exchange, Message, Step
+
+
+class OneWay(MessagePattern):
+    """Messages from member 0 to member 1; any other member does nothing."""
+
+    name = "oneway"
+    topology = "directed pairs"
+    one_way = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send; every message arrives in a place of its own."""
+        return (
+            ((shape.payload_bytes, 0), (0, shape.payload_bytes * self.operations(shape)))[member]
+            if member < 2
+            else (0, 0)
+        )
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """All messages posted together."""
+        size, numbers = shape.payload_bytes, range(self.operations(shape))
+        if member == 0:
+            return (Exchange(sends=tuple(Message(1, size) for _ in numbers)),)
+        return (Exchange(recvs=tuple(Message(0, size, slot * size) for slot in numbers)),) if member == 1 else ()
+
+    def operations(self, shape: Shape) -> int:
+        """Messages in flight together."""
+        return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes)) if shape.mode == "pipelined" else 1
+
+
+PATTERN = OneWay()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

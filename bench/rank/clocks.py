@@ -1,0 +1,163 @@
+"""Comparing the clocks of a run's hosts, by small messages between them; nothing is timed meanwhile.
+
+Ranks whose processes read the very same CLOCK_MONOTONIC need no comparison. Of each other clock the first rank that
+reads it is compared along a tree (bench/analysis/clocks.py) with the clock of rank 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+from bench.analysis.clocks import Clock, Offset, RoundTrip, is_enough, offset_of, tree
+from bench.core.errors import MeasurementError
+from bench.core.program import Exchange, Group, Message
+from bench.core.transport import Buffers, Reduction, Transport
+from bench.probes import sysfs
+
+_BYTES = 8
+_LEAST, _MOST = 10, 100  # round trips of a burst;
+_AT_LEAST, _MOST_S = 3, 0.5  # of a slow one
+_EVERY_S = 60.0  # a drift changes with the temperature, which takes minutes
+
+T = TypeVar("T")
+Readings = list[tuple[int, ...]]  # nanoseconds: of the reference (sent, back), of the client (received,)
+
+
+class Clocks:
+    """The clocks of a run. Which there are is known to all ranks, how they differ to rank 0. All ranks take part."""
+
+    def __init__(
+        self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        """Ask every rank which clock it reads. `hosts`: of every rank; `read_ns`: this rank's clock."""
+        self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
+        own = sysfs.clock() or f"of rank {transport.place.rank}"
+        read = transport.channel.share(own)
+        first = {clock: rank for rank, clock in reversed(list(enumerate(read)))}
+        self._leaders = tuple(sorted(first.values()))
+        self._clock_of = tuple(self._leaders.index(first[clock]) for clock in read)
+        self._offsets: list[list[Offset]] = [[] for _ in self._leaders]
+
+    @property
+    def several(self) -> bool:
+        """Is there more than one clock, and a library that completes on the host, so that they can be compared?"""
+        return len(self._leaders) > 1 and self._transport.clock == "host"
+
+    def alike(self, first: int, second: int) -> bool:
+        """Do two ranks read the same clock?"""
+        return self._clock_of[first] == self._clock_of[second]
+
+    def compare(self) -> None:
+        """One more offset of each clock. Raises MeasurementError, on rank 0, when a clock was set meanwhile."""
+        rounds = [[(self._leaders[a], self._leaders[b]) for a, b in pairs] for pairs in tree(len(self._leaders))]
+        mine = [self.exchanged(_mine(pairs, self._transport.place.rank)) for pairs in rounds]
+        gathered = self._transport.channel.gather(mine)
+        for number, pairs in enumerate(rounds if gathered is not None else ()):
+            for parent, client in pairs:
+                assert gathered is not None
+                trips = round_trips(gathered[parent][number], gathered[client][number])
+                try:
+                    offset = offset_of(trips, self.of(parent))
+                except ValueError as error:
+                    hosts = f"{self._hosts[parent]} and {self._hosts[client]}"
+                    raise MeasurementError(f"the clocks of {hosts} can not be compared: {error}") from None
+                self._offsets[self._clock_of[client]].append(offset)
+
+    def of(self, rank: int) -> Clock:
+        """A rank's clock against rank 0's, from all offsets so far."""
+        return Clock(tuple(self._offsets[self._clock_of[rank]]))
+
+    def watched(self, rows: Iterator[T]) -> Iterator[T]:
+        """The same rows, with another comparison after them, and between them when a minute has passed."""
+        last_s = time.monotonic()
+        for row in rows:
+            yield row
+            if self.several and self._transport.channel.broadcast(time.monotonic() - last_s > _EVERY_S):
+                self.compare()
+                last_s = time.monotonic()
+        if self.several:
+            self.compare()
+
+    def told(self) -> dict[str, dict[str, float]]:
+        """By host (of the first rank that reads a clock) what is known of it; {} where there is only one clock.
+
+        `offset_s` and `bound_s` at the reference's time `at_s`, the latest comparison; `drift` in seconds per second.
+        """
+        found = {}
+        for leader in self._leaders[1:]:
+            offsets = self._offsets[self._clock_of[leader]]
+            if offsets:
+                clock, latest = self.of(leader), offsets[-1]
+                fitted = clock.at(latest.at_s)
+                best = min(fitted, latest, key=lambda offset: offset.bound_s)
+                found[self._hosts[leader]] = {
+                    "at_s": latest.at_s,
+                    "offset_s": best.offset_s,
+                    "bound_s": best.bound_s,
+                    "drift": clock.drift,
+                    "drift_bound": clock.drift_bound,
+                    "num_comparisons": len(offsets),
+                }
+        return found
+
+    def exchanged(self, pair: tuple[int, int] | None) -> Readings:
+        """This rank's readings of a burst of round trips between a pair (reference, client); [] for a rank of no pair.
+
+        The reference says in each message whether it is the last: only it knows how long they take.
+        """
+        if pair is None:
+            return []
+        buffers = self._transport.allocate(_BYTES, _BYTES, 1)
+        buffers.write("send", 0, 0)
+        send, recv = (messenger(self._transport, buffers, pair, sends) for sends in (True, False))
+        burst = self._as_reference if self._transport.place.rank == pair[0] else self._as_client
+        return burst(buffers, send, recv)
+
+    def _as_reference(self, buffers: Buffers, send: Callable[[], Any], recv: Callable[[], Any]) -> Readings:
+        readings: Readings = []
+        took_s: list[float] = []
+        began_s, last = time.monotonic(), False
+        while not last:
+            tired = len(took_s) >= _AT_LEAST and time.monotonic() - began_s > _MOST_S
+            last = tired or is_enough(took_s, _LEAST, _MOST)
+            buffers.write("send", 0, int(last))
+            sent = self.read_ns()
+            send()
+            recv()
+            back = self.read_ns()
+            readings.append((sent, back))
+            took_s.append((back - sent) * 1e-9)
+        return readings
+
+    def _as_client(self, buffers: Buffers, send: Callable[[], Any], recv: Callable[[], Any]) -> Readings:
+        readings: Readings = []
+        last = False
+        while not last:
+            recv()
+            readings.append((self.read_ns(),))
+            send()
+            last = bool(buffers.read("recv", 0)[0])
+        return readings
+
+
+def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sends: bool) -> Callable[[], Any]:
+    """A call that sends the other rank of a pair a small message, or receives one from it, complete when it returns."""
+    message = (Message(1 - pair.index(transport.place.rank), _BYTES),)
+    step = Exchange(sends=message) if sends else Exchange(recvs=message)
+    compiled = transport.compile((step,), Group("clocks", pair), buffers, Reduction("uint8", "sum"), False)
+    return compiled.calls[0]
+
+
+def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
+    """The readings of both ranks of a pair, put together."""
+    return [
+        RoundTrip(sent * 1e-9, received * 1e-9, back * 1e-9)
+        for (sent, back), (received,) in zip(reference, client, strict=True)
+    ]
+
+
+def _mine(pairs: Sequence[tuple[int, int]], rank: int) -> tuple[int, int] | None:
+    return next((pair for pair in pairs if rank in pair), None)
