@@ -110,13 +110,12 @@ class Measurer:
             prepared.arm()
         compiled, most = prepared.compiled if prepared else None, self._most_batch(row, in_place)
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
+        one_way = OneWay(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         if self._contest:
             taken = self._contest.take(row, compiled, most, room, beat)
-        elif self._clocks:
-            one_way = OneWay(self._transport, self._clocks, row.round, compiled)
-            taken = sampling.take(self._case, self._transport, row, compiled, 1, room, beat, one_way)
         else:
-            taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat)
+            most = 1 if one_way else most
+            taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
         self._s.beat(f"{what}: last check")
         disturbing = self._contest.wrong() if self._contest else Wrong(0)
         last = self._shared(prepared.check_last() if prepared else disturbing)
