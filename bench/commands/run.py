@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
-    ran = _resumed(args) if args.resume else _started(args)
+    ran = _resumed(args) if args.resume else started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
         raise _nothing(ran)
     document = collect.document(ran.folder)
@@ -75,7 +75,8 @@ def draw(document: Document, folder: Path) -> list[Path]:
     return drawn
 
 
-def _started(args: argparse.Namespace) -> desk.Ran:
+def started(args: argparse.Namespace) -> desk.Ran:
+    """Plan the scenario on the cluster, check the place, and run every job in a new folder."""
     planned, deadline_s = _plan.planned(args), parse_duration(args.deadline)
     preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
     for note in planned.plan.notes:

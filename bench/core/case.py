@@ -26,6 +26,7 @@ SYNCS = ("none", "barrier", "double-barrier")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 _AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to be told to stop
+SCHEDULES = ("full", "ladder")
 # Measure as another tool does, so that figures stand beside its own: what is fixed for each.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
@@ -71,10 +72,15 @@ class Case:
     nodes: int | None = None
     ranks_per_node: int | None = None
     links: tuple[tuple[str, float], ...] = ()
+    schedule: str = "full"
+    nics: tuple[str, ...] = ()
+    racks: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in rows of its own."""
+        """The modes to measure, each in rows of its own. A ladder decides by one: of both, by bandwidth."""
+        if self.schedule == "ladder" and self.mode == "both":
+            return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
 
 
@@ -145,6 +151,23 @@ def _links(text: str) -> tuple[tuple[str, float], ...]:
     return tuple(pairs)
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise UsageError(f"{text!r} must be names with commas between them, such as eth0,eth1")
+    return names
+
+
+def _racks(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    racks = []
+    for part in text.split(";"):
+        rack, separator, hosts = part.partition("=")
+        if not separator or not rack.strip():
+            raise UsageError(f"racks {text!r} must be name=hosts, such as r1=h0,h1;r2=h2,h3")
+        racks.append((rack.strip(), _names(hosts)))
+    return tuple(racks)
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds!r}s"
 
@@ -194,6 +217,11 @@ OPTIONS = (
     Option("ranks_per_node", ("--ranks-per-node",), _whole("ranks per node", 1), str, "of a modelled run"),
     Option("links", ("--links",), _links, lambda links: ",".join(f"{name}={rate!r}B/s" for name, rate in links),
            "link rates in place of the catalogue's: nic=12.5GB/s"),
+    Option("schedule", ("--schedule",), _one_of("schedule", SCHEDULES), str,
+           "of all pairs: full (each once), or ladder: some first, then what may be slow (see bench diagnose)"),
+    Option("nics", ("--nics",), _names, ",".join, "NICs of a host: its k-th rank uses the k-th of them, around again"),
+    Option("racks", ("--racks",), _racks, lambda racks: ";".join(f"{rack}={','.join(hosts)}" for rack, hosts in racks),
+           "which hosts stand in which rack: r1=h0,h1;r2=h2,h3"),
 )  # fmt: skip
 
 

@@ -46,6 +46,8 @@ class Cluster:
     agent: tuple[str, ...] = ()
     port: int = 29500
     links: Mapping[str, float] = field(default_factory=dict)
+    nics: tuple[str, ...] = ()
+    racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Measurement:
     loops: tuple[str, ...] = (_DEFAULT.loop,)
     alignments: tuple[int, ...] = (_DEFAULT.alignment,)
     binds: tuple[str, ...] = (_DEFAULT.bind,)
+    schedule: str = _DEFAULT.schedule
     like: str = _DEFAULT.like
     tools: tuple[str, ...] = ()
     window: int = _DEFAULT.window
@@ -204,6 +207,7 @@ def _key(*names: str, default: Any = ...) -> Any:
 _OPTION = values.OPTION
 _Text = Annotated[str, _one(values.text)]
 _Texts = Annotated[tuple[str, ...], _many(values.text)]
+_Hosts = Annotated[tuple[str, ...], _many(values.hosts, after=lambda read: sum(read, ()))]
 _Value = Annotated[str, _one(values.variable)]
 _Count = Annotated[int, _one(_OPTION["nodes"])]
 _RanksPerNode = Annotated[int | None, _one(values.ranks_per_node)]
@@ -230,10 +234,12 @@ class _ClusterKeys(_Keys):
     setup: _Texts = ()
     env: dict[_Variable, _Value] = {}
     options: dict[Annotated[str, _one(values.option_name)], _Value] = {}
-    hosts: Annotated[tuple[str, ...], _many(values.hosts, after=lambda read: sum(read, ()))] = ()
+    hosts: _Hosts = ()
     agent: _Texts = ()
     port: Annotated[int, _one(values.port)] = 29500
     links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}
+    nics: Annotated[tuple[str, ...], _many(values.nic_name)] = ()
+    racks: dict[Annotated[str, _one(values.rack_name)], _Hosts] = {}
 
 
 class _SiteKeys(_Keys):
@@ -278,6 +284,7 @@ class _MeasureKeys(_Keys):
         "alignment", "alignments", default=(_DEFAULT.alignment,)
     )
     binds: Annotated[tuple[str, ...], _many(_OPTION["bind"])] = _key("bind", "binds", default=(_DEFAULT.bind,))
+    schedule: Annotated[str, _one(_OPTION["schedule"])] = _DEFAULT.schedule
     like: Annotated[str, _one(_OPTION["like"])] = _DEFAULT.like
     tools: Annotated[tuple[str, ...], _many(values.tool)] = _key("tools", "tool", default=())
     window: Annotated[int, _one(_OPTION["window"])] = _DEFAULT.window

@@ -15,6 +15,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
+from bench.analysis.localise_rounds import least_rounds
 from bench.core.case import Case, alike, to_argv
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
@@ -34,6 +35,7 @@ _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
 _POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to come
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
+_LADDER_MOST = 6  # times the rounds that a ladder takes where nothing is slow
 _DEFAULT = Case(pattern="")
 NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 _NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
@@ -180,7 +182,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         words = there.tool.arguments(case, world)
     variables = {**launchers[launcher].environment(site), **cluster.env, **env}
     command = launchers[launcher].command(words, world, site, variables)
-    num_rounds = len(rounds(case, world, patterns[case.pattern].topology))
+    num_rounds = count_rounds(case, world, patterns[case.pattern])
     num_rows = num_rounds * len(case.sizes) * len(case.modes)
     estimate_s = _estimate_s(case, num_rows, world)
     if launchers[launcher].by_hand and cluster.setup:
@@ -191,9 +193,12 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
                launch, tool, site.hosts, site.agent, manifest)  # fmt: skip
 
 
-def count_rows(case: Case, world: World, pattern: Pattern) -> int:
-    """Sizes x modes x rounds of groups."""
-    return len(case.sizes) * len(case.modes) * len(rounds(case, world, pattern.topology))
+def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
+    """Rounds of groups, for each size and mode; of a ladder, those that it takes where nothing is slow."""
+    if case.schedule == "ladder" and pattern.topology == "pairs":
+        num_nics = len(case.nics) or (world.ranks_per_node if case.transport == "nccl" else 1)
+        return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
+    return len(rounds(case, world, pattern.topology))
 
 
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
@@ -228,7 +233,8 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
             case = Case(
                 pattern=name, transport=transport, sizes=m.sizes, mode=m.modes, window=m.window, matrix=m.matrix,
                 iterations=m.iterations, warmup=m.warmup, seed=m.seed, max_s=scenario.max_s, like=m.like,
-                instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())),
+                instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())), schedule=m.schedule,
+                nics=cluster.nics, racks=_racks(cluster) if pattern.topology == "pairs" else (),
                 **dict(zip(factors, chosen, strict=True)),
             )  # fmt: skip
             case = _alike(case)
@@ -237,6 +243,10 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
             yield _Wish(case, world, tuple(env), scenario.max_s)
             for tool in m.tools if not modelled else ():
                 yield _Wish(case, world, tuple(env), scenario.max_s, tool)
+
+
+def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple((rack, tuple(hosts)) for rack, hosts in cluster.racks.items())
 
 
 def _alike(case: Case) -> Case:
@@ -286,15 +296,22 @@ def _why_no_groups(wish: _Wish, machine: Machine, pattern: Pattern) -> str | Non
     case = wish.case
     if wish.world.num_ranks < pattern.min_ranks:
         return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
+    return _why_no_rounds(case, wish.world, machine, pattern)
+
+
+def _why_no_rounds(case: Case, world: World, machine: Machine, pattern: Pattern) -> str | None:
+    """Why the groups of a case can not be made."""
     if case.aggressor and case.transport not in machine.separates:
         return f"{case.transport} can not run two patterns at once, {' and '.join(sorted(machine.separates))} can"
+    if case.schedule == "ladder":
+        return None if pattern.topology == "pairs" else f"a ladder is climbed by pairs, {pattern.name} has none"
     try:
-        split = parts(case, wish.world)
+        split = parts(case, world)
         if split and len(split.victims.ranks) < pattern.min_ranks:
             return f"{pattern.name} needs at least {pattern.min_ranks} victims, there are {len(split.victims.ranks)}"
         if split:
             shape_of_aggressors(case, len(split.aggressors.ranks))
-        rounds(case, wish.world, pattern.topology)
+        rounds(case, world, pattern.topology)
     except UsageError as error:
         return str(error)
     return None
@@ -315,7 +332,7 @@ def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern])
     case = wish.case
     if share_s is None or case.transport == "model":
         return case, None
-    rows = count_rows(case, wish.world, patterns[case.pattern])
+    rows = len(case.sizes) * len(case.modes) * count_rounds(case, wish.world, patterns[case.pattern])
     sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // rows)
     fitted = replace(case, sizes=sizes, budget_s=round(share_s, 3))
     if len(sizes) == len(case.sizes):
@@ -352,7 +369,8 @@ def _estimate_s(case: Case, num_rows: int, world: World) -> float:
     if case.transport == "model":
         return launch_s + num_rows * world.num_ranks * _MODEL_RANK_S
     sides = 2 if case.aggressor else 1  # without aggressors and with them
-    rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S)
+    times = _LADDER_MOST if case.schedule == "ladder" else 1
+    rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S) * times
     return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
 
 

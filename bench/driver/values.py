@@ -52,6 +52,8 @@ def _matching(form: str, what: str) -> Callable[[str], str]:
 
 
 cluster_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, '.', '_' and '-'")
+nic_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._:-]*", "a network interface's name, such as eth0 or mlx5_0")
+rack_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a rack's name")
 host_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a host's name or address")
 variable_name = _matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
 option_name = _matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "an option's name without its dashes")

@@ -1,24 +1,34 @@
-"""Every pair of ranks as a map, source by destination: bandwidth of the largest size, time of the smallest."""
+"""Every pair of ranks as a map, source by destination: bandwidth of the largest size, time of the smallest.
+
+Ranks stand host by host and rack by rack; what `bench diagnose` accuses is framed.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
+from bench.analysis import localise_input
+from bench.analysis.localise import Accused, Places
+from bench.core.errors import UsageError
 from bench.core.record import Document, Header, Summary
 from bench.figures import _style
 
 _MOST_ANNOTATED_RANKS = 16
 _MOST_CELLS = 512  # of a side; more ranks share cells, each as dark as the worst pair in it
 _MOST_PARTED_NODES = 64
+_MOST_LABELS = 16
+_MOST_NAMED = 6
+_FRAME = "#D55E00"
 
 
 def applies(document: Document) -> bool:
@@ -52,10 +62,14 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     maps = [each for each in (_bandwidths(rows), _times(rows)) if each]
     figure, axes = _style.panels(len(maps), height_in=4.0)
     blank = False
+    places, accused = localise_input.places(asdict(header)), _accused(header, rows)
+    order = sorted(range(header.num_ranks), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
-        grid = _grid(each, header)
+        grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
-        _draw_map(figure, panel, header, grid, each)
+        _draw_map(figure, panel, places, order, grid, each)
+        for one in accused:
+            _frame(panel, one, places, order, _ranks_of_a_cell(header))
         if any(row.modelled for row in each.rows):
             _style.watermark(panel)
     parted = 1 < header.num_nodes <= _MOST_PARTED_NODES
@@ -63,6 +77,10 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
     remarks += ["grey: not measured in this direction"] if blank else []
+    if accused:
+        named = [f"{one.kind} {one.name}" for one in accused]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += _style.invalid_remark(document, "pipelined") + _style.invalid_remark(document, "isolated")
     title = f"{header.pattern} over {header.transport}, {_style.world(header.num_ranks, header.num_nodes)}"
     _style.finish(figure, title, [], [row for each in maps for row in each.rows], remarks)
@@ -110,19 +128,65 @@ def _ranks_of_a_cell(header: Header) -> int:
     return -(-header.num_ranks // (_MOST_CELLS * header.ranks_per_node)) * header.ranks_per_node
 
 
-def _grid(shown: _Map, header: Header) -> Any:
-    """Values as [source, destination], the worst of each cell; NaN where nothing was measured."""
+def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
+    """Values as [source, destination] in this order, the worst of each cell; NaN where nothing was measured."""
     share = _ranks_of_a_cell(header)
     side = -(-header.num_ranks // share)
     grid = np.full((side, side), math.nan)
     # The colours of times are turned round: there the largest is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin
-    at = np.array([(row.src, row.dst) for row in shown.rows]) // share
-    worst.at(grid, (at[:, 0], at[:, 1]), [shown.value(row) for row in shown.rows])
+    pairs = _style.by(shown.rows, lambda row: (row.src, row.dst))  # of several measurements of one pair the median
+    at = np.argsort(order)[np.array(list(pairs))] // share
+    worst.at(grid, (at[:, 0], at[:, 1]), [np.median([shown.value(row) for row in rows]) for rows in pairs.values()])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
 
 
-def _draw_map(figure: Figure, panel: Axes, header: Header, grid: Any, shown: _Map) -> None:
+def _accused(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
+    """What the pairs of this job alone say is slow."""
+    try:
+        (case,) = localise_input.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
+    except UsageError:
+        return ()
+    return case.verdict.accused
+
+
+def _plain(row: Summary, header: Header) -> dict[str, Any]:
+    names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
+    return {"job": header.job} | {name: getattr(row, name) for name in names}
+
+
+def _frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
+    """Rows and columns of a host or NIC, cells of a link, as far as they stand beside each other."""
+    ends = [end.split(" ")[-1] for end in (accused.name.split("-") if accused.kind == "link" else [accused.name])]
+    at = [sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}) for end in ends]
+    if not all(at):
+        return
+    whole = list(range(-(-len(order) // share)))
+    spans = [(at[0], at[1]), (at[1], at[0])] if len(at) == 2 else [(at[0], whole), (whole, at[0])]
+    for down, across in spans:
+        for first, last in _runs(down):
+            for left, right in _runs(across):
+                panel.add_patch(Rectangle((left - 0.5, first - 0.5), right - left + 1, last - first + 1, fill=False,
+                                          edgecolor=_FRAME, linewidth=2.5, zorder=4))  # fmt: skip
+
+
+def _is_of(rank: int, name: str, places: Places) -> bool:
+    host, nic = places.hosts[rank], places.nics[rank]
+    return name in (host, f"{host}:{nic}", f"{host}:rank{rank}", places.racks.get(host))
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbours together, as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def _draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: _Map) -> None:
     norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)))
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
@@ -132,16 +196,25 @@ def _draw_map(figure: Figure, panel: Axes, header: Header, grid: Any, shown: _Ma
     panel.grid(False)
     panel.set_xlabel("to rank", fontsize=_style.TEXT)
     panel.set_ylabel("from rank", fontsize=_style.TEXT)
-    share = _ranks_of_a_cell(header)
-    step = max(-(-len(grid) // 16), 1)
-    ticks = range(0, len(grid), step)
-    panel.set_xticks(ticks, [str(cell * share) for cell in ticks])
-    panel.set_yticks(ticks, [str(cell * share) for cell in ticks])
-    parted = header.num_nodes <= _MOST_PARTED_NODES
-    for edge in range(header.ranks_per_node, header.num_ranks, header.ranks_per_node) if parted else ():
-        panel.axhline(edge - 0.5, color="white", linewidth=2)
-        panel.axvline(edge - 0.5, color="white", linewidth=2)
-    if header.num_ranks <= _MOST_ANNOTATED_RANKS:
+    hosts = [places.hosts[rank] for rank in order]
+    starts = [place for place, host in enumerate(hosts) if place == 0 or host != hosts[place - 1]]
+    if 1 < len(starts) <= _MOST_LABELS:  # by host, at the middle of its ranks
+        middles = [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], len(order)], strict=True)]
+        panel.set_xticks(middles, [hosts[start] for start in starts], rotation=90 if len(starts) > 8 else 0)
+        panel.set_yticks(middles, [hosts[start] for start in starts])
+        panel.set_xlabel("to host", fontsize=_style.TEXT)
+        panel.set_ylabel("from host", fontsize=_style.TEXT)
+    else:
+        share = -(-len(order) // len(grid))
+        ticks = range(0, len(grid), max(-(-len(grid) // _MOST_LABELS), 1))
+        panel.set_xticks(ticks, [str(order[cell * share]) for cell in ticks])
+        panel.set_yticks(ticks, [str(order[cell * share]) for cell in ticks])
+    racks = [places.racks.get(host) for host in hosts]
+    for edge in starts[1:] if len(starts) <= _MOST_PARTED_NODES else ():
+        width = 4.0 if racks[edge] != racks[edge - 1] else 2.0
+        panel.axhline(edge - 0.5, color="white", linewidth=width)
+        panel.axvline(edge - 0.5, color="white", linewidth=width)
+    if len(order) <= _MOST_ANNOTATED_RANKS:
         _annotate(panel, grid, lambda value: image.cmap(norm(value)))
 
 

@@ -19,7 +19,7 @@ from bench.core.record import Failure, Record, Samples
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
-from bench.rank import contention, sampling
+from bench.rank import contention, ladder, sampling
 from bench.rank.clocks import Clocks
 from bench.rank.oneway import OneWay
 from bench.rank.rows import Row, payloads, shape_of, traffic
@@ -60,7 +60,10 @@ class Measurer:
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
-        case = self._case
+        case, started = self._case, time.monotonic()
+        if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
+            yield from self._laddered(started)
+            return
         split = parts(case, self._s.world)
         if split is not None:
             self._s.beat("preparing the aggressors")
@@ -74,7 +77,6 @@ class Measurer:
             for mode in case.modes
             for round_ in all_rounds
         )
-        started = time.monotonic()
         for done, (mode, payload, requested, round_) in enumerate(plan):
             left_s = None if case.budget_s is None else case.budget_s - (time.monotonic() - started)
             # Half of a row's share is for its warm-up and checks.
@@ -84,6 +86,17 @@ class Measurer:
             yield self._row(Row(mode, shape, requested, round_, max_s))
         if self._contest:
             self._contest.close()
+
+    def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
+        case, s = self._case, self._s
+        payload, requested = max(payloads(case, s.pattern, 2).items())
+        shape = shape_of(case, 2, payload, case.modes[0])
+        where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
+        yield from ladder.climb(
+            case, where, self._channel.broadcast, self._rank == 0,
+            lambda: case.budget_s is None or time.monotonic() - started < case.budget_s,
+            lambda round_: self._row(Row(shape.mode, shape, requested, round_, case.max_s)),
+        )  # fmt: skip
 
     def _row(self, row: Row) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"
@@ -197,12 +210,17 @@ class Measurer:
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """
-        local_bytes = 2 * shape.payload_bytes * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
         own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
         return max(1, min(max(cold, own), _MOST_SETS))
+
+    def _set_bytes(self, shape: Shape) -> int:
+        """One rank's part of a set: twice the payload, more where a window of messages has places of its own."""
+        members = range(min(2, shape.num_ranks))
+        return max(2 * shape.payload_bytes, *(sum(self._s.pattern.buffers(shape, member)) for member in members))
 
     def _most_batch(self, row: Row, in_place: bool) -> int:
         """Calls of one pipelined sample: an in-place reduction may use each buffer set once before it is refilled."""
@@ -212,7 +230,7 @@ class Measurer:
         """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
         if not self._s.cache_bytes:
             return None
-        local_bytes = 2 * shape.payload_bytes * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
         return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from bench.core.case import Case
 from bench.core.contention import parts, rounds, shape_of_aggressors, useful_bytes
-from bench.core.pattern import Pattern
+from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round
 from bench.core.record import Contention, Record, Samples
 from bench.core.world import World
+from bench.rank import ladder
 from bench.rank.rows import payloads, shape_of, traffic
 
 if TYPE_CHECKING:
@@ -20,37 +21,50 @@ if TYPE_CHECKING:
 def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[tuple[Record, ...]]:
     """Each row's records: exactly one virtual sample per group."""
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
-    split = parts(case, world)
+    if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
+        payload, requested = max(payloads(case, pattern, 2).items())
+        where = ladder.places(case, hosts, world.ranks_per_node, "device")
+        shape = shape_of(case, 2, payload, case.modes[0])
+        yield from ladder.climb(case, where, lambda asked: asked, True, lambda: True,
+                                lambda groups: _row(case, pattern, world, model, shape, requested, groups))  # fmt: skip
+        return
     all_rounds = rounds(case, world, pattern.topology)
     num_ranks = len(all_rounds[0][0].ranks)
-    for payload, requested_all in payloads(case, pattern, num_ranks).items():
+    for payload, requested in payloads(case, pattern, num_ranks).items():
         for mode in case.modes:
             shape = shape_of(case, num_ranks, payload, mode)
             for groups in all_rounds:
-                reason = pattern.needs(shape)
-                seconds: Sequence[float] = (0.0,) * len(groups)
-                disturbed: Sequence[Contention | None] = (None,) * len(groups)
-                steps = tuple(pattern.steps(shape, member) for member in range(num_ranks)) if reason is None else ()
-                if reason is None and split is not None:
-                    seconds, disturbed = _against(case, model, groups, (steps,) * len(groups), split.aggressors,
-                                                  pattern.operations(shape))  # fmt: skip
-                elif reason is None:
-                    seconds = model.simulate(groups, (steps,) * len(groups))
-                yield tuple(
-                    Record(
-                        mode=mode,
-                        requested_bytes=requested_all,
-                        in_place=case.in_place,
-                        modelled=True,
-                        algorithm=None if reason else model.algorithm_used,
-                        stop_reason=None if reason else "exact",
-                        skipped=reason,
-                        samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
-                        contention=contention,
-                        **traffic(pattern, shape, group, hosts),
-                    )
-                    for group, took, contention in zip(groups, seconds, disturbed, strict=True)
-                )
+                yield _row(case, pattern, world, model, shape, requested, groups)
+
+
+def _row(case: Case, pattern: Pattern, world: World, model: Model, shape: Shape, requested_all: tuple[int, ...],
+         groups: Round) -> tuple[Record, ...]:  # fmt: skip
+    hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
+    split, mode, num_ranks = parts(case, world), shape.mode, shape.num_ranks
+    reason = pattern.needs(shape)
+    seconds: Sequence[float] = (0.0,) * len(groups)
+    disturbed: Sequence[Contention | None] = (None,) * len(groups)
+    steps = tuple(pattern.steps(shape, member) for member in range(num_ranks)) if reason is None else ()
+    if reason is None and split is not None:
+        seconds, disturbed = _against(case, model, groups, (steps,) * len(groups), split.aggressors,
+                                      pattern.operations(shape))  # fmt: skip
+    elif reason is None:
+        seconds = model.simulate(groups, (steps,) * len(groups))
+    return tuple(
+        Record(
+            mode=mode,
+            requested_bytes=requested_all,
+            in_place=case.in_place,
+            modelled=True,
+            algorithm=None if reason else model.algorithm_used,
+            stop_reason=None if reason else "exact",
+            skipped=reason,
+            samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
+            contention=contention,
+            **traffic(pattern, shape, group, hosts),
+        )
+        for group, took, contention in zip(groups, seconds, disturbed, strict=True)
+    )
 
 
 def _against(case: Case, model: Model, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group,

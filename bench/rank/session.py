@@ -23,7 +23,7 @@ from bench.core.world import Place, World
 from bench.hardware import catalogue
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
-from bench.rank import binding, calibrate, measure, preflight, sampling
+from bench.rank import binding, calibrate, measure, nics, preflight, sampling
 from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
@@ -66,6 +66,7 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     num_cpus = binding.num_cpus()
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
     bound = binding.bind(me, case.bind, library.num_threads)
+    nics.use(nics.of(case, me.local_rank), chosen, os.environ)
     options = Options(
         mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
@@ -152,6 +153,7 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
         "local_rank": transport.place.local_rank,
         "process": os.getpid(),
         "cpus": sorted(os.sched_getaffinity(0)),
+        "nic": nics.of(case, transport.place.local_rank),
         "environment": environment.allowed(os.environ),
         "node": machine.facts() | {"num_cpus": opened.num_cpus} if transport.place.local_rank == 0 else None,
     }
@@ -169,8 +171,8 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
         facts=transport.facts(),
         settings=_settings(case, transport, opened.bound),
         environment=shared,
-        nodes={one["host"]: one["node"] for one in gathered if one["node"] is not None},
-        ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus")} for one in gathered),
+        nodes={one["host"]: one["node"] | _rack(case, one["host"]) for one in gathered if one["node"] is not None},
+        ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for one in gathered),
         calibration=calibration,
         links=_links(case, world),
         notes=tuple(notes),
@@ -178,9 +180,15 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     )
 
 
+def _rack(case: Case, host: str) -> dict[str, str]:
+    rack = next((rack for rack, hosts in case.racks if host in hosts), None)
+    return {} if rack is None else {"rack": rack}
+
+
 # Set by launchers to tell ranks apart.
 _PER_RANK = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_orte_ess_vpid",
-             "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION"}  # fmt: skip
+             "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION",
+             *nics.VARIABLES}  # fmt: skip
 
 
 def _described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from bench.core.case import (
     LIKE,
     LOOPS,
     MODES,
+    SCHEDULES,
     SYNCS,
     THREAD_LEVELS,
     Case,
@@ -64,6 +65,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "nodes": st.integers(1, 1000),
     "ranks_per_node": st.integers(1, 1000),
     "links": st.lists(st.tuples(WORD, st.floats(1e-3, 1e20)), min_size=1, max_size=3).map(tuple),
+    "schedule": st.sampled_from(SCHEDULES),
+    "nics": st.lists(WORD, min_size=1, max_size=4).map(tuple),
+    "racks": st.lists(st.tuples(WORD, st.lists(WORD, min_size=1, max_size=3).map(tuple)), min_size=1).map(tuple),
 }
 PATTERN: dict[str, st.SearchStrategy[Any]] = {"pattern": st.sampled_from(names("pattern"))}
 

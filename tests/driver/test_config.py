@@ -217,12 +217,14 @@ setup: [module load x, 'source y']
 env: {A: 012, B: '', C: off}
 options: {bind-to: core, time: 10:30, exclusive: ''}
 hosts: [h0, h1]
-links: {nic: 100 Gbit/s, nvlink: 150 GB/s}"""
+links: {nic: 100 Gbit/s, nvlink: 150 GB/s}
+nics: [eth0, eth1]
+racks: {r1: [h0], r2: "x[1-2]"}"""
     assert entry(write, text) == Cluster(
         name="mine", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="mpirun", python="/opt/py",
         mpirun="/opt/mpirun", setup=("module load x", "source y"), env={"A": "012", "B": "", "C": "off"},
         options={"bind-to": "core", "time": "10:30", "exclusive": ""}, hosts=("h0", "h1"),
-        links={"nic": 12.5e9, "nvlink": 150e9},
+        links={"nic": 12.5e9, "nvlink": 150e9}, nics=("eth0", "eth1"), racks={"r1": ("h0",), "r2": ("x1", "x2")},
     )  # fmt: skip
 
 
@@ -239,6 +241,8 @@ links: {nic: 100 Gbit/s, nvlink: 150 GB/s}"""
         ("hosts: [h0]", "4:5: clusters.mine.hosts: 1 of the 2 nodes have a name here"),
         ("hosts: [h0, '-x']", "4:17: clusters.mine.hosts.1: '-x' is not a host's name"),
         ("hosts: ['h[0-7]', 'h[9-8]']", "4:23: clusters.mine.hosts.1: 'h[9-8]': '9-8' is not a range of numbers"),
+        ("nics: [eth0, 'a,b']", "4:18: clusters.mine.nics.1: 'a,b' is not a network interface's name"),
+        ("racks: {'r=1': h0}", "4:13: clusters.mine.racks.r=1: 'r=1' is not a rack's name"),
         ("options: {time: 5}", "4:5: clusters.mine.options: options belong to one launcher"),
         ("options: {--time: 5}", "4:15: clusters.mine.options.--time: '--time' is not an option's name"),
         ("env: [A=1]", "4:10: clusters.mine.env: lines of `key: value` must stand here"),

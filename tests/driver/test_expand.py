@@ -146,6 +146,17 @@ def test_a_thousand_nodes_are_planned_and_what_is_out_of_proportion_is_told_with
     assert enough.notes == ()
 
 
+def test_a_ladder_counts_the_rounds_that_it_surely_takes_and_carries_nics_and_racks() -> None:
+    cluster = Cluster("lab", nodes=1024, ranks_per_node=8, launcher="slurm", nics=("eth0", "eth1"),
+                      racks={"r1": ("h0", "h1")})  # fmt: skip
+    ladder = Measurement(("pairs",), ("gloo",), sizes=(1 << 22,), schedule="ladder")
+    [job] = plan_of(ladder, cluster=cluster).jobs
+    assert job.num_rows == 2 * 4 + 2 * 3  # both ways: matchings of hosts, then of ranks inside
+    assert (job.case.nics, job.case.racks) == (("eth0", "eth1"), (("r1", ("h0", "h1")),))
+    skipped = plan_of(replace(ladder, patterns=("allreduce",)), cluster=cluster).skipped
+    assert "allreduce has none" in skipped[0].reason
+
+
 def nowhere(program: str) -> str | None:
     """Finds nothing."""
     return None

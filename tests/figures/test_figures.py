@@ -12,6 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.patches import Rectangle
 
 from bench.core import plugins
 from bench.core.record import Document, Scaling
@@ -156,6 +157,21 @@ def test_pairs_of_a_thousand_ranks_share_cells_in_which_the_worst_pair_shows(doc
         assert rates.shape == times.shape == (512, 512)
         assert (rates[2, 350], times[2, 350]) == pytest.approx((1.0, 100.0))
         assert any("a cell is the worst pair of 2 x 2 ranks" in text for text in texts(figure))
+
+
+def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    of = document.headers["pairs-nccl"]
+    both = [replace(row, src=a, dst=b, group=f"{a}-{b}", mode="pipelined", direction="one-way",
+                    ci_low_s=row.payload_bytes / rate, median_s=row.payload_bytes / rate, busbw_bytes_per_s=rate)
+            for row in document.summaries[:1] for a in range(8) for b in range(8) if a != b for _ in range(2)
+            for rate in (5e8 if 6 in (a, b) else 1e9,)]  # fmt: skip
+    hosts = tuple({"host": f"h{rank}", "local_rank": 0} for rank in range(8))
+    headers = {of.job: replace(of, direction="one-way", ranks=hosts, clock="host", ranks_per_node=1, num_nodes=8)}
+    [(_, figure)] = pairs.draw(replace(document, headers=headers, summaries=tuple(both)))
+    frames = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    assert sorted((patch.get_y(), patch.get_height()) for patch in frames) == [(-0.5, 8), (5.5, 1)]
+    assert any("framed, below 0.9 of its peers: host h6" in text for text in texts(figure))
 
 
 def test_pairs_write_their_values_up_to_sixteen_ranks(documents: Documents) -> None:

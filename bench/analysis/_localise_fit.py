@@ -1,0 +1,310 @@
+"""The numbers behind a verdict: levels of classes, what parts cost, and how sure that is.
+
+Everything is the logarithm of a bandwidth relative to its class: -0.105 is 0.9 of what is normal there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = Any  # a numpy array of one dimension, unless said otherwise
+
+SLOW = math.log(0.9)  # below it a part is called slow
+_SUSPECT = math.log(0.95)  # below it a part is looked at
+_FLOOR = 0.01  # no measurement of bandwidth is better than 1 %: noise-free data accuses nobody
+_QUANTILE = 0.75
+_MOST_PASSES = 40
+_PRIOR_BAD = 0.1  # slow parts that are expected in a run, before it is looked at
+_MILD = 10  # parts that are a little slow are so much more likely than slow ones
+_GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Parts of one kind: `labels` and `ranks` of each unit, the rows of each as sender and as receiver.
+
+    `asked` has every row, `drawn` those of rounds that were made without a suspicion: who is looked at more often must
+    not look worse for it.
+    """
+
+    kind: str
+    labels: tuple[Any, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    asked: Mapping[str, Groups]
+    drawn: Mapping[str, Groups]
+    least_partners: int
+
+    @classmethod
+    def of(cls, kind: str, labels: Sequence[Any], src: Array, dst: Array, drawn: Array, partner: Array,
+           least: int) -> Level:  # fmt: skip
+        """From the label of each rank (None: not part of any) and the rows. `partner`: what counts as another end."""
+        names = list(dict.fromkeys(label for label in labels if label is not None))
+        number = {label: index for index, label in enumerate(names)}
+        unit = np.array([number.get(label, -1) for label in labels], dtype=np.int64)
+        ranks: list[list[int]] = [[] for _ in names]
+        for rank, label in enumerate(labels):
+            if label is not None:
+                ranks[number[label]].append(rank)
+        # Inside itself a rack is not tested by its uplink.
+        crosses = (unit[src] != unit[dst]) | (least == 0)
+        partners = unit if kind == "rack" else partner
+
+        def groups(taken: Array) -> dict[str, Groups]:
+            return {
+                "out": Groups(np.where(taken, unit[src], -1), partners[dst], len(names)),
+                "in": Groups(np.where(taken, unit[dst], -1), partners[src], len(names)),
+            }
+
+        asked = groups(crosses)
+        return cls(
+            kind,
+            tuple(names),
+            tuple(map(tuple, ranks)),
+            asked,
+            asked if drawn.all() else groups(crosses & drawn),
+            least,
+        )
+
+
+class Groups:
+    """Rows by unit, so that a quantile of every unit is one sort of a padded table."""
+
+    def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
+        self.unit, self._num = unit, num_units
+        rows = np.flatnonzero(unit >= 0)
+        narrow = unit[rows].astype(np.int16 if num_units < 1 << 15 else np.int64)  # a radix sort of few bits is fast
+        order = rows[np.argsort(narrow, kind="stable")]
+        self.counts = np.bincount(unit[rows], minlength=num_units)
+        starts = np.concatenate(([0], np.cumsum(self.counts)[:-1])).astype(np.int64)
+        place = np.arange(len(order)) - np.repeat(starts, self.counts)
+        self.table = np.full((num_units, int(self.counts.max(initial=0))), -1, dtype=np.int64)
+        self.table[unit[order], place] = order
+        met = np.zeros((num_units, int(partner.max(initial=0)) + 1), dtype=bool)
+        met[unit[rows], partner[rows]] = True
+        self.partners = met.sum(axis=1)
+
+    def quantile(self, values: Array) -> Array:
+        """The upper quartile of each unit's rows, of few rows the best; infinity for a unit without any."""
+        return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
+
+    def median(self, values: Array) -> Array:
+        """The median of each unit's rows, of an even number the lower one."""
+        return self.pick(values, lambda count: np.floor((count - 1) / 2))
+
+    def pick(self, values: Array, rank: Any) -> Array:
+        """The order statistic `rank(counts)` of each unit."""
+        if not self.table.shape[1]:
+            return np.full(self._num, np.inf)
+        padded = np.append(values, np.inf)[self.table]
+        at = np.maximum(rank(self.counts), 0).astype(np.int64)
+        return np.sort(padded, axis=1)[np.arange(self._num), at]
+
+    def rows(self, unit: int) -> Array:
+        """The rows of one unit."""
+        return self.table[unit, : self.counts[unit]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A part against its peers: the ratio of its bandwidth to theirs, with its 95 % interval, and P(ratio < 0.9)."""
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    num_rows: int
+
+
+@dataclass(slots=True)
+class Fitted:
+    """Levels and effects. `effects[level][direction]` holds one number per unit, 0 for a part that costs nothing."""
+
+    logs: Array  # of each row, its class's level (and its round's) taken away
+    levels: Sequence[Level]
+    effects: list[dict[str, Array]]
+    sigma: float  # of one row
+    outliers: float  # share of rows that are no part's fault and still far off
+    tail: float  # their mean distance
+    settled: bool = False  # from now on effects change by `acquit` alone, and what was computed is kept
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+    def residual(self) -> Array:
+        """What no part explains, of each row."""
+        if "residual" in self.kept:
+            return self.kept["residual"]
+        left = self.logs
+        for level, effects in zip(self.levels, self.effects, strict=True):
+            for direction, effect in effects.items():
+                unit = level.asked[direction].unit
+                if effect.any():
+                    left = left - np.append(effect, 0.0)[unit]  # -1, no unit, is the last
+        if self.settled:
+            self.kept["residual"] = left
+        return left
+
+    def suspected(self, index: int) -> list[int]:
+        """The units of a level that cost something."""
+        return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
+
+    def rows_of(self, index: int, direction: str, unit: int) -> Array:
+        """The rows of a unit that costs something in this direction; none when it does not."""
+        if not self.effects[index][direction][unit]:
+            return np.empty(0, dtype=np.int64)
+        return self.levels[index].asked[direction].rows(unit)
+
+    def acquit(self, index: int, direction: str, unit: int) -> None:
+        """This part costs nothing after all."""
+        self.effects[index][direction][unit] = 0.0
+        self.kept.pop("residual", None)
+
+    def free_end(self, index: int, direction: str, rows: Array) -> Array:
+        """Of each row, whether its other end costs nothing at this level."""
+        other = "in" if direction == "out" else "out"
+        unit = self.levels[index].asked[other].unit[rows]
+        return (unit < 0) | (self.effects[index][other][unit] == 0)
+
+    def judge(self, index: int, direction: str, unit: int, rows: Array) -> Judged:
+        """How slow a part is, from its rows with what their other ends cost taken away."""
+        groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
+        residual = self.residual()
+        if (index, direction) not in self.kept:
+            healthy = groups.median(residual)[(effect == 0) & (groups.counts > 0)]
+            self.kept[index, direction] = _spread(healthy) if len(healthy) > 2 else 0.0
+        spread = self.kept[index, direction]
+        num_parts = sum(2 * len(level.labels) for level in self.levels)
+        return self._posterior(residual[rows] + effect[unit], max(spread, _FLOOR), num_parts)
+
+    def judge_link(self, residual: Array, num_links: int) -> Judged:
+        """The same for one link. What differs from row to row may differ from link to link as well."""
+        return self._posterior(residual, self.sigma, 2 * num_links)
+
+    def _posterior(self, rows: Array, spread: float, num_parts: int) -> Judged:
+        """P(effect | rows) on a grid: normal parts vary by `spread`, one in ten runs has a slow part, any as slow.
+
+        A row's noise is normal with a share of outliers, both as found in this run; the prior, shared out to all parts
+        that are looked at, stands for the correction for many tests.
+        """
+        distance = rows[:, None] - _GRID
+        normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
+        far = np.exp(-np.abs(distance) / self.tail) / (2 * self.tail)
+        loglikelihood = np.log((1 - self.outliers) * normal + self.outliers * far).sum(axis=0)
+        slow = _GRID <= SLOW
+        bad = _PRIOR_BAD / num_parts
+        weight = np.exp(-0.5 * (_GRID / spread) ** 2)
+        weight = weight / weight.sum() + bad * slow / slow.sum() + min(_MILD * bad, 0.1) * ~slow / (~slow).sum()
+        posterior = np.exp(loglikelihood - loglikelihood.max()) * weight
+        posterior /= posterior.sum()
+        below = np.cumsum(posterior)
+        low, middle, high = (math.exp(_GRID[np.searchsorted(below, q).clip(0, len(_GRID) - 1)])
+                             for q in (0.025, 0.5, 0.975))  # fmt: skip
+        return Judged(middle, low, high, min(float(posterior[slow].sum()), 0.9999), len(rows))
+
+
+def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
+    """Levels of the classes, then parts, the widest first. Only negative effects are effects.
+
+    `drawn`: rows that were asked for without a suspicion; only those tell what is normal.
+    """
+    relative = logs.copy()
+    base = levels[-1] if len(levels) == 1 else next(level for level in levels if level.kind == "host")
+    for number in np.unique(classes):
+        mine = classes == number
+        chosen = mine & drawn if (mine & drawn).any() else mine
+        relative[mine] -= _level(logs[chosen], base.asked["out"].unit[chosen])
+    effects = [{"out": np.zeros(len(level.labels)), "in": np.zeros(len(level.labels))} for level in levels]
+    found = Fitted(relative, levels, effects, _FLOOR, 0.01, 0.2)
+    for _ in range(2):  # the second time with levels that suspected parts do not pull down
+        for effect in effects:
+            for each in effect.values():
+                each[:] = 0.0
+        for index, level in enumerate(levels):
+            _select(found, index, level)
+        clean = found.residual()
+        near = 3 * _noise(clean[drawn])
+        for number in np.unique(classes):
+            mine = (classes == number) & drawn & (np.abs(clean) < near)
+            if mine.any():
+                found.logs[classes == number] -= np.median(clean[mine])
+    _settle(found, steps, drawn, base)
+    found.settled = True
+    return found
+
+
+def _level(logs: Array, unit: Array) -> float:
+    """What is normal in a class: what the better half of its senders reach with most of their partners.
+
+    Not the median of all pairs: one slow host of three is in two thirds of the pairs.
+    """
+    groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
+    best = np.sort(groups.quantile(logs)[groups.counts > 0])
+    start = float(best[len(best) // 2])
+    near = logs[np.abs(logs - start) < 0.1]
+    return float(np.median(near)) if len(near) else start
+
+
+def _noise(residual: Array) -> float:
+    """Standard deviation of one row, from the rows that are faster than normal: nothing that is slow is among them."""
+    faster = residual[residual > 0]
+    if not len(faster):
+        return _FLOOR
+    return max(_FLOOR, 1.4826 * (1 + 3 / len(faster)) * float(np.median(faster)))
+
+
+def _spread(values: Array) -> float:
+    """1.4826 MAD."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _select(found: Fitted, index: int, level: Level) -> None:
+    """Suspect units until the better pairs of every other one are as they should be: the slowest first."""
+    effects = found.effects[index]
+    for _ in range(_MOST_PASSES):
+        residual = found.residual()
+        worst: list[tuple[float, str, int]] = []
+        for direction, effect in effects.items():
+            groups = level.drawn[direction]
+            best = groups.quantile(residual)
+            tried = (groups.counts > 0) & (groups.partners >= level.least_partners)
+            if tried.sum() < 2:
+                continue
+            usual = np.sort(best[tried])[tried.sum() // 2]
+            low = tried & (effect == 0) & (best - max(usual, 0.0) < _SUSPECT)
+            worst += [(float(best[unit]), direction, int(unit)) for unit in np.flatnonzero(low)]
+        if not worst:
+            return
+        # Where partners are few a slow one slows many: then one at a time, and look again.
+        at_once = len(worst) if len(worst) <= len(level.labels) // 8 else 1
+        for _, direction, unit in sorted(worst)[:at_once]:
+            effects[direction][unit] = float(np.median(residual[level.drawn[direction].rows(unit)]))
+
+
+def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
+    """Noise from what is left, and rounds in which pairs without suspects were slow, too: those excuse the others."""
+    residual = found.residual()
+    free = np.ones(len(residual), dtype=bool)
+    for level, effects in zip(found.levels, found.effects, strict=True):
+        for direction, effect in effects.items():
+            unit = level.asked[direction].unit
+            free &= (unit < 0) | (effect[unit] == 0)
+    ends = base.asked["out"].unit, base.asked["in"].unit
+    pair = np.minimum(*ends) * len(base.labels) + np.maximum(*ends)
+    control_rows = free & ~np.isin(pair, pair[drawn & (residual < SLOW)])  # not a link that is slow itself
+    for step in np.unique(steps[~drawn]):
+        mine = steps == step
+        control = residual[mine & control_rows]
+        if len(control) and (mine & ~free).any():
+            usual = np.sort(control)[math.ceil(_QUANTILE * (len(control) - 1))]
+            if usual < _SUSPECT:
+                found.logs[mine] -= usual
+    known = free & drawn if (free & drawn).any() else drawn
+    left = found.residual()[known]
+    found.sigma = _noise(left)
+    far = np.abs(left[np.abs(left) > 5 * found.sigma])
+    # As if a hundred rows with one outlier had been seen before: few rows do not tell how rare they are.
+    found.outliers = min(0.25, (len(far) + 1) / (len(left) + 100))
+    found.tail = max(0.2, float(far.mean())) if len(far) else 0.2

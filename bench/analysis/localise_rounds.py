@@ -1,0 +1,197 @@
+"""The next rounds of a ladder, from the evidence so far: pure, so that a stored file leads to the same answer.
+
+All hosts in some random matchings first (every matching of the circle method where hosts are few), and rank by rank
+inside nodes. Then what is suspected with partners that are cleared, slow links again, and each of those by itself; all
+links when one is slow and hosts are not too many. Every pair is asked in both directions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.analysis.localise import STAGES, Evidence, Places, Suspect, localise
+from bench.core.topology import circle
+
+Pairs = tuple[tuple[int, int], ...]  # (source, destination), disjoint
+
+_ALL_MATCHINGS = 16  # hosts up to which every matching is made at once
+_SOME_MATCHINGS = 4
+_LEAST_MATCHINGS, _MOST_REPEATS = 9, 4  # few hosts: every matching again, until each host has so many rows
+_NODE_MATCHINGS = 3
+_CIRCLE_HOSTS = 128  # up to which all links are measured once one is slow
+_CONFIRMATIONS = 6
+_LINK_REPEATS, _ALONE_REPEATS, _MOST_ALONE = 4, 3, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One round: which pairs shall send at the same time, and for which stage."""
+
+    stage: str
+    pairs: Pairs
+
+
+def next_rounds(evidence: Evidence, places: Places, seed: int) -> tuple[Asked, ...]:
+    """What to measure next; nothing when the verdict stands. `seed`: of the random choices, the same for one run."""
+    random_ = random.Random(f"{seed}-{len(evidence)}")
+    if not len(evidence):
+        return (*_screen(places, random_), *_nodes(places, random_))
+    verdict = localise(evidence, places)
+    done = {STAGES[stage] for stage in np.unique(evidence.stage)}
+    parts = [suspect for suspect in verdict.suspects if suspect.ranks]
+    if parts:
+        return tuple(_confirm(parts, verdict.cleared, places, random_))
+    again = [suspect for suspect in verdict.suspects if suspect.pairs and not suspect.alone]
+    if again:
+        return tuple(_both_ways("links", _disjoint([suspect.pairs[0] for suspect in again]), _LINK_REPEATS))
+    alone = [suspect for suspect in verdict.suspects if suspect.alone]
+    if alone:
+        single = [(suspect.pairs[0],) for suspect in alone[:_MOST_ALONE]]
+        return tuple(_both_ways("alone", single, _ALONE_REPEATS))
+    num_hosts = len(set(places.hosts))
+    links = any(one.kind == "link" and "uplink" not in one.name for one in verdict.accused)
+    if links and "circle" not in done and _ALL_MATCHINGS < num_hosts <= _CIRCLE_HOSTS:
+        return tuple(_matchings("circle", num_hosts, places, random_))
+    return ()
+
+
+def least_rounds(num_hosts: int, ranks_per_host: int, num_nics: int) -> int:
+    """How many rounds a ladder takes where nothing is slow."""
+    hosts = tuple(f"h{rank // ranks_per_host}" for rank in range(num_hosts * ranks_per_host))
+    nics = tuple(f"nic{rank % ranks_per_host % num_nics}" for rank in range(len(hosts)))
+    return len(next_rounds(Evidence.of(()), Places(hosts, nics), 1))
+
+
+def _screen(places: Places, random_: random.Random) -> Iterator[Asked]:
+    num_hosts = len(set(places.hosts))
+    if num_hosts > 1:
+        most = num_hosts if num_hosts <= _ALL_MATCHINGS else _SOME_MATCHINGS
+        yield from _matchings("screen", most, places, random_)
+
+
+def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[Asked]:
+    """Random rounds of the circle method over hosts, all rails at once, ranks of a NIC in turn."""
+    rails = _rails(places)
+    hosts = list(dict.fromkeys(places.hosts))
+    order = tuple(random_.sample(range(len(hosts)), len(hosts)))
+    every = circle(order)
+    repeats = min(_MOST_REPEATS, -(-_LEAST_MATCHINGS // len(every))) if most >= len(every) else 1
+    matchings = [every[k] for k in random_.sample(range(len(every)), min(most, len(every)))] * repeats
+    for turn, matching in enumerate(matchings):
+        pairs = [
+            (own[turn % len(own)], other[turn % len(other)])
+            for a, b in matching
+            for own, other in zip(rails[hosts[a]], rails[hosts[b]], strict=False)
+        ]
+        yield from _both_ways(stage, [tuple(pairs)], 1)
+
+
+def _nodes(places: Places, random_: random.Random) -> Iterator[Asked]:
+    """Rank with rank inside every node at once: all pairs where they are few, else random matchings."""
+    members = _members(places)
+    least = min(map(len, members.values()))
+    if least < 2:
+        return
+    matchings = list(circle(tuple(range(least))))
+    random_.shuffle(matchings)
+    for matching in matchings[:_NODE_MATCHINGS]:
+        pairs = [(ranks[a], ranks[b]) for ranks in members.values() for a, b in matching]
+        yield from _both_ways("node", [tuple(pairs)], 1)
+
+
+def _confirm(suspects: Sequence[Suspect], healthy: Sequence[str], places: Places,
+             random_: random.Random) -> Iterator[Asked]:  # fmt: skip
+    """Every suspect with partners that are cleared, another in each round; who is left over is paired as a control."""
+    ranks_of: dict[str, set[int]] = {}
+    for suspect in suspects:
+        for rank in () if suspect.within else suspect.ranks:
+            ranks_of.setdefault(places.hosts[rank], set()).add(rank)
+    cleared = [host for host in healthy if host in _members(places) and host not in ranks_of]
+    cleared = cleared or list(_members(places))
+    random_.shuffle(cleared)
+    for turn in range(_CONFIRMATIONS if ranks_of else 0):
+        waiting = sorted(ranks_of)
+        while waiting:
+            start = turn % len(cleared)  # no partner twice, as long as there are others
+            now, waiting = waiting[: len(cleared)], waiting[len(cleared) :]
+            yield from _both_ways("confirm", [_with_partners(now, cleared[start:] + cleared[:start], ranks_of, places,
+                                                             turn)], 1)  # fmt: skip
+    if any(suspect.within for suspect in suspects):
+        yield from _confirm_within([suspect for suspect in suspects if suspect.within], places)
+
+
+def _with_partners(suspects: Sequence[str], partners: Sequence[str], ranks_of: Mapping[str, set[int]], places: Places,
+                   turn: int) -> Pairs:  # fmt: skip
+    """One round: each suspected host with a partner, rail by rail, as far as its rails are suspected; then the rest."""
+    rails = _rails(places)
+    pairs: list[tuple[int, int]] = []
+    used: set[str] = set()
+    for host in suspects:
+        partner = next((one for one in partners if one not in used and one != host), None)
+        if partner is None or host in used:
+            continue
+        used |= {host, partner}
+        for own, other in zip(rails[host], rails[partner], strict=False):
+            asked = [rank for rank in own if rank in ranks_of[host]]
+            pairs += [(asked[turn % len(asked)], other[turn % len(other)])] if asked else []
+    rest = [host for host in partners if host not in used and host not in ranks_of]
+    for a, b in zip(rest[::2], rest[1::2], strict=False):
+        pairs += [(own[turn % len(own)], other[turn % len(other)])
+                  for own, other in zip(rails[a], rails[b], strict=False)]  # fmt: skip
+    return tuple(pairs)
+
+
+def _confirm_within(suspects: Sequence[Suspect], places: Places) -> Iterator[Asked]:
+    members = _members(places)
+    hosts = {places.hosts[suspect.ranks[0]] for suspect in suspects}
+    for turn in range(_CONFIRMATIONS):
+        pairs = []
+        for ranks in members.values():
+            matchings = circle(ranks)
+            wanted = ranks if places.hosts[ranks[0]] in hosts else ranks[:2]
+            matching = matchings[turn % len(matchings)] if wanted == ranks else (ranks[:2],)
+            pairs += [(a, b) for a, b in matching]
+        yield from _both_ways("confirm", [tuple(pairs)], 1)
+
+
+def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[Asked]:
+    rounds = list(rounds)
+    for _ in range(repeats):
+        for pairs in rounds:
+            yield Asked(stage, pairs)
+            yield Asked(stage, tuple((b, a) for a, b in pairs))
+
+
+def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
+    """Pairs in as few rounds as come easily, no rank twice in one."""
+    rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
+    for pair in pairs:
+        for busy, taken in rounds:  # noqa: B007
+            if not busy & set(pair):
+                break
+        else:
+            busy, taken = set(), []
+            rounds.append((busy, taken))
+        busy |= set(pair)
+        taken.append(pair)
+    return [tuple(taken) for _, taken in rounds]
+
+
+def _members(places: Places) -> dict[str, tuple[int, ...]]:
+    """host -> its ranks."""
+    found: dict[str, list[int]] = {}
+    for rank, host in enumerate(places.hosts):
+        found.setdefault(host, []).append(rank)
+    return {host: tuple(ranks) for host, ranks in found.items()}
+
+
+def _rails(places: Places) -> dict[str, list[tuple[int, ...]]]:
+    """host -> the ranks of each of its NICs, NICs in the order of their first ranks."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for (host, _), ranks in places.ports().items():
+        found.setdefault(host, []).append(ranks)
+    return found

@@ -1,0 +1,128 @@
+"""Name the slow host, NIC or link of a run, or measure a cluster to find it; exit 1 when one is found."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.analysis import localise_input
+from bench.analysis.localise import Verdict
+from bench.analysis.localise_input import Diagnosed
+from bench.commands import _output, report, run
+from bench.core.errors import EXIT_DONE, EXIT_VERDICT, MeasurementError, UsageError
+from bench.core.record import DOCUMENT_SCHEMA
+from bench.driver import collect
+from bench.report import _diagnose
+from bench.store import runs
+
+SCHEMA = "bench.diagnose/1"
+_SCENARIO = "links"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench diagnose`."""
+    parser.add_argument(
+        "run", nargs="?", metavar="PATH",
+        help="a run's path or name, a .jsonl file, the JSON document of a run of pairs, or latest (default)",
+    )  # fmt: skip
+    parser.add_argument("--cluster", metavar="NAME", help="measure this entry of bench.yaml first")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
+    parser.add_argument("--scenario", default=_SCENARIO, help=f"what to measure there (default {_SCENARIO})")
+    parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
+    parser.add_argument("--budget", metavar="TIME", help="time budget in place of the scenario's: 30s, 2m")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
+    parser.set_defaults(tool_path=None, launches=None)
+    _output.add_output_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the verdict; 1 when somebody is accused."""
+    if args.run and args.cluster:
+        raise UsageError("give a run to read or a --cluster to measure, not both")
+    if args.model and not args.cluster:
+        raise UsageError("--model needs a --cluster")
+    path, failed = _measured(args) if args.cluster else (report.path_of(_meant(args)), None)
+    document = _document(path)
+    try:
+        cases = localise_input.diagnosed(document["headers"], document["summaries"])
+    except UsageError as error:
+        if failed:
+            raise MeasurementError(failed) from None
+        raise UsageError(f"{path}: {error}") from None
+    verdict = localise_input.merged([case.verdict for case in cases])
+    _output.emit(_rendered(args.format, cases, verdict, _seconds(path, cases)), args)
+    if args.cluster:
+        print(f"results: {path}/", file=sys.stderr)
+    for warning in document["notes"]:
+        print(f"bench: warning: {warning}", file=sys.stderr)
+    if failed:
+        raise MeasurementError(failed)
+    return EXIT_VERDICT if verdict.accused else EXIT_DONE
+
+
+def _meant(args: argparse.Namespace) -> argparse.Namespace:
+    return argparse.Namespace(run=args.run or "latest", results=args.results)
+
+
+def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
+    """The folder of a new run, and why a job of it failed, if one did."""
+    ran = run.started(args)
+    failed = "; ".join(f"{job}: {what}" for job, what in ran.failed.items())
+    return ran.folder, failed or None
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    """Headers by job, summaries and notes, as plain data. Raises UsageError for what is none of the three inputs."""
+    if path.is_file():
+        try:
+            parsed = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            parsed = None
+        if isinstance(parsed, dict) and parsed.get("schema") == DOCUMENT_SCHEMA:
+            return parsed
+    found = collect.document(path)
+    return {
+        "headers": {job: asdict(header) for job, header in found.headers.items()},
+        "summaries": [asdict(row) for row in found.summaries],
+        "notes": found.notes,
+    }
+
+
+def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
+    """What the jobs took, launch and all, where the run kept it."""
+    outcomes = runs.read_outcomes(path) if path.is_dir() else {}
+    took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
+    return None if not took or None in took else float(sum(filter(None, took)))
+
+
+def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> str:
+    if form == "json":
+        return json.dumps(_plain(cases, verdict, seconds), indent=1, allow_nan=False)
+    if form == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ("kind", "name", "confidence", "evidence"), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(one) for one in verdict.accused)
+        return text.getvalue()
+    return (_diagnose.markdown if form == "markdown" else _diagnose.table)(cases, verdict, seconds)
+
+
+def _plain(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "accused": [asdict(one) for one in verdict.accused],
+        "cleared": list(verdict.cleared),
+        "notes": _diagnose.notes(verdict),
+        "measured_s": seconds,
+        "cases": [
+            {name: value for name, value in asdict(case).items() if name not in ("verdict", "jobs")} for case in cases
+        ],
+    }

@@ -1,0 +1,55 @@
+"""The rounds of a ladder: asked for by what the rounds before have shown, while the ranks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bench.analysis import localise_input, stats
+from bench.analysis.localise import Evidence, Places
+from bench.analysis.localise_rounds import Asked, next_rounds
+from bench.core.case import Case
+from bench.core.program import Group, Round
+from bench.core.record import Record
+from bench.rank import nics
+
+
+def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
+    """Where the ranks are, as the case says; where it names no NICs, each GPU of a host has one of its own."""
+    local = [rank % ranks_per_host for rank in range(len(hosts))]
+    found = [nics.of(case, k) if case.nics or clock != "device" else f"gpu{k}" for k in local]
+    return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
+
+
+def climb(case: Case, where: Places, broadcast: Callable[[Any], Any], first: bool, in_time: Callable[[], bool],
+          measure: Callable[[Round], tuple[Record, ...]]) -> Iterator[tuple[Record, ...]]:  # fmt: skip
+    """Each round's records until the verdict stands or time is up. `first`: of all ranks, the one that decides."""
+    taken: list[localise_input.Row] = []
+    num_asked = 0
+    while True:
+        asked: tuple[Round, ...] = ()
+        if first and in_time():
+            new = next_rounds(Evidence.of(taken), where, case.seed)
+            asked = tuple(_round(each, number) for number, each in enumerate(new, start=num_asked))
+            num_asked += len(new)
+        asked = broadcast(asked)
+        if not asked:
+            return
+        known = len(taken)
+        for round_ in asked:
+            records = measure(round_)
+            for record in records:
+                if record.samples is not None and record.verified is not False:
+                    symmetric = record.mode == "isolated" or case.direction == "two-way"
+                    around = stats.interval(record.samples.seconds)
+                    least_s = around[0] if around else min(record.samples.seconds)
+                    rate = record.payload_bytes / max(least_s, 1e-12)
+                    taken += localise_input.rows_of(record.group, rate, symmetric)
+            yield records
+        if len(taken) == known:  # nothing could be measured: the rows say why
+            first = False
+
+
+def _round(asked: Asked, number: int) -> Round:
+    name = localise_input.group_name
+    return tuple(Group(name(asked.stage, number, a, b), (a, b), a, b) for a, b in asked.pairs)

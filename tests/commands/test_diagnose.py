@@ -1,0 +1,126 @@
+"""`bench diagnose` on what is stored: the slow part by name, the exit code, and input that can not be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from bench.analysis import summary
+from bench.core import plugins
+from bench.core.record import Header, Record, Samples
+from bench.driver import collect
+from bench.store import jsonl
+
+Out = pytest.CaptureFixture[str]
+NUM = 6
+
+
+def header(**changed: Any) -> Header:
+    told: dict[str, Any] = {
+        "job": "pairs-gloo-6x1", "case": ("pairs", "--schedule", "ladder"), "pattern": "pairs", "transport": "gloo",
+        "dtype": "float32", "reduce_op": "", "root": None, "direction": "one-way", "topology": "pairs",
+        "num_ranks": NUM, "num_nodes": NUM, "ranks_per_node": 1, "clock": "host", "modelled": False,
+        "started": "2026-11-21T00:00:00+00:00",
+        "nodes": {f"h{k}": {"rack": f"r{k % 2}"} for k in range(NUM)},
+        "ranks": tuple({"host": f"h{k}", "local_rank": 0, "nic": "eth0"} for k in range(NUM)),
+    }  # fmt: skip
+    return Header(**(told | changed))
+
+
+def record(group: str, src: int, dst: int, rate: float) -> Record:
+    size = 1 << 20
+    return Record("pipelined", (size,), size, 2, 2, group, src, dst, bus_factor=1.0, verified=True,
+                  samples=Samples([size / rate] * 10))  # fmt: skip
+
+
+def stored(folder: Path, slow: int | None, **changed: Any) -> Path:
+    """All pairs screened once, the slow host confirmed."""
+    path = folder / "pairs.jsonl"
+    writer = jsonl.Writer(path, header(**changed))
+    pairs = [(a, b) for a in range(NUM) for b in range(NUM) if a != b]
+    for stage, drawn in (("screen", pairs), ("confirm", [pair for pair in pairs if slow in pair] * 2)):
+        for number, (a, b) in enumerate(drawn):
+            writer.append(record(f"{stage}{number}:{a}-{b}", a, b, 5e8 if slow in (a, b) else 1e9))
+    return path
+
+
+def test_the_slow_host_is_named(tmp_path: Path, capsys: Out) -> None:
+    path = stored(tmp_path, 4)
+    assert main(["diagnose", str(path)]) == 1
+    text = capsys.readouterr().out
+    assert "slow: 1 (host h4)" in text and "sends at 0.50 of its peers" in text
+    assert "cleared: 5 (h0, h1, h2, h3, h5)" in text
+
+
+def test_json_says_who_is_accused_and_who_is_cleared(tmp_path: Path, capsys: Out) -> None:
+    assert main(["diagnose", str(stored(tmp_path, 4)), "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "bench.diagnose/1"
+    assert [(one["kind"], one["name"]) for one in told["accused"]] == [("host", "h4")]
+    assert set(told["accused"][0]) == {"kind", "name", "confidence", "evidence"}
+    assert 0.99 <= told["accused"][0]["confidence"] < 1
+    assert told["cleared"] == ["h0", "h1", "h2", "h3", "h5"]
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "markdown"])
+def test_every_format_names_it(form: str, tmp_path: Path, capsys: Out) -> None:
+    assert main(["diagnose", str(stored(tmp_path, 4)), "--format", form]) == 1
+    assert "h4" in capsys.readouterr().out
+
+
+def test_nothing_to_find(tmp_path: Path, capsys: Out) -> None:
+    assert main(["diagnose", str(stored(tmp_path, None))]) == 0
+    assert "nothing to find" in capsys.readouterr().out
+
+
+def test_the_document_of_a_run_is_as_good_as_its_file(tmp_path: Path, capsys: Out) -> None:
+    path = stored(tmp_path, 4)
+    told = tmp_path / "document.json"
+    told.write_text(plugins.load("format", "json").render(collect.document(path)))
+    main(["diagnose", str(path), "--format", "json"])
+    of_file = json.loads(capsys.readouterr().out)
+    assert main(["diagnose", str(told), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) == of_file
+
+
+def test_a_full_schedule_counts_its_modes_as_repeats(tmp_path: Path, capsys: Out) -> None:
+    path = tmp_path / "pairs.jsonl"
+    writer = jsonl.Writer(path, header(case=("pairs",), direction="two-way"))
+    for a in range(NUM):
+        for b in range(a + 1, NUM):
+            one = record(f"{a}-{b}", a, b, 5e8 if {a, b} == {1, 2} else 1e9)
+            for mode in ("pipelined", "isolated"):
+                writer.append(Record(**{n: getattr(one, n) for n in Record.__dataclass_fields__} | {"mode": mode}))
+    assert main(["diagnose", str(path)]) == 1
+    assert "slow: 1 (link h1-h2)" in capsys.readouterr().out
+
+
+def test_a_run_without_pairs_is_refused_with_a_remedy(tmp_path: Path, capsys: Out) -> None:
+    path = stored(tmp_path, None, topology="world")
+    assert main(["diagnose", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "holds no pairs of ranks" in said and "--cluster NAME" in said
+
+
+def test_what_is_no_result_is_refused(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    assert main(["diagnose", str(tmp_path / "x.json")]) == 2
+    assert main(["diagnose", str(tmp_path / "x.json"), "--cluster", "p4d"]) == 2
+    assert main(["diagnose", "--model"]) == 2
+
+
+def test_a_modelled_cluster_has_nothing_wrong(tmp_path: Path, capsys: Out) -> None:
+    folder = tmp_path / "results"
+    assert main(["diagnose", "--cluster", "p4d", "--model", "--results", str(folder)]) == 0
+    captured = capsys.readouterr()
+    assert "16 ranks on 2 hosts" in captured.out and str(folder) in captured.err
+    assert main(["diagnose", "latest", "--results", str(folder)]) == 0
+
+
+def test_a_summary_of_a_ladder_is_a_document_as_any(tmp_path: Path) -> None:
+    [(_, attempt)] = [("pairs", one) for one in jsonl.read(stored(tmp_path, 4)).attempts]
+    assert len(summary.document([("pairs", attempt.header, attempt.records)]).summaries) == len(attempt.records)
