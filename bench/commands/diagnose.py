@@ -39,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="TIME", help="time budget in place of the scenario's: 30s, 2m")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
+    parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.set_defaults(tool_path=None, launches=None)
     _output.add_output_arguments(parser)
 
