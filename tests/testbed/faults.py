@@ -97,8 +97,8 @@ class Trial:
         fault = FAULTS[cell.fault]
         self.desk = self.hosts[0] if fault.desk_on_first else luck.choice([self.hosts[0], bed.hosts[-1]])
         ranks = range(num_hosts * per_host)
-        self.victim = 0 if fault.first_rank else luck.choice([rank for rank in ranks if self.may_be_hit(rank)])
-        self.host = self.hosts[self.victim // per_host]
+        self.victim: int = 0 if fault.first_rank else luck.choice([rank for rank in ranks if self.may_be_hit(rank)])
+        self.host: str = self.hosts[self.victim // per_host]
         self.early = fault.may_be_early and luck.random() < 0.25
         self.folder, self.site = bed.shared / "desk", bed.shared / "site"
         self.process: Remote | None = None
@@ -272,12 +272,12 @@ def _kill_daemon(trial: Trial) -> None:
 
 
 def _small_results(trial: Trial) -> None:
-    trial.bed.small_disk(trial.host, trial.folder / "results", "2m")
+    trial.bed.small_disk(trial.host, trial.folder / "results", "32m")
 
 
 def _fill_results(trial: Trial) -> None:
     filler = trial.folder / "results" / "filler"
-    trial.bed.on(trial.host, ["sh", "-c", f"head -c 4m /dev/zero > {filler}"])
+    trial.bed.on(trial.host, ["sh", "-c", f"head -c 40m /dev/zero > {filler}"])
 
 
 def _empty_results(trial: Trial) -> None:
@@ -315,7 +315,7 @@ FAULTS = {
     "terminated": Fault(_signal_desk(signal.SIGTERM), _interrupted(143), "the desk is terminated", may_be_early=True),
 }  # fmt: skip
 ENGINES = ("gloo", "mpich", "openmpi")
-WORLDS = ((3, 1), (3, 2), (4, 1))
+WORLDS = ((3, 1), (4, 1), (2, 2))
 
 
 def _as(expected: Expected) -> dict[str, Any]:
