@@ -71,8 +71,8 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
         (replace(WELL, beats=BEATS[:3]), Guilt("of rank 3 nothing was ever heard", 3)),
         (replace(WELL, said=(LOST,)), Guilt(f"rank 0 on h0 was silent for longest, in: {DOING}", 0, "h0")),
     ],
-    ids=["a rank's words", "no room", "nobody's words", "host away", "stopped", "killed", "exited", "a process", "another process",
-         "gone", "unplugged", "cut off", "never came", "silent"],
+    ids=["a rank's words", "no room", "nobody's words", "host away", "stopped", "killed", "exited", "a process",
+         "another process", "gone", "unplugged", "cut off", "never came", "silent"],
 )  # fmt: skip
 def test_who_is_to_blame(evidence: Evidence, guilt: Guilt) -> None:
     assert supervise.judge(evidence) == guilt
