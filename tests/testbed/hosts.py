@@ -251,6 +251,10 @@ class Testbed:
         done = self.on(host, ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)])
         assert done.code == 0, done.err
 
+    def seen(self, host: str, path: Path) -> Path:
+        """Where this process finds what a host has at `path`, whatever is mounted there."""
+        return Path(f"/proc/{self._inits[host]}/root") / path.relative_to("/")
+
     def processes(self, variable: str = "", value: str = "") -> list[Process]:
         """What runs on all hosts; with a variable, what has `value` in it, as read from each one's environment."""
         found = []
