@@ -357,7 +357,7 @@ FAULTS = {
                   first_rank=True, desk_on_first=True),
     "other-disk": Fault(_fill_results, lambda t: Expected((0,)), "the disk of another host is full", _small_results,
                         _empty_results, desk_on_first=True, spares_desk=True, watches_first=True),
-    "mismatch": Fault(_mismatch, _refused("mpirun|sees a world of 1"), "the library of another MPI", mend=lambda t: t.rewrite(),
+    "mismatch": Fault(_mismatch, _refused("MPI4PY_LIBMPI"), "the library of another MPI", mend=lambda t: t.rewrite(),
                       engines=("mpich", "openmpi"), at_start=True),
     "no-host": Fault(lambda t: t.rewrite(hosts=[*t.hosts[:-1], "nowhere"]), _refused("nowhere"),
                      "a wrong name among the hosts", mend=lambda t: t.rewrite(), at_start=True),
