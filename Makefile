@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare lint list check format test test-mpi test-torch test-gpu clean
+.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare lint list check format test test-mpi test-torch test-gpu test-faults clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -86,6 +86,9 @@ test-torch: $(DEV) ## Only the tests over PyTorch; none may be skipped
 
 test-gpu: $(DEV) ## Only the tests on GPUs; none may be skipped
 	@BENCH_REQUIRE=gpu $(PY) -m pytest -q -m gpu $(ARGS)
+
+test-faults: $(DEV) install-openmpi ## The whole fault matrix on the testbed of hosts; its table goes into docs/faults.md
+	@BENCH_OPENMPI_PYTHON=.venv-openmpi/bin/python $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
 	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     late = None
     evidence = None
     with contextlib.ExitStack() as files:
-        log = files.enter_context(runs.log_file(folder, job.name).open("ab"))
+        log = files.enter_context(runs.log_file(folder, job.name).open("ab", buffering=0))
         log_from = log.tell()
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, out.fileno(), log.fileno())
@@ -75,18 +76,19 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began, limit_s)
-            if process.returncode != 0:
+            if process.returncode != 0 or _cut_short(beats):
                 said = _said(folder, job, log_from)
                 evidence = supervise.gather(
                     job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, late=late is not None
                 )
+                evidence = replace(evidence, no_room=runs.why_not_kept(folder))
         finally:
             _end(process, job_id, reached, well=process.returncode == 0)
-            log.write(supervise.stacks(beats).encode())
+            with contextlib.suppress(OSError):
+                log.write(supervise.stacks(beats).encode())
     seconds = time.monotonic() - began
     guilt = _explain(process.returncode, late, evidence, folder, job)
-    _empty(beats)
-    beats.rmdir()
+    shutil.rmtree(beats, ignore_errors=True)  # a rank that nobody reaches any more may still write there
     if guilt is None:
         return Outcome(job.name, process.returncode, seconds)
     refused = process.returncode == EXIT_REFUSED or _blames_refusal(evidence)
@@ -196,9 +198,9 @@ def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | No
         return (
             replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}, and no rank was heard")
         )
-    if exit_code == 0 or (not job.tool and _is_whole(folder, job)):
+    if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
         return None
-    if guilt is not None and (exit_code > 0 or guilt.rank is not None):
+    if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
         return guilt
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     name = Path(job.command[0]).name
@@ -215,6 +217,11 @@ def _is_whole(folder: Path, job: Job) -> bool:
     except UsageError:
         return False
     return len(attempts[-1].records) >= job.num_rows
+
+
+def _cut_short(beats: Path) -> bool:
+    """Did a rank end without saying that all went well? Some launchers take exit code 0 for that."""
+    return any(beat.ended != "" for beat in heartbeat.read_all(beats))
 
 
 def _empty(beats: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -176,11 +177,12 @@ def _run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
                 outcome = replace(outcome, what=foreign.keep(job, means.tools[job.tool].tool, folder, began))
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
-            runs.write_outcomes(folder, outcomes)
+            with contextlib.suppress(UsageError):  # a full disk: the interruption is what matters
+                runs.write_outcomes(folder, outcomes)
             say(f"interrupted; what was measured is in {folder}; go on with: python -m bench run --resume {folder}")
             raise
         outcomes[job.name] = asdict(outcome)
-        runs.write_outcomes(folder, outcomes)
+        _keep(folder, outcomes, outcome.what)
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
     return _ran(folder, outcomes)
@@ -210,6 +212,14 @@ def _submit(jobs: Sequence[Job], cluster: Cluster, folder: Path, means: Means) -
 def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> Ran:
     failed = {name: outcome["what"] for name, outcome in outcomes.items() if outcome.get("what")}
     return Ran(folder, failed, frozenset(name for name in failed if outcomes[name].get("refused")))
+
+
+def _keep(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | None) -> None:
+    """Raises MeasurementError where no more can be kept: the jobs to come would be measured for nothing."""
+    try:
+        runs.write_outcomes(folder, outcomes)
+    except UsageError as error:
+        raise MeasurementError(what or str(error)) from None
 
 
 def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[int, ...]:

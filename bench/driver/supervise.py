@@ -63,6 +63,7 @@ class Evidence:
     late: bool = True  # it was ended by us, not by itself
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    no_room: str | None = None  # why the results can no longer be kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class Guilt:
 
 def judge(evidence: Evidence) -> Guilt | None:
     """Who is to blame; None when nothing points at anybody."""
-    for find in (_who_said_so, _who_is_out_of_reach, _who_is_stopped, _whom_the_launcher_lost, _who_is_gone,
-                 _who_is_cut_off, _who_never_came, _who_is_silent):  # fmt: skip
+    for find in (_who_said_so, _what_is_full, _who_is_out_of_reach, _who_is_stopped, _whom_the_launcher_lost,
+                 _who_is_gone, _who_is_cut_off, _who_never_came, _who_is_silent):  # fmt: skip
         guilt = find(evidence)
         if guilt is not None:
             return guilt
@@ -92,6 +93,11 @@ def _who_said_so(evidence: Evidence) -> Guilt | None:
     words = causes[-1] if len(set(causes)) == 1 else causes[0]
     match = _ON_RANK.match(words)
     return Guilt(words, int(match[1]), match[2]) if match else Guilt(words)
+
+
+def _what_is_full(evidence: Evidence) -> Guilt | None:
+    """What ranks say is lost on a full disk, and so are their heartbeats."""
+    return Guilt(evidence.no_room) if evidence.no_room else None
 
 
 def _who_is_out_of_reach(evidence: Evidence) -> Guilt | None:
@@ -123,7 +129,7 @@ def _whom_the_launcher_lost(evidence: Evidence) -> Guilt | None:
     how = lost.how if lost.how.startswith("ended") else f"was {lost.how}"
     if len(mine) != 1:
         who = f"rank {lost.rank}" if lost.rank is not None else "a rank"
-        return Guilt(f"{who} on {lost.host} {how}", lost.rank, lost.host)
+        return Guilt(f"{who}{f' on {lost.host}' if lost.host else ''} {how}", lost.rank, lost.host)
     beat = mine[0]
     return None if beat.ended else Guilt(f"{_name(beat)} {how}, in: {beat.doing}", beat.rank, beat.host)
 
@@ -137,9 +143,12 @@ def _who_is_gone(evidence: Evidence) -> Guilt | None:
     ]
     if not gone or len(gone) == len(evidence.beats):
         return None
-    first = min(gone, key=lambda beat: beat.time_s)
-    others = f" (so did {_ranks([beat.rank for beat in gone if beat != first])})" if len(gone) > 1 else ""
-    return Guilt(f"{_name(first)} ended without a word{others}, in: {first.doing}", first.rank, first.host)
+    if len(gone) == 1:
+        return Guilt(f"{_name(gone[0])} ended without a word, in: {gone[0].doing}", gone[0].rank, gone[0].host)
+    on = {beat.host: None for beat in gone}
+    where = f"on {next(iter(on))}" if len(on) == 1 else f"(on {', '.join(on)}); which of them was the first is unknown"
+    ranks = _ranks([beat.rank for beat in gone])
+    return Guilt(f"{ranks} ended without a word {where}", None, next(iter(on)) if len(on) == 1 else None)
 
 
 def _who_is_cut_off(evidence: Evidence) -> Guilt | None:

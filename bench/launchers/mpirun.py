@@ -23,6 +23,8 @@ from bench.launchers._variables import checked, rendezvous, whole
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# Open MPI's ranks abort when they lose a peer. Two seconds later mpirun knows which one was lost, and says so.
+_LATE_ABORT = {"OMPI_MCA_mpi_abort_delay": "2"}
 _MOST_SIGNALS = 32
 _AGENT = Path(__file__).with_name("agent.sh")
 # Hydra's, Open MPI 5's and Open MPI 4's names for what they start remote daemons with.
@@ -34,8 +36,14 @@ _LOST = (
         r"(?:KILLED BY SIGNAL: (?P<signal>\d+)|EXIT CODE: (?P<code>\d+))"
     ),
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited on\s+signal (?P<signal>\d+)"),
-    re.compile(r"peer process has unexpectedly disconnected.*?Peer host:\s+(?P<host>\S+)", re.DOTALL),
+    re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
+    re.compile(r"first process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
+# Open MPI's ranks, of a peer that they lost; who says so is no cause, but may be lost to others in turn.
+_DISCONNECTED = re.compile(
+    r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
+)
+_ABORTING = re.compile(r"^\[(\S+?):\d+\] \*\*\* An error occurred in", re.MULTILINE)
 # rank, ranks, rank on its host, ranks on its host
 _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
     "openmpi": (
@@ -89,7 +97,7 @@ class Mpirun(Launcher):
 
         Containers have no other user than root; the other MPIs ignore what is not theirs.
         """
-        consent = dict(_ROOT_CONSENT) if os.geteuid() == 0 else {}
+        consent = {**(_ROOT_CONSENT if os.geteuid() == 0 else {}), **_LATE_ABORT}
         if not site.hosts:
             return consent
         return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
@@ -100,8 +108,12 @@ class Mpirun(Launcher):
             if match := form.search(log):
                 found = match.groupdict()
                 rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
-                return Blame(int(rank) if rank else None, found["host"], _how(code, signal), int(process or 0) or None)
-        return None
+                host = found.get("host")
+                return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
+        losses = _DISCONNECTED.findall(log)
+        complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
+        lost = {host for _, host in losses} - complained
+        return Blame(None, lost.pop(), _how(None, None)) if len(lost) == 1 else None
 
 
 def _how(code: str | None, signal: str | None) -> str:

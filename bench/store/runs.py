@@ -9,6 +9,7 @@ results/<run id>/<job>.out      what another tool's job wrote to stdout
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -102,6 +103,19 @@ def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError):
         return {}
     return outcomes if isinstance(outcomes, dict) else {}
+
+
+def why_not_kept(folder: Path) -> str | None:
+    """Why nothing more can be written in a run's folder, in words; None when it can."""
+    probe = folder / ".writable"
+    try:
+        probe.write_bytes(b"x" * 4096)
+    except OSError as error:
+        return f"{folder} can not be written ({error.strerror}): make room, then go on with --resume"
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return None
 
 
 def results_file(folder: Path, job: str) -> Path:

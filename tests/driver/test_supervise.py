@@ -27,6 +27,10 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
     ("evidence", "guilt"),
     [
         (replace(WELL, said=(LOST, "rank 1 on h1: ValueError: no")), Guilt("rank 1 on h1: ValueError: no", 1, "h1")),
+        (
+            replace(WELL, said=(LOST,), no_room="results/1 can not be written (No space left on device)"),
+            Guilt("results/1 can not be written (No space left on device)"),
+        ),
         (replace(WELL, said=("results can not be written",)), Guilt("results can not be written")),
         (
             replace(WELL, said=(LOST,), unreachable=("h2",)),
@@ -67,8 +71,8 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
         (replace(WELL, beats=BEATS[:3]), Guilt("of rank 3 nothing was ever heard", 3)),
         (replace(WELL, said=(LOST,)), Guilt(f"rank 0 on h0 was silent for longest, in: {DOING}", 0, "h0")),
     ],
-    ids=["a rank's words", "nobody's words", "host away", "stopped", "killed", "exited", "a process", "another process",
-         "gone", "unplugged", "cut off", "never came", "silent"],
+    ids=["a rank's words", "no room", "nobody's words", "host away", "stopped", "killed", "exited", "a process",
+         "another process", "gone", "unplugged", "cut off", "never came", "silent"],
 )  # fmt: skip
 def test_who_is_to_blame(evidence: Evidence, guilt: Guilt) -> None:
     assert supervise.judge(evidence) == guilt
@@ -85,9 +89,13 @@ def test_a_rank_that_spoke_its_last_words_is_not_one_that_died() -> None:
         WELL, beats=ended(0, LOST), states={key: {} for key in ALIVE}, launcher=Blame(0, "h0", "ended with exit code 4")
     )
     guilt = supervise.judge(gone)
-    assert guilt is not None
-    assert guilt.rank == 1
-    assert "so did ranks 2, 3" in guilt.what
+    assert guilt == Guilt("ranks 1, 2, 3 ended without a word (on h1, h2, h3); which of them was the first is unknown")
+
+
+def test_of_ranks_that_are_gone_together_their_host_is_named() -> None:
+    beats = (*BEATS[:2], *(replace(beat, host="h2") for beat in BEATS[2:]))
+    gone = replace(WELL, beats=beats, states=ALIVE | {"h2": {}, "h3": {}})
+    assert supervise.judge(gone) == Guilt("ranks 2, 3 ended without a word on h2", None, "h2")
 
 
 def test_when_all_are_gone_without_a_word_nobody_is_named() -> None:
@@ -123,6 +131,21 @@ otherwise exiting without calling MPI_FINALIZE first).
   Local PID:  13
   Peer host:  h2
 """
+ABORTING = """
+[h2:00000] *** An error occurred in Socket closed
+[h2:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+"""
+IMPROPERLY = """
+prterun has exited due to process rank 2 with PID 26 on node h2 exiting
+improperly. There are three reasons this could occur:
+"""
+NONZERO = """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-h0-12@1,2]
+   Exit code:    7
+"""
 TORCHRUN = """
 ============================================================
 bench.allreduce FAILED
@@ -146,6 +169,12 @@ Root Cause (first observed failure):
         (mpirun.LAUNCHER, HYDRA.replace("RANK 3 ", "").replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 9"),
          Blame(None, "h1", "ended with exit code or signal 9", 4711)),
         (mpirun.LAUNCHER, DISCONNECTED, Blame(None, "h2", "ended while its peers were connected to it")),
+        (mpirun.LAUNCHER, DISCONNECTED.replace("h2", "h1") + DISCONNECTED.replace("h0", "h1"),
+         Blame(None, "h2", "ended while its peers were connected to it")),
+        (mpirun.LAUNCHER, DISCONNECTED.replace("h2", "h1") + DISCONNECTED, None),
+        (mpirun.LAUNCHER, DISCONNECTED + ABORTING, None),
+        (mpirun.LAUNCHER, IMPROPERLY, Blame(2, "h2", "ended while its peers were connected to it")),
+        (mpirun.LAUNCHER, NONZERO, Blame(2, None, "ended with exit code or signal 7")),
         (mpirun.LAUNCHER, HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),
          Blame(3, "h1", "ended with exit code 77", 4711)),
         (mpirun.LAUNCHER, PRTERUN, Blame(2, "h1", "killed by signal 9")),

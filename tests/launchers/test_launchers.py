@@ -196,11 +196,13 @@ def test_an_option_of_the_site_replaces_ours() -> None:
     assert "--kill-on-bad-exit=0" in named("slurm").command(PROGRAM, World(1, 2), site, {})
 
 
-def test_only_root_gives_open_mpi_its_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_mpi_waits_before_it_aborts_and_only_root_gives_its_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert set(named("mpirun").environment(HERE)) == {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
+    consent = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    late_abort = {"OMPI_MCA_mpi_abort_delay": "2"}
+    assert named("mpirun").environment(HERE) == consent | late_abort
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert named("mpirun").environment(HERE) == {}
+    assert named("mpirun").environment(HERE) == late_abort
 
 
 def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -> None:

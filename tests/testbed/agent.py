@@ -28,7 +28,8 @@ def call(folder: Path, host: str, request: dict[str, Any], stdio: tuple[int, ...
     beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", stdio))] if stdio else []
     data = json.dumps(request).encode() + b"\n"
     sent = daemon.sendmsg([data], beside)
-    daemon.sendall(data[sent:])
+    if sent < len(data):  # else it may have done what was asked, and hung up
+        daemon.sendall(data[sent:])
     return daemon
 
 

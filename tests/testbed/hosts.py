@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -232,11 +232,28 @@ class Testbed:
         """The power fails: every process of the host is gone at once."""
         os.kill(self._inits[host], signal.SIGKILL)
 
+    def boot(self, host: str) -> None:
+        """Power is back: the host comes up with its name, address and cables, and nothing that ran or lay on it.
+
+        Not for a testbed with a delay, whose switch knows the hosts of the beginning only.
+        """
+        (self.shared / f"{host}.sock").unlink(missing_ok=True)
+        self._inits[host] = self._child(self._start(self._host_words(host)))
+        self._host_of[_namespace(self._inits[host], "pid")] = host
+        old = (f"link del {host}n{k}" for k in range(len(self.nics)))
+        self._batch("ip", None, old, check=False)  # the kernel may have done so already
+        self._plug_in(host)
+        self._address(host)
+
     def small_disk(self, host: str, folder: Path, size: str = "64k") -> None:
         """Mount a file system of `size` over a folder, on this host alone."""
         folder.mkdir(parents=True, exist_ok=True)
         done = self.on(host, ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)])
         assert done.code == 0, done.err
+
+    def seen(self, host: str, path: Path) -> Path:
+        """Where this process finds what a host has at `path`, whatever is mounted there."""
+        return Path(f"/proc/{self._inits[host]}/root") / path.relative_to("/")
 
     def processes(self, variable: str = "", value: str = "") -> list[Process]:
         """What runs on all hosts; with a variable, what has `value` in it, as read from each one's environment."""
@@ -306,10 +323,7 @@ class Testbed:
         else:
             self._start_switch(self._delay_s)
         for host in self.hosts:
-            addresses = ((k, f"addr add {self.address(host, k)}/24 dev eth{k}") for k in range(len(self.nics)))
-            self._ip(host, "link set lo up", *(w for k, a in addresses for w in (a, f"link set eth{k} up")))
-            for k in range(len(self.nics)) if self._rate and self._delay_s is None else ():
-                self.slow(host, str(self._rate), k)
+            self._address(host)
 
     def _start_switch(self, delay_s: float) -> None:
         ports = [f"{host}=/proc/{self._inits[host]}/ns/net,eth0" for host in self.hosts]
@@ -334,9 +348,15 @@ class Testbed:
             "link set lo up",
             *(f"link add br{k} type bridge forward_delay 0" for k in range(len(self.nics))),
             *(f"link set br{k} up" for k in range(len(self.nics))),
+        )
+        for host in self.hosts:
+            self._plug_in(host)
+
+    def _plug_in(self, host: str) -> None:
+        self._ip(
+            None,
             *(
                 line
-                for host in self.hosts
                 for k in range(len(self.nics))
                 for line in (
                     f"link add {host}n{k} type veth peer name eth{k} netns {self._inits[host]}",
@@ -344,6 +364,12 @@ class Testbed:
                 )
             ),
         )
+
+    def _address(self, host: str) -> None:
+        addresses = ((k, f"addr add {self.address(host, k)}/24 dev eth{k}") for k in range(len(self.nics)))
+        self._ip(host, "link set lo up", *(w for k, a in addresses for w in (a, f"link set eth{k} up")))
+        for k in range(len(self.nics)) if self._rate and self._delay_s is None else ():
+            self.slow(host, str(self._rate), k)
 
     def _cables(self, host: str, nic: int | None, state: str) -> None:
         if self._delay_s is not None:
@@ -358,13 +384,13 @@ class Testbed:
     def _tc(self, host: str | None, *lines: str) -> None:
         self._batch("tc", host, lines)
 
-    def _batch(self, program: str, host: str | None, lines: Sequence[str]) -> None:
+    def _batch(self, program: str, host: str | None, lines: Iterable[str], check: bool = True) -> None:
         """Lines for ip or tc, in the network of a host or (None) of the bridges."""
         user = ["--user", "--preserve-credentials"] if _ROOTLESS else []
         target = self._switch.pid if host is None else self._inits[host]
         subprocess.run(
             ["nsenter", "-t", str(target), *user, "--net", program, "-batch", "-"],
-            input="\n".join(filter(None, lines)) + "\n", text=True, check=True,
+            input="\n".join(filter(None, lines)) + "\n", text=True, check=check, capture_output=not check,
         )  # fmt: skip
 
     @staticmethod

@@ -136,6 +136,17 @@ def test_a_host_loses_power_and_nothing_is_left_at_the_end(testbed: Make) -> Non
     assert [path for path in left if str(os.getpid()) not in path] == []
 
 
+def test_a_host_that_lost_power_comes_back(testbed: Make) -> None:
+    bed = testbed(2, rate="400mbit")
+    bed.popen("h1", ["sleep", "60"])
+    bed.kill_host("h1")
+    bed.boot("h1")
+    ask = [sys.executable, "-c", f"import socket; socket.create_connection(({bed.address('h1')!r}, 9), timeout=1)"]
+    assert "refused" in bed.on("h0", ask).err
+    assert bed.on("h1", ["hostname"]).out == "h1\n"
+    assert bed.processes() == []
+
+
 def test_an_error_of_a_forked_rank_is_told(testbed: Make) -> None:
     bed = testbed(2)
     with pytest.raises(RuntimeError, match=r"rank 1: (.|\n)*ZeroDivisionError"):
