@@ -64,6 +64,7 @@ class Evidence:
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be kept
+    crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended: MPICH's may when they lose a peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +132,35 @@ def _whom_the_launcher_lost(evidence: Evidence) -> Guilt | None:
         who = f"rank {lost.rank}" if lost.rank is not None else "a rank"
         return Guilt(f"{who}{f' on {lost.host}' if lost.host else ''} {how}", lost.rank, lost.host)
     beat = mine[0]
-    return None if beat.ended else Guilt(f"{_name(beat)} {how}, in: {beat.doing}", beat.rank, beat.host)
+    if beat.ended or (beat.rank in evidence.crashed and _gone(evidence)):
+        return None
+    return Guilt(f"{_name(beat)} {how}, in: {beat.doing}", beat.rank, beat.host)
 
 
 def _who_is_gone(evidence: Evidence) -> Guilt | None:
     """A rank without last words whose process is no more, where others live or had last words."""
-    gone = [
-        beat
-        for beat in evidence.beats
-        if beat.ended is None and beat.host in evidence.states and str(beat.process) not in evidence.states[beat.host]
-    ]
+    gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
         return None
     if len(gone) == 1:
-        return Guilt(f"{_name(gone[0])} ended without a word, in: {gone[0].doing}", gone[0].rank, gone[0].host)
+        after = f"; {_ranks(evidence.crashed)} crashed, as a rank may that loses a peer" if evidence.crashed else ""
+        return Guilt(f"{_name(gone[0])} ended without a word, in: {gone[0].doing}{after}", gone[0].rank, gone[0].host)
     on = {beat.host: None for beat in gone}
     where = f"on {next(iter(on))}" if len(on) == 1 else f"(on {', '.join(on)}); which of them was the first is unknown"
     ranks = _ranks([beat.rank for beat in gone])
     return Guilt(f"{ranks} ended without a word {where}", None, next(iter(on)) if len(on) == 1 else None)
+
+
+def _gone(evidence: Evidence) -> list[Beat]:
+    """Ranks that left no word, not even that of a crash, and whose process is no more."""
+    return [
+        beat
+        for beat in evidence.beats
+        if beat.ended is None
+        and beat.rank not in evidence.crashed
+        and beat.host in evidence.states
+        and str(beat.process) not in evidence.states[beat.host]
+    ]
 
 
 def _who_is_cut_off(evidence: Evidence) -> Guilt | None:
@@ -193,6 +205,7 @@ def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: 
         states={host: look["processes"] for host, look in looks.items() if look},
         unreachable=tuple(host for host, look in looks.items() if look is None),
         cut_off=_cut_off({host: view["unreachable"] for host, view in views.items() if view}),
+        crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
         unplugged={host: view["unplugged"] for host, view in views.items() if view and view["unplugged"]},
     )
 

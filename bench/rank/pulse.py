@@ -24,8 +24,8 @@ def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str
     """A heartbeat for the desk, and a thread that ends a rank that gets nowhere: MPI never times out by itself.
 
     The thread waits for SIGTERM, too: the main one may be deep in a library that never comes back to Python, and a
-    rank that was told to end must not look like one that died. On SIGUSR1 a rank writes down its stacks. `say` tells
-    the user.
+    rank that was told to end must not look like one that died. On SIGUSR1, and when it crashes, a rank writes down its
+    stacks. `say` tells the user.
     """
     beat = Beat(me, Path(folder) if folder else None)
     done = threading.Event()
@@ -78,6 +78,7 @@ class Beat:
                 # Kept open for good: what writes the stacks is C, in whatever state this process will be.
                 stacks = heartbeat.stack_file(folder, me.rank).open("w")
                 faulthandler.register(signal.SIGUSR1, stacks)
+                faulthandler.enable(stacks)  # a crash, too
         self(heartbeat.STARTING)
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:

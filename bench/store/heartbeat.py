@@ -30,6 +30,7 @@ class Beat:
 # What a rank does while its libraries load, which takes long when many load them at once from one disk.
 STARTING, OPENING = "starting", "opening the transport"
 _START_S = 60.0
+_CRASH = "Fatal Python error"  # faulthandler's words
 
 
 def allowance_s(doing: str, deadline_s: float) -> float:
@@ -51,6 +52,14 @@ def write(folder: Path, beat: Beat) -> None:
 def stack_file(folder: Path, rank: int) -> Path:
     """Where a rank writes its stacks when it is asked for them."""
     return folder / f"{rank}.stack"
+
+
+def crashed(folder: Path, rank: int) -> bool:
+    """Did this rank end by a signal such as SIGSEGV, so that its stacks were written as the last thing?"""
+    try:
+        return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def read_all(folder: Path) -> tuple[Beat, ...]:

@@ -98,6 +98,15 @@ def test_of_ranks_that_are_gone_together_their_host_is_named() -> None:
     assert supervise.judge(gone) == Guilt("ranks 2, 3 ended without a word on h2", None, "h2")
 
 
+def test_a_crash_may_be_of_the_loss_of_a_peer() -> None:
+    lost = Blame(0, "h0", "ended with exit code or signal 11")
+    crash = replace(WELL, crashed=(0,), launcher=lost, states=ALIVE | {"h0": {}})
+    assert supervise.judge(crash) == Guilt(f"rank 0 on h0 ended with exit code or signal 11, in: {DOING}", 0, "h0")
+    assert supervise.judge(replace(crash, states=ALIVE | {"h0": {}, "h2": {}})) == Guilt(
+        f"rank 2 on h2 ended without a word, in: {DOING}; rank 0 crashed, as a rank may that loses a peer", 2, "h2"
+    )
+
+
 def test_when_all_are_gone_without_a_word_nobody_is_named() -> None:
     assert supervise._who_is_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
 
