@@ -39,6 +39,7 @@ _LOST = (
     re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
     re.compile(r"first process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
+_LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
 # Open MPI's ranks, of a peer that they lost; who says so is no cause, but may be lost to others in turn.
 _DISCONNECTED = re.compile(
     r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
@@ -110,6 +111,8 @@ class Mpirun(Launcher):
                 rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
                 host = found.get("host")
                 return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
+        if match := _LOST_DAEMON.search(log):
+            return Blame(None, match[1], "lost by mpirun together with its daemon there")
         losses = _DISCONNECTED.findall(log)
         complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
         lost = {host for _, host in losses} - complained

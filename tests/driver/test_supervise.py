@@ -144,6 +144,12 @@ ABORTING = """
 [h2:00000] *** An error occurred in Socket closed
 [h2:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
 """
+DAEMON = """
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-h3-20@0,0] on node h3
+  Remote daemon: [prterun-h3-20@0,3] on node h2
+"""
 IMPROPERLY = """
 prterun has exited due to process rank 2 with PID 26 on node h2 exiting
 improperly. There are three reasons this could occur:
@@ -182,6 +188,7 @@ Root Cause (first observed failure):
          Blame(None, "h2", "ended while its peers were connected to it")),
         (mpirun.LAUNCHER, DISCONNECTED.replace("h2", "h1") + DISCONNECTED, None),
         (mpirun.LAUNCHER, DISCONNECTED + ABORTING, None),
+        (mpirun.LAUNCHER, DAEMON, Blame(None, "h2", "lost by mpirun together with its daemon there")),
         (mpirun.LAUNCHER, IMPROPERLY, Blame(2, "h2", "ended while its peers were connected to it")),
         (mpirun.LAUNCHER, NONZERO, Blame(2, None, "ended with exit code or signal 7")),
         (mpirun.LAUNCHER, HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),
