@@ -88,10 +88,11 @@ def localise(evidence: Evidence, places: Places) -> Verdict:
     between = host[evidence.src] != host[evidence.dst]
     parts = [_Part(evidence.taken(between != inside), places, inside) for inside in (False, True)]
     accused = sorted((one for part in parts for one in part.accused), key=lambda one: (-one.confidence, one.name))
+    suspects = tuple(suspect for part in parts for suspect in part.suspects)
     return Verdict(
         _once(accused),
-        _cleared(evidence, places, {one.name for one in accused}),
-        tuple(suspect for part in parts for suspect in part.suspects),
+        _cleared(evidence, places, {one.name for one in accused}, suspects),
+        suspects,
         tuple(note for part in parts for note in part.notes),
     )
 
@@ -261,9 +262,10 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
     return tuple(found.values())
 
 
-def _cleared(evidence: Evidence, places: Places, guilty: set[str]) -> tuple[str, ...]:
-    """Hosts that were measured and are not accused; of a host with a slow NIC, its other NICs."""
+def _cleared(evidence: Evidence, places: Places, guilty: set[str], suspects: tuple[Suspect, ...]) -> tuple[str, ...]:
+    """Hosts that were measured, and are not accused nor suspected still; of a host with a slow NIC, its other NICs."""
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
+    measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}
     nics: dict[str, list[str]] = {}
     for host, nic in places.ports():
         nics.setdefault(host, []).append(words.nic_name(host, nic))

@@ -66,6 +66,10 @@ def main(args: argparse.Namespace) -> int:
         print(f"bench: warning: {warning}", file=sys.stderr)
     if failed:
         raise MeasurementError(failed)
+    if verdict.suspects and not verdict.accused:
+        raise MeasurementError(
+            f"{_diagnose.conclusion(verdict)}: measure with `--schedule ladder` (the scenario links), or with more time"
+        )
     return EXIT_VERDICT if verdict.accused else EXIT_DONE
 
 
@@ -76,6 +80,8 @@ def _meant(args: argparse.Namespace) -> argparse.Namespace:
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
     """The folder of a new run, and why a job of it failed, if one did."""
     ran = run.started(args)
+    if ran.failed and not runs.jobs_in(ran.folder):
+        raise run.nothing(ran)
     failed = "; ".join(f"{job}: {what}" for job, what in ran.failed.items())
     return ran.folder, failed or None
 

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     ran = _resumed(args) if args.resume else started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
-        raise _nothing(ran)
+        raise nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     return exit_code(document, ran)
 
 
-def _nothing(ran: desk.Ran) -> BenchError:
+def nothing(ran: desk.Ran) -> BenchError:
     """Every job failed before its first row: each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     return kind(f"nothing was measured: {'; '.join(dict.fromkeys(ran.failed.values()))} (logs are in {ran.folder})")

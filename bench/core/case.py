@@ -234,6 +234,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
 
 
+LADDER_ALONE = "a ladder measures pairs alone: leave --aggressor out, or --schedule ladder"
+
+
 def from_args(pattern: str, args: argparse.Namespace) -> Case:
     """The case that parsed arguments describe. Raises UsageError naming the option."""
     given = {}
@@ -253,7 +256,10 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
     for name, value in alike(given.get("like", ""), pattern).items():
         if given.setdefault(name, value) != value:
             raise UsageError(f"--like {given['like']} measures with {name} {value}: leave the other {name} out")
-    return replace(Case(pattern), **given)
+    case = replace(Case(pattern), **given)
+    if case.schedule == "ladder" and case.aggressor:
+        raise UsageError(LADDER_ALONE)
+    return case
 
 
 def alike(tool: str, pattern: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     beats.mkdir(exist_ok=True)
     _empty(beats)
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
-    reached = supervise.Reached(job.hosts, job.agent, package_root)
+    reached = supervise.Reached(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
     silence = _Silence(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
@@ -79,11 +79,12 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
             if process.returncode != 0 or _cut_short(beats):
                 said = _said(folder, job, log_from)
                 evidence = supervise.gather(
-                    job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, late=late is not None
-                )
+                    job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, late is not None,
+                    silence.silent_s(),
+                )  # fmt: skip
                 evidence = replace(evidence, no_room=runs.why_not_kept(folder))
         finally:
-            _end(process, job_id, reached, well=process.returncode == 0)
+            left = _end(process, job_id, reached, well=process.returncode == 0)
             with contextlib.suppress(OSError):
                 log.write(supervise.stacks(beats).encode())
     seconds = time.monotonic() - began
@@ -91,6 +92,8 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     shutil.rmtree(beats, ignore_errors=True)  # a rank that nobody reaches any more may still write there
     if guilt is None:
         return Outcome(job.name, process.returncode, seconds)
+    if left:
+        guilt = replace(guilt, what=f"{guilt.what}; what still runs on {', '.join(left)} could not be ended from here")
     refused = process.returncode == EXIT_REFUSED or _blames_refusal(evidence)
     return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host, refused)
 
@@ -119,12 +122,20 @@ class _Silence:
         for beat in beats:
             if self._seen.get(beat.rank, (None,))[0] != beat.time_s:
                 self._seen[beat.rank] = (beat.time_s, now)
-        silent_s = {beat: now - self._seen[beat.rank][1] for beat in beats if beat.ended is None}
         if not beats:
             allowed_s = heartbeat.allowance_s(heartbeat.STARTING, self._deadline_s)
             return f"no sign of life of any rank within {allowed_s:g} s" if now - self._began > allowed_s else None
-        late = [s for beat, s in silent_s.items() if s > heartbeat.allowance_s(beat.doing, self._deadline_s)]
+        silent_s = self.silent_s()
+        late = [
+            silent_s[beat.rank]
+            for beat in beats
+            if beat.ended is None and silent_s[beat.rank] > heartbeat.allowance_s(beat.doing, self._deadline_s)
+        ]
         return f"no sign of life for {max(late):.0f} s" if late else None
+
+    def silent_s(self) -> dict[int, float]:
+        """For how long each rank that was ever heard has said nothing new."""
+        return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
 
 
 def _too_long(seconds: float, limit_s: float) -> str | None:
@@ -159,12 +170,16 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: 
 
 
 def _expected(job: Job) -> str:
-    """The world of a job as its ranks are told it, with the names of its hosts where they are known."""
-    return f"{','.join(job.hosts) or job.world.num_nodes}x{job.world.ranks_per_node}"
+    """The world of a job as its ranks are told it, with the names of its hosts where their order is known."""
+    hosts = "" if any("--rdzv-backend" in word for word in job.command) else ",".join(job.hosts)
+    return f"{hosts or job.world.num_nodes}x{job.world.ranks_per_node}"
 
 
-def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.Reached, well: bool) -> None:
-    """TERM, then KILL, of the job's process group and of whatever else still carries its id, on every host."""
+def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.Reached, well: bool) -> tuple[str, ...]:
+    """TERM, then KILL, of the job's process group and of whatever else still carries its id, on every host.
+
+    Returns the hosts that could not be asked to.
+    """
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -176,8 +191,8 @@ def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.Reach
             process.wait()
     if well:
         processes.end_job(job_id)
-    else:
-        supervise.end_everywhere(job_id, reached)
+        return ()
+    return supervise.end_everywhere(job_id, reached)
 
 
 def _said(folder: Path, job: Job, start: int) -> str:
@@ -195,9 +210,8 @@ def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | No
     """
     guilt = supervise.judge(evidence) if evidence is not None else None
     if late is not None:
-        return (
-            replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}, and no rank was heard")
-        )
+        at = supervise.doing(evidence) if evidence is not None else ""
+        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}{at}")
     if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
         return None
     if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
@@ -216,7 +230,7 @@ def _is_whole(folder: Path, job: Job) -> bool:
         attempts = jsonl.read(runs.results_file(folder, job.name)).attempts
     except UsageError:
         return False
-    return len(attempts[-1].records) >= job.num_rows
+    return job.num_records is not None and len(attempts[-1].records) >= job.num_records
 
 
 def _cut_short(beats: Path) -> bool:

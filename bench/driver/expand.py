@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.analysis.localise_rounds import least_rounds
-from bench.core.case import Case, alike, to_argv
+from bench.core.case import LADDER_ALONE, Case, alike, to_argv
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, Site
@@ -75,12 +75,16 @@ class Job:
     hosts: tuple[str, ...] = ()  # where the ranks are, where the site names them
     agent: tuple[str, ...] = ()  # the words that reach them
     manifest: str = ""  # shell lines in the command's place, where no command of this machine starts ranks
+    python: str = "python3"  # the ranks' interpreter
+    num_records: int | None = None  # rows times the groups of a round; of a ladder they are not known before
 
     def script(self) -> str:
         """The whole of it as shell text: set-up lines, variables, command."""
         if self.manifest:
             return self.manifest
-        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        carried = {"BENCH_CARRY": ",".join(self.env), "BENCH_SETUP": "\n".join(self.setup)} if self.hosts else {}
+        variables = {**self.env, **{name: value for name, value in carried.items() if value}}
+        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
         line = " ".join([*words, shlex.join(self.command)])
         return "\n".join([*self.setup, line])
 
@@ -168,7 +172,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     site = Site(
         python=cluster.python or launchers[launcher].python or machine.python,
         options=cluster.options,
-        hosts=cluster.hosts[: world.num_nodes],
+        hosts=() if launchers[launcher].remote else cluster.hosts[: world.num_nodes],
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
@@ -187,10 +191,18 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     estimate_s = _estimate_s(case, num_rows, world)
     if launchers[launcher].by_hand and cluster.setup:
         raise UsageError(f"cluster {cluster.name!r}: `setup:` does not reach into containers: put it into their image")
-    manifest = launchers[launcher].manifest(name, [*words, "--job", name, "--launch", str(launch)], world, site,
-                                            variables, _POD_FACTOR * estimate_s + _POD_SLACK_S)  # fmt: skip
+    told = ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
+    limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
+    manifest = launchers[launcher].manifest(name, [*words, *told], world, site, variables, limit_s)
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows, estimate_s,
-               launch, tool, site.hosts, site.agent, manifest)  # fmt: skip
+               launch, tool, site.hosts, site.agent, manifest, cluster.python or machine.python,
+               _num_records(case, num_rows, world, patterns[case.pattern]))  # fmt: skip
+
+
+def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> int | None:
+    if case.schedule == "ladder":
+        return None
+    return num_rows * len(rounds(case, world, pattern.topology)[0])
 
 
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
@@ -304,6 +316,8 @@ def _why_no_rounds(case: Case, world: World, machine: Machine, pattern: Pattern)
     if case.aggressor and case.transport not in machine.separates:
         return f"{case.transport} can not run two patterns at once, {' and '.join(sorted(machine.separates))} can"
     if case.schedule == "ladder":
+        if case.aggressor:
+            return LADDER_ALONE
         return None if pattern.topology == "pairs" else f"a ladder is climbed by pairs, {pattern.name} has none"
     try:
         split = parts(case, world)
@@ -361,7 +375,7 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) 
         return "direct"
     if cluster.launcher != "auto":
         return cluster.launcher
-    return "direct" if world.num_ranks == 1 else machine.default_launcher[transport]
+    return "direct" if world.num_ranks == 1 and not cluster.hosts else machine.default_launcher[transport]
 
 
 def _estimate_s(case: Case, num_rows: int, world: World) -> float:

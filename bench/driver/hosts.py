@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from bench.core.launcher import SSH
 
+MARK = "bench-reached"
 _MOST_AT_ONCE = 64
 _OTHERS_GRACE_S = 10.0  # for the other hosts, once one has failed
 _POLL_S = 0.05
@@ -55,6 +56,17 @@ def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: 
     with ThreadPoolExecutor(min(len(words_of), _MOST_AT_ONCE)) as pool:
         answers = pool.map(lambda item: _one(command(agent, *item), timeout_s), words_of.items())
         return dict(zip(words_of, answers, strict=True))
+
+
+def in_place(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str) -> list[str]:
+    """The words as ranks' interpreters are started on a host: after the set-up lines, with the cluster's variables.
+
+    The shell says MARK first: whatever comes of it, the host was reached.
+    """
+    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+    variables = [f"{name}={value}" for name, value in {**env, "PYTHONPATH": path}.items()]
+    script = "\n".join([f"echo {MARK}", *setup, 'exec "$@"'])
+    return ["sh", "-c", script, "sh", "env", *variables, *words]
 
 
 def _one(words: Sequence[str], timeout_s: float) -> Answer:

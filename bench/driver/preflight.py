@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,6 @@ from bench.probes import ports, versions
 
 _FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
 _AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
-_MARK = "bench-reached"
 _MOST_TOLD = 3
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.Answer]]
 
@@ -211,11 +209,8 @@ def _mark_in(results: Path) -> Iterator[str]:
 
 
 def _words(cluster: Cluster, python: str, package_root: Path, question: object) -> list[str]:
-    """In the environment that the ranks will have. The shell says first that it was reached, whatever comes of it."""
-    path = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
-    variables = [f"{name}={value}" for name, value in {**cluster.env, "PYTHONPATH": path}.items()]
-    script = "\n".join([f"echo {_MARK}", *cluster.setup, 'exec "$@"'])
-    return ["sh", "-c", script, "sh", "env", *variables, python, "-m", probe.__name__, json.dumps(question)]
+    words = [python, "-m", probe.__name__, json.dumps(question)]
+    return hosts.in_place(words, cluster.setup, cluster.env, str(package_root))
 
 
 def _told(answer: hosts.Answer) -> probe.Answer | None:
@@ -227,7 +222,7 @@ def _told(answer: hosts.Answer) -> probe.Answer | None:
 def _why_silent(host: str, answer: hosts.Answer, agent: Sequence[str], python: str, package_root: Path) -> str:
     """What is missing on a host that did not answer, as far as its shell came."""
     last = _last_line(answer)
-    if _MARK not in answer.out:
+    if hosts.MARK not in answer.out:
         unknown = isinstance(ports.resolve([host])[host], str)
         named = "; its name does not resolve here" if unknown else ""
         return (

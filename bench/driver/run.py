@@ -101,7 +101,7 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
     launchers, tools, say = means.launchers, means.tools, means.say
     stored = runs.read_plan(folder)
     cluster = _cluster(stored["cluster"])
-    todo = []
+    todo, ended = [], runs.read_outcomes(folder)
     for job in stored["jobs"]:
         case = from_argv(job["case"])
         world = World(**job["world"])
@@ -110,6 +110,8 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
             missing = () if file.exists() else case.sizes
         else:
             missing = _missing(case, world, patterns[case.pattern], file)
+        if case.schedule == "ladder" and ended.get(job["name"], {"what": ""})["what"] is not None:
+            missing = case.sizes  # how many rounds it takes is known only at its end
         if missing and tool and tools[tool].tool.program(case) not in tools[tool].programs:
             say(f"{job['name']} is left out: {tools[tool].lacks}")
         elif missing:

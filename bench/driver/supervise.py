@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from bench.store import heartbeat
 from bench.store.heartbeat import Beat
 
 _ASK_S = 8.0
+_CLEARLY_S = 1.5  # beats are looked at once a second
 _STACKS_S = 0.3  # for faulthandler to write them, even with every CPU taken
 _ERROR = "bench: error: "
 _ON_RANK = re.compile(r"rank (\d+) on (\S+): ")
@@ -32,17 +33,35 @@ _CONSEQUENCES = ("lost contact with its peers", "no progress for", "could not jo
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The hosts of a job and how they are reached. No names: the ranks are on this machine, or a scheduler's."""
+    """The hosts of a job and how they are reached. No names: the ranks are on this machine, or a scheduler's.
+
+    `python`, `setup` and `env` as the ranks have them: what else there is on a host is not known.
+    """
 
     hosts: tuple[str, ...] = ()
     agent: tuple[str, ...] = ()
     package_root: Path = Path()
+    python: str = sys.executable
+    setup: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
-    def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any] | None]:
-        """What a probe says on each host, with each host's own words; None where there was no answer."""
-        run = ["env", f"PYTHONPATH={self.package_root}", sys.executable, "-m", module]
-        answers = hosts.ask(self.agent, {host: [*run, *words[host]] for host in self.hosts}, _ASK_S)
-        return {host: _parsed(answer.out) for host, answer in answers.items()}
+    def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, Told]:
+        """What a probe says on each host, with each host's own words."""
+        run = [self.python, "-m", module]
+        asked = {
+            host: hosts.in_place([*run, *words[host]], self.setup, self.env, str(self.package_root))
+            for host in self.hosts
+        }
+        answers = hosts.ask(self.agent, asked, _ASK_S)
+        return {host: Told(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a probe said on a host, None when it said nothing; and whether the host was reached at all."""
+
+    answer: dict[str, Any] | None
+    reached: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +69,8 @@ class Evidence:
     """What is known of a job that failed.
 
     `states`: on each host that answered, the state of each process of the job. `cut_off`: hosts that no other can
-    reach over the network. `unplugged`: devices without a carrier, by host. `silent`: ranks that gave no new sign of
-    life, longest silence first.
+    reach over the network. `unplugged`: devices without a carrier that other hosts have, by host. `silent_s`: for how
+    long each rank gave no new sign of life, by the desk's clock.
     """
 
     num_ranks: int
@@ -63,6 +82,7 @@ class Evidence:
     late: bool = True  # it was ended by us, not by itself
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    silent_s: Mapping[int, float] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be kept
     crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended: MPICH's may when they lose a peer
 
@@ -164,34 +184,46 @@ def _gone(evidence: Evidence) -> list[Beat]:
 
 
 def _who_is_cut_off(evidence: Evidence) -> Guilt | None:
-    for host, devices in evidence.unplugged.items():
-        return Guilt(f"host {host} has no carrier on {', '.join(devices)}: its cable or its switch port", None, host)
-    if evidence.cut_off:
-        return Guilt(
-            f"host {evidence.cut_off[0]} can not be reached over the network by the others", None, evidence.cut_off[0]
-        )
+    for host in sorted(evidence.unplugged, key=lambda host: host not in evidence.cut_off):
+        devices = ", ".join(evidence.unplugged[host])
+        return Guilt(f"host {host} has no carrier on {devices}: its cable or its switch port", None, host)
+    for host in evidence.cut_off:
+        return Guilt(f"host {host} can not be reached over the network by the others", None, host)
     return None
 
 
 def _who_never_came(evidence: Evidence) -> Guilt | None:
     missing = sorted(set(range(evidence.num_ranks)) - {beat.rank for beat in evidence.beats})
-    if not missing or not evidence.beats:
+    heard = {beat.host for beat in evidence.beats}
+    unseen = any(there and host not in heard for host, there in evidence.states.items())  # it shares no files with us
+    if not missing or not evidence.beats or unseen:
         return None
     return Guilt(f"of {_ranks(missing)} nothing was ever heard", missing[0] if len(missing) == 1 else None)
 
 
 def _who_is_silent(evidence: Evidence) -> Guilt | None:
-    """Only while all still run: of ranks that are gone, the one that was last heard first proves nothing."""
-    running = [beat for beat in evidence.beats if not beat.ended]
+    """Only while all still run, and only a rank that fell silent clearly before the others: they follow it at once."""
+    running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
         return None
-    beat = min(running, key=lambda beat: beat.time_s)
-    return Guilt(f"{_name(beat)} was silent for longest, in: {beat.doing}", beat.rank, beat.host)
+    first, *others = sorted(running, key=lambda beat: -evidence.silent_s[beat.rank])
+    if others and evidence.silent_s[first.rank] - evidence.silent_s[others[0].rank] < _CLEARLY_S:
+        return None
+    return Guilt(f"{_name(first)} was silent for longest, in: {first.doing}", first.rank, first.host)
+
+
+def doing(evidence: Evidence) -> str:
+    """What most ranks that still run were at, in a clause; empty when none was heard."""
+    at = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
+    return f"; {at.most_common(1)[0][1]} of {evidence.num_ranks} ranks were in: {at.most_common(1)[0][0]}" if at else ""
 
 
 def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: Blame | None, reached: Reached,
-           late: bool) -> Evidence:  # fmt: skip
-    """Ask everybody that can still answer. Of a job that is late the ranks write their stacks, too."""
+           late: bool, silent_s: Mapping[int, float]) -> Evidence:  # fmt: skip
+    """Ask everybody that can still answer. Of a job that is late the ranks write their stacks, too.
+
+    Ranks know their hosts by the names that those have for themselves, which need not be those of `hosts:`.
+    """
     beats = heartbeat.read_all(beats_folder)
     looks, views = _looks(job_id, beats, reached, "stacks" if late else "look")
     if late:
@@ -202,27 +234,22 @@ def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: 
         said=tuple(line.partition(_ERROR)[2].strip() for line in log.splitlines() if _ERROR in line),
         launcher=launcher,
         late=late,
-        states={host: look["processes"] for host, look in looks.items() if look},
-        unreachable=tuple(host for host, look in looks.items() if look is None),
-        cut_off=_cut_off({host: view["unreachable"] for host, view in views.items() if view}),
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
-        unplugged={host: view["unplugged"] for host, view in views.items() if view and view["unplugged"]},
+        silent_s=silent_s,
+        states={look.answer["host"]: look.answer["processes"] for look in looks.values() if look.answer},
+        unreachable=tuple(host for host, look in looks.items() if not look.reached),
+        cut_off=_cut_off({host: view.answer["unreachable"] for host, view in views.items() if view.answer}),
+        unplugged=_unplugged({host: view.answer["unplugged"] for host, view in views.items() if view.answer}),
     )
 
 
-def _looks(job_id: str, beats: Sequence[Beat], reached: Reached, verb: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _looks(job_id: str, beats: Sequence[Beat], reached: Reached, verb: str) -> tuple[dict[str, Told], dict[str, Told]]:
     """Each host's processes of the job, and what it can reach."""
-    ranks = {host: [str(beat.process) for beat in beats if beat.host == host] for host in reached.hosts}
+    ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
-        here = socket.gethostname()
-        look = processes.look(job_id)
-        if verb == "stacks":
-            processes.ask_for_stacks(job_id, [beat.process for beat in beats if beat.host == here])
-        return {here: look}, {}
+        return {"": Told(processes.answer(verb, job_id, ranks))}, {}
     with ThreadPoolExecutor(2) as pool:
-        looks = pool.submit(
-            reached.ask, processes.__name__, {host: [verb, job_id, *ranks[host]] for host in reached.hosts}
-        )
+        looks = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *ranks)))
         others = {host: [other for other in reached.hosts if other != host] for host in reached.hosts}
         views = pool.submit(reached.ask, reach.__name__, others)
         return looks.result(), views.result()
@@ -239,6 +266,13 @@ def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
     return tuple(cut)
 
 
+def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Devices without a carrier on some hosts only: a port that is free everywhere was never meant to be used."""
+    usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
+    found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
+    return {host: own for host, own in found.items() if own}
+
+
 def stacks(beats_folder: Path) -> str:
     """The stacks that ranks wrote when they were asked, for the job's log."""
     told = []
@@ -251,8 +285,8 @@ def stacks(beats_folder: Path) -> str:
 def end_everywhere(job_id: str, reached: Reached) -> tuple[str, ...]:
     """End every process of a job, on every host. Returns the hosts that could not be asked."""
     processes.end_job(job_id)
-    answers = reached.ask(processes.__name__, {host: ["end", job_id] for host in reached.hosts})
-    return tuple(host for host, answer in answers.items() if answer is None)
+    answers = reached.ask(processes.__name__, dict.fromkeys(reached.hosts, ("end", job_id)))
+    return tuple(host for host, told in answers.items() if told.answer is None)
 
 
 def _parsed(out: str) -> dict[str, Any] | None:

@@ -88,6 +88,7 @@ class Slurm(Launcher):
         if match is None:
             return None
         host, rank, how = match.groups()
+        how = how.replace("Exited with", "ended with")
         return Blame(int(rank), host, how[0].lower() + how[1:])
 
 

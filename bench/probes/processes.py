@@ -1,6 +1,6 @@
 """Processes of our own jobs, found by the variable that each of them inherited, and the only code that ends any.
 
-`python -m bench.probes.processes look|stacks|end JOB [RANK-PROCESS ...]` does it on the host where it runs, and prints
+`python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` does it on the host where it runs, and prints
 one JSON object; `stacks` asks those processes of the job that are ranks for their stacks (SIGUSR1).
 """
 
@@ -86,15 +86,16 @@ def _job_of(process: psutil.Process) -> str | None:
         return None
 
 
-def main(verb: str, job_id: str, *ranks: str) -> None:
-    """What the desk asks of a host."""
+def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
+    """What the desk asks of a host. `ranks`: HOST:PROCESS of every rank, of which this host's are meant."""
     found = look(job_id)
     if verb == "stacks":
-        ask_for_stacks(job_id, map(int, ranks))
+        told = (rank.rpartition(":") for rank in ranks)
+        ask_for_stacks(job_id, [int(process) for host, _, process in told if host == found["host"]])
     if verb == "end":
         end_job(job_id)
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(json.dumps(answer(sys.argv[1], sys.argv[2], sys.argv[3:])))

@@ -1,7 +1,7 @@
 """What this host can reach: `python -m bench.probes.reach HOST ...` prints one JSON object.
 
-A host that refuses a connection is there: the port asked for is one that nobody listens on. A network device that has
-an address but no carrier is a cable that is not in.
+A host that refuses a connection is there: the port asked for is one that nobody listens on. A network device that is
+up without a carrier is a cable that is not in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-_DISCARD_PORT = 9
+_PORT = 61009  # above those that are handed out, in the range that must be open between hosts anyhow
 _TIMEOUT_S = 2.0
 _NET = Path("/sys/class/net")
 
@@ -31,7 +31,7 @@ def look(hosts: Iterable[str]) -> dict[str, Any]:
 def why_not(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
     """Why a host does not answer; None when it does (a refusal is an answer)."""
     try:
-        socket.create_connection((host, _DISCARD_PORT), timeout=timeout_s).close()
+        socket.create_connection((host, _PORT), timeout=timeout_s).close()
     except ConnectionRefusedError:
         return None
     except TimeoutError:
@@ -42,8 +42,9 @@ def why_not(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
 
 
 def unplugged(net: Path = _NET) -> list[str]:
-    """Network devices that are up without a carrier, by name."""
-    return sorted(device.name for device in net.glob("*") if device.name != "lo" and _carrier(device) == "0")
+    """Network devices that are up without a carrier, by name. A bridge without ports has none, and no cable."""
+    devices = (device for device in net.glob("*") if device.name != "lo" and not (device / "bridge").exists())
+    return sorted(device.name for device in devices if _carrier(device) == "0")
 
 
 def _carrier(device: Path) -> str:

@@ -81,16 +81,22 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
     if isinstance(error, AbsentError):  # nor can this rank leave its library in order
         _abort(transport_box, EXIT_REFUSED)
     if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
-        if me.rank == 0:
-            _say(f"bench: error: {error}")
-        if transport_box:  # perhaps rank 0 alone found it
-            _abort(transport_box, error.exit_code)
-        return error.exit_code
+        return _refused(error, me, transport_box)
     words = str(error).splitlines()[0] if str(error) else ""
     _say(
         f"bench: error: {_on_rank(me)}{words if isinstance(error, BenchError) else f'{type(error).__name__}: {words}'}"
     )
     _abort(transport_box, error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
+
+
+def _refused(error: BenchError, me: Place, transport_box: list[Transport]) -> int:
+    if me.rank == 0:
+        _say(f"bench: error: {error}")
+    elif me.local_rank == 0 and not transport_box:  # a library that this host alone may lack
+        _say(f"bench: error: {_on_rank(me)}{error}")
+    if transport_box:  # perhaps rank 0 alone found it
+        _abort(transport_box, error.exit_code)
+    return error.exit_code
 
 
 def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
@@ -111,12 +117,11 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
             _told_apart(transport_box, beat),
         ):
             try:
-                opened = session.open_case(case, me, beat, args.timeout, world)
+                opened = session.open_case(case, me, beat, args.timeout, world, transport_box.append)
             except AbsentError as error:
                 if error.ranks:
                     _say(f"bench: error: {preflight.absent(error, me, world)}")
                 raise
-            transport_box.append(opened.transport)
             return _measure(opened, args, me)
     except BenchError as error:
         if me.rank == 0 and args.format == "json" and not args.emitted:

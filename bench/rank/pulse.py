@@ -16,7 +16,7 @@ from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_TERMINATED
 from bench.core.world import Place
 from bench.store import heartbeat
 
-_BETWEEN_BEATS_S = 0.2
+_BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes about a thousand small files a second
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str
     rank that was told to end must not look like one that died. On SIGUSR1, and when it crashes, a rank writes down its
     stacks. `say` tells the user.
     """
-    beat = Beat(me, Path(folder) if folder else None)
+    beat = Beat(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -68,9 +68,11 @@ def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str
 class Beat:
     """Notes what this rank does; written to its heartbeat file at most a few times a second."""
 
-    def __init__(self, me: Place, folder: Path | None) -> None:
+    def __init__(self, me: Place, folder: Path | None, deadline_s: float) -> None:
         self._me, self._folder = me, folder
         self.within_s: float | None = None
+        # Less often than an eighth of the deadline it is not, however many ranks there are.
+        self._between_s = min(deadline_s / 8, max(_BETWEEN_BEATS_S, me.num_ranks * _BETWEEN_RANKS_S))
         self.doing, self.when, self._written = heartbeat.STARTING, time.monotonic(), 0.0
         if folder is not None:
             with contextlib.suppress(OSError):  # a host that does not share the desk's files keeps its own
@@ -84,7 +86,7 @@ class Beat:
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Said between batches, never in a timed region. After `within_s` without another word the run is refused."""
         self.doing, self.when, self.within_s = doing, time.monotonic(), within_s
-        if self.when - self._written > _BETWEEN_BEATS_S:
+        if self.when - self._written > self._between_s:
             self._write(None)
 
     def end(self, words: str) -> None:

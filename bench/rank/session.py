@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -53,9 +53,11 @@ class Opened:
     beat: Beat
 
 
-def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: preflight.Expected | None) -> Opened:
+def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: preflight.Expected | None,
+              opened: Callable[[Transport], object]) -> Opened:  # fmt: skip
     """Choose and open the transport, and check that the ranks see each other, are alike and were asked for the same.
 
+    `opened` gets the transport as soon as it is there: what goes wrong from then on may have to end it.
     Raises RefusedError when they are not the world that was launched.
     """
     chosen, why = choose_transport(case, me)
@@ -72,8 +74,10 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
+    opened(transport)
     beat("the first eight bytes between all ranks", preflight.MEET_S)
     met_s = preflight.meet(transport)
+    beat("comparing versions")
     mine = preflight.of_this_rank(me, launched, transport.facts(), met_s)
     doubts = preflight.agreed(transport, mine, expected)
     beat("comparing cases")

@@ -59,6 +59,8 @@ def asked(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
 
 def conclusion(verdict: Verdict) -> str:
     """One sentence."""
+    if verdict.suspects and not verdict.accused:
+        return "undecided: the run ended before its suspicions could be followed"
     if not verdict.accused:
         return "nothing to find: no host, NIC or link is below 0.9 of its peers"
     found = [f"{one.kind} {one.name}" for one in verdict.accused]

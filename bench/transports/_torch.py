@@ -23,7 +23,8 @@ _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG
         "bxor": "BXOR"}  # fmt: skip
 
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out after",
-         "Connection refused", "Failed to recv", "failed to recv", "Socket closed")  # fmt: skip
+         "Connection refused", "Failed to recv", "failed to recv", "Socket closed", "ncclRemoteError",
+         "remote process exited", "Watchdog caught collective operation timeout")  # fmt: skip
 
 
 def load_torch() -> Any:

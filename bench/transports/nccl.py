@@ -67,6 +67,10 @@ class Nccl(Transport):
     def abort(self, exit_code: int) -> None:
         """Nothing: the launcher ends the other ranks, and the time-out of their operations does otherwise."""
 
+    def lost_contact(self, error: BaseException) -> bool:
+        """A peer that is gone, as the control plane over Gloo or NCCL's own watchdog says it."""
+        return isinstance(error, RuntimeError) and _torch.is_lost_contact(error)
+
     def facts(self) -> dict[str, str]:
         """Versions, and the GPU of rank 0."""
         return {

@@ -68,8 +68,11 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
             replace(WELL, cut_off=("h3",)),
             Guilt("host h3 can not be reached over the network by the others", None, "h3"),
         ),
-        (replace(WELL, beats=BEATS[:3]), Guilt("of rank 3 nothing was ever heard", 3)),
-        (replace(WELL, said=(LOST,)), Guilt(f"rank 0 on h0 was silent for longest, in: {DOING}", 0, "h0")),
+        (replace(WELL, beats=BEATS[:3], states=ALIVE | {"h3": {}}), Guilt("of rank 3 nothing was ever heard", 3)),
+        (
+            replace(WELL, said=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}),
+            Guilt(f"rank 0 on h0 was silent for longest, in: {DOING}", 0, "h0"),
+        ),
     ],
     ids=["a rank's words", "no room", "nobody's words", "host away", "stopped", "killed", "exited", "a process",
          "another process", "gone", "unplugged", "cut off", "never came", "silent"],
@@ -105,6 +108,30 @@ def test_a_crash_may_be_of_the_loss_of_a_peer() -> None:
     assert supervise.judge(replace(crash, states=ALIVE | {"h0": {}, "h2": {}})) == Guilt(
         f"rank 2 on h2 ended without a word, in: {DOING}; rank 0 crashed, as a rank may that loses a peer", 2, "h2"
     )
+
+
+def test_ranks_that_fell_silent_together_are_all_victims() -> None:
+    together = replace(WELL, said=(LOST,), silent_s={0: 6.9, 1: 6.5, 2: 6.4, 3: 6.0})
+    assert supervise.judge(together) is None
+    assert supervise.doing(together) == f"; 4 of 4 ranks were in: {DOING}"
+    well_ended = replace(together, beats=ended(0, ""), silent_s={0: 60.0, 1: 6.5, 2: 6.4, 3: 6.0})
+    assert supervise.judge(well_ended) is None
+
+
+def test_a_rank_whose_files_are_not_seen_here_is_not_missing() -> None:
+    elsewhere = replace(WELL, beats=BEATS[:3])
+    assert supervise.judge(replace(elsewhere, states=ALIVE | {"h3": {}})) == Guilt(
+        "of rank 3 nothing was ever heard", 3
+    )
+    assert supervise.judge(elsewhere) is None
+
+
+def test_a_port_that_is_free_on_all_hosts_is_no_pulled_cable() -> None:
+    assert supervise._unplugged({"h0": ["docker0"], "h1": ["docker0", "eth0"]}) == {"h1": ["eth0"]}
+    both = replace(WELL, unplugged={"h0": ["eth1"], "h1": ["eth0"]}, cut_off=("h1",))
+    guilt = supervise.judge(both)
+    assert guilt is not None
+    assert guilt.host == "h1"
 
 
 def test_when_all_are_gone_without_a_word_nobody_is_named() -> None:

@@ -63,7 +63,7 @@ def test_the_first_task_that_srun_lost_is_named() -> None:
     log = "x\nsrun: error: h2: task 2: Killed\nsrun: error: h3: task 3: Terminated\n"
     assert slurm.LAUNCHER.blamed(log) == Blame(2, "h2", "killed")
     assert slurm.LAUNCHER.blamed("srun: error: h1: tasks 4-7: Exited with exit code 7") == Blame(
-        4, "h1", "exited with exit code 7"
+        4, "h1", "ended with exit code 7"
     )
     assert slurm.LAUNCHER.blamed("srun: error: Unable to create step: x") is None
 
