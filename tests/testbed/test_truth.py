@@ -18,7 +18,19 @@ Missing = Callable[[str, str], NoReturn]
 
 # 1 Gbit/s of Ethernet frames of 1,514 bytes, of which TCP with time stamps fills 1,448: bytes per second.
 PAYLOAD_BYTES_PER_S = 1e9 / 8 * 1448 / 1514
-ALLREDUCE = ("allreduce", "--sizes", "64M", "--mode", "pipelined", "--iterations", "3", "--warmup", "1")
+ALLREDUCE = (
+    "allreduce",
+    "--sizes",
+    "64M",
+    "--mode",
+    "pipelined",
+    "--cache",
+    "hot",
+    "--iterations",
+    "7",
+    "--warmup",
+    "1",
+)
 
 
 def needs(package: str, missing: Missing) -> None:
