@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare lint list check format test test-mpi test-torch test-gpu test-faults clean
+.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -75,8 +75,11 @@ format: $(DEV) ## Format the code and mend what can be mended by itself
 	@$(PY) -m ruff check --fix --quiet .
 	@$(PY) -m ruff format --quiet .
 
-test: check ## Everything that must hold before a change is taken
-	@$(PY) -m pytest -q $(ARGS)
+test: check ## What must hold before a change is taken (the long tests: make test-slow)
+	@$(PY) -m pytest -q -m "not slow" $(ARGS)
+
+test-slow: $(DEV) install-openmpi ## Only the long tests: more ranks, launchers, hosts and faults on the testbed
+	@BENCH_OPENMPI_PYTHON=.venv-openmpi/bin/python $(PY) -m pytest -q -m slow $(ARGS)
 
 test-mpi: $(DEV) ## Only the tests over MPI; none may be skipped
 	@BENCH_REQUIRE=mpi $(PY) -m pytest -q -m mpi $(ARGS)

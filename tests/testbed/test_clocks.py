@@ -16,7 +16,7 @@ from bench.core.world import World
 from bench.launchers.mpirun import LAUNCHER
 from tests.testbed.hosts import Testbed
 
-pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 ROOT = Path(__file__).resolve().parent.parent.parent
 AHEAD_S = {"h1": 1000}
 DELAY_S = 1e-3

@@ -49,7 +49,7 @@ def accused(told: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["kind"], "-".join(sorted(one["name"].split("-")))) for one in told["accused"]]
 
 
-@pytest.mark.parametrize("transport", ["mpi", "gloo"])
+@pytest.mark.parametrize("transport", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_a_host_at_half_speed_is_named(transport: str, testbed: Make, tmp_path: Path) -> None:
     bed = testbed(4, rate="1gbit")
     bed.slow("h2", "500mbit")
@@ -58,6 +58,7 @@ def test_a_host_at_half_speed_is_named(transport: str, testbed: Make, tmp_path: 
     assert told["cleared"] == ["h0", "h1", "h3"]
 
 
+@pytest.mark.slow
 def test_a_pair_that_is_slow_with_each_other_is_named(testbed: Make, tmp_path: Path) -> None:
     bed = testbed(4, rate="1gbit")
     bed.slow_pair("h1", "h3", "300mbit")
@@ -65,6 +66,7 @@ def test_a_pair_that_is_slow_with_each_other_is_named(testbed: Make, tmp_path: P
     assert (code, accused(told)) == (1, [("link", "h1-h3")]), told
 
 
+@pytest.mark.slow
 def test_one_of_two_nics_is_named_and_not_its_host(testbed: Make, tmp_path: Path) -> None:
     bed = testbed(4, nics=2, rate="1gbit")
     bed.slow("h1", "500mbit", nic=1)

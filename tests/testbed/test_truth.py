@@ -45,7 +45,7 @@ def busbw(document: Any) -> float:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("num_ranks", "num_hosts"), [(2, 2), (4, 4), (16, 4)])
+@pytest.mark.parametrize(("num_ranks", "num_hosts"), [(2, 2), (4, 4), pytest.param(16, 4, marks=pytest.mark.slow)])
 def test_busbw_of_an_allreduce_is_the_rate_of_the_link(
     testbed: Make, missing: Missing, num_ranks: int, num_hosts: int
 ) -> None:
@@ -66,13 +66,11 @@ def test_one_slow_host_halves_it(testbed: Make, missing: Missing) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("pattern", "options"), [("pingpong", {}), ("sendrecv", {})])
-def test_mpi_between_two_hosts_is_the_rate_of_the_link(
-    testbed: Make, missing: Missing, pattern: str, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("pattern", ["pingpong", "sendrecv"])
+def test_mpi_between_two_hosts_is_the_rate_of_the_link(testbed: Make, missing: Missing, pattern: str) -> None:
     needs("mpi4py", missing)
     bed = testbed(2, rate="1gbit")
-    entry = {"pattern": pattern, "transport": "mpi", "sizes": ["16M"], "mode": "pipelined", "iterations": 5, **options}
+    entry = {"pattern": pattern, "transport": "mpi", "sizes": ["16M"], "mode": "pipelined", "iterations": 5}
     folder = site.make(bed, [entry], launcher="mpirun", ranks_per_node=1)
     ran = site.run(bed, folder, "--format", "json")
     assert ran.code == 0, ran.err
@@ -89,7 +87,9 @@ LAUNCHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.mpi
 @pytest.mark.torch
-@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "c10d" in name else name for name in LAUNCHERS]
+)
 def test_launchers_start_one_world_on_all_hosts_and_carry_variables(testbed: Make, missing: Missing, name: str) -> None:
     needs("mpi4py", missing)
     needs("torch", missing)
