@@ -156,6 +156,7 @@ def test_a_job_that_reaches_its_time_limit_is_told_as_that(cluster: Slurm, site:
     assert sum(rows(site)) >= 1
 
 
+@pytest.mark.slow
 def test_a_node_that_goes_down_is_named(cluster: Slurm, site: Path) -> None:
     desk, _ = begun(cluster, site)
     [number] = cluster.jobs()
@@ -184,6 +185,7 @@ def test_what_slurm_does_not_take_is_refused_in_its_words(cluster: Slurm, site: 
     assert not list((site / "results").iterdir()), "a run that never was leaves nothing"
 
 
+@pytest.mark.slow
 def test_a_job_that_can_never_start_is_refused_and_leaves_the_queue(cluster: Slurm, site: Path) -> None:
     done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "held"])
     assert done.code == 3

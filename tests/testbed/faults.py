@@ -364,7 +364,9 @@ FAULTS = {
     "killed": Fault(lambda t: t.send(signal.SIGKILL), _named, "a rank is killed", may_be_early=True),
     "stopped": Fault(lambda t: t.send(signal.SIGSTOP), _named, "a rank is stopped"),
     "rank-0": Fault(lambda t: t.send(signal.SIGKILL), _named, "rank 0 is killed", first_rank=True),
-    "cable": Fault(lambda t: t.bed.cut(t.host), _host_named, "a cable is pulled", mend=lambda t: t.bed.mend(t.host)),
+    # The next job may be started before the cable is in again.
+    "cable": Fault(lambda t: t.bed.cut(t.host), lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
+                   "a cable is pulled", mend=lambda t: t.bed.mend(t.host)),
     "power": Fault(lambda t: t.bed.kill_host(t.host), lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
                    "a host loses its power", mend=lambda t: t.bed.boot(t.host), spares_desk=True, may_be_early=True),
     "daemon": Fault(_kill_daemon, _host_named_or_done, "the launcher's daemon on a host is killed", spares_desk=True),

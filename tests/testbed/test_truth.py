@@ -83,12 +83,13 @@ LAUNCHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpirun": ("mpi", {"launcher": "mpirun"}),
     "mpirun gloo": ("gloo", {"launcher": "mpirun"}),
 }
+LONG = ("torchrun c10d", "mpirun gloo")
 
 
 @pytest.mark.mpi
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if "c10d" in name else name for name in LAUNCHERS]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in LAUNCHERS]
 )
 def test_launchers_start_one_world_on_all_hosts_and_carry_variables(testbed: Make, missing: Missing, name: str) -> None:
     needs("mpi4py", missing)
