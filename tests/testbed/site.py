@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,17 @@ def run(bed: Testbed, folder: Path, *words: str, timeout_s: float = 100) -> Ran:
     """`bench run it` on the first host."""
     command = [*BENCH, "run", "it", "--cluster", "bed", "--no-plots", *words]
     return bed.on(bed.hosts[0], command, env={"PYTHONPATH": str(ROOT)}, cwd=folder, timeout_s=timeout_s)
+
+
+def settles(measure: Callable[[], float], near: Any, tries: int = 3) -> bool:
+    """Is what is measured `near` (a pytest.approx) in one of some tries? Other work on the machine can spoil one."""
+    values: list[float] = []
+    while len(values) < tries:
+        values.append(measure())
+        if values[-1] == near:
+            return True
+    print("measured", values, "and not", near)
+    return False
 
 
 def measured(bed: Testbed, num_ranks: int, ranks_per_host: int, *argv: str, timeout_s: float = 100) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from tests.testbed import site
 from tests.testbed.hosts import Testbed
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 Make = Callable[..., Testbed]
 Missing = Callable[[str, str], NoReturn]
 
@@ -51,10 +51,14 @@ def test_busbw_of_an_allreduce_is_the_rate_of_the_link(
 ) -> None:
     needs("torch", missing)
     bed = testbed(num_hosts, rate="1gbit")
-    document = site.measured(bed, num_ranks, num_ranks // num_hosts, *ALLREDUCE)
-    [header] = document["headers"].values()
-    assert (header["num_ranks"], header["num_nodes"]) == (num_ranks, num_hosts)
-    assert busbw(document) == pytest.approx(PAYLOAD_BYTES_PER_S, rel=0.06)
+
+    def allreduce() -> float:
+        document = site.measured(bed, num_ranks, num_ranks // num_hosts, *ALLREDUCE)
+        [header] = document["headers"].values()
+        assert (header["num_ranks"], header["num_nodes"]) == (num_ranks, num_hosts)
+        return busbw(document)
+
+    assert site.settles(allreduce, pytest.approx(PAYLOAD_BYTES_PER_S, rel=0.06))
 
 
 @pytest.mark.torch
@@ -62,7 +66,8 @@ def test_one_slow_host_halves_it(testbed: Make, missing: Missing) -> None:
     needs("torch", missing)
     bed = testbed(4, rate="1gbit")
     bed.slow("h3", "500mbit")
-    assert busbw(site.measured(bed, 4, 1, *ALLREDUCE)) == pytest.approx(PAYLOAD_BYTES_PER_S / 2, rel=0.06)
+    half = pytest.approx(PAYLOAD_BYTES_PER_S / 2, rel=0.06)
+    assert site.settles(lambda: busbw(site.measured(bed, 4, 1, *ALLREDUCE)), half)
 
 
 @pytest.mark.mpi
@@ -72,9 +77,13 @@ def test_mpi_between_two_hosts_is_the_rate_of_the_link(testbed: Make, missing: M
     bed = testbed(2, rate="1gbit")
     entry = {"pattern": pattern, "transport": "mpi", "sizes": ["16M"], "mode": "pipelined", "iterations": 5}
     folder = site.make(bed, [entry], launcher="mpirun", ranks_per_node=1)
-    ran = site.run(bed, folder, "--format", "json")
-    assert ran.code == 0, ran.err
-    assert busbw(json.loads(ran.out)) == pytest.approx(PAYLOAD_BYTES_PER_S, rel=0.06)
+
+    def over_mpi() -> float:
+        ran = site.run(bed, folder, "--format", "json")
+        assert ran.code == 0, ran.err
+        return busbw(json.loads(ran.out))
+
+    assert site.settles(over_mpi, pytest.approx(PAYLOAD_BYTES_PER_S, rel=0.06))
 
 
 LAUNCHERS: dict[str, tuple[str, dict[str, Any]]] = {
