@@ -1,0 +1,128 @@
+"""What other people's benchmarks printed, read: runs of rows and matrices, and what could not be read of them.
+
+A reader (a file in `tools/`) turns lines into these values and judges nothing. SI units: seconds, bytes, bytes per
+second; None is "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's
+two buffers, whatever the tool calls its size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
+
+
+class Line(NamedTuple):
+    """One line of a log without the marks that launchers, terminals and editors put on it. `number` counts from 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured figure of a size: half a line of nccl-tests, a line of OSU or perftest.
+
+    `num_wrong`: wrong elements; None where the tool did not check. `root` is None for what has none. `line`: where.
+    """
+
+    payload_bytes: int | None
+    num_elements: int | None = None
+    dtype: str | None = None  # by torch's names: float32, bfloat16, float8_e4m3fn
+    reduce_op: str | None = None
+    root: int | None = None
+    in_place: bool = False
+    time_s: float | None = None
+    algbw_bytes_per_s: float | None = None
+    busbw_bytes_per_s: float | None = None
+    num_wrong: int | None = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One pair of a matrix: ("gpu0", "gpu1"), ("host", "gpu3"). `status`: "ok", "waived" (the path is not there or
+    was refused), "unreadable" (the log lost it), "failed". `value` is None unless ok."""
+
+    src: str
+    dst: str
+    value: float | None
+    status: str = OK
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Pairs of one test. `unit`: "bytes_per_s" or "s". `direction`: "h2d", "d2h", "d2d", "bidirectional", ...;
+    `engine`: "ce" (copy engine), "sm" (kernel), None where unknown. `payload_bytes`: of one copy, where it is told."""
+
+    name: str
+    unit: str
+    direction: str | None
+    engine: str | None
+    cells: tuple[Cell, ...]
+    payload_bytes: int | None = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something in a log that was lost, doubtful or worth knowing. `line` is None where it is of the whole run."""
+
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of a tool, as far as its log tells. `failure`: in one sentence, why the status is not ok.
+
+    `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: what was recomputed so that
+    a figure is by our definitions, in words. `settings`: what else the tool said of itself ("nccl": "2.27.7").
+    """
+
+    tool: str
+    tool_version: str | None = None
+    pattern: str | None = None  # our word: allreduce, sendrecv, ...
+    num_ranks: int | None = None
+    num_nodes: int | None = None
+    status: str = OK
+    failure: str | None = None
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    translations: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = field(default=())
+    line: int = 1  # where it begins
+
+
+class Reader(ABC):
+    """Reads one tool's output. Made anew for every file; never raises for what a file may hold.
+
+    Lines are fed in order; a run is given out as soon as it is over. Memory is bounded by the rows found, not by the
+    lines fed.
+    """
+
+    tool: str  # its word, as in `tools/`
+
+    @abstractmethod
+    def begins(self, text: str) -> bool:
+        """Can only this tool have printed this line? Cheap: it is asked of each line until a reader has answered."""
+
+    @abstractmethod
+    def feed(self, line: Line) -> Iterator[Run]:
+        """Take one line in; yields the runs that are over by it."""
+
+    @abstractmethod
+    def finish(self) -> Iterator[Run]:
+        """The file is over: yields what was still open."""
+
+
+def read_all(reader: Reader, lines: Iterable[Line]) -> list[Run]:
+    """All runs that one reader finds in lines."""
+    found = [run for line in lines for run in reader.feed(line)]
+    return found + list(reader.finish())
