@@ -437,9 +437,11 @@ def sampled(seed: int, num: int) -> list[Cell]:
 def attempt(cell: Cell, keep: Path | None = None) -> Result:
     """Carry out one cell. What the run wrote is copied to `keep`."""
     for _ in range(_TRIES):
-        with contextlib.suppress(NeverReadyError):
+        try:
             return _trial(cell, keep)
-    return Result(cell, problems=["the run never came as far as the fault: this machine is too busy"])
+        except NeverReadyError as error:
+            why = error
+    return Result(cell, problems=[f"the run never came as far as the fault: {why}"])
 
 
 def _trial(cell: Cell, keep: Path | None) -> Result:
