@@ -192,7 +192,7 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
             lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
     lines += _straggler_lines(summaries)
     slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
-    judged = sum(row.num_ranks > 2 for row in summaries)
+    judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in summaries)
     for rank, number in slowest.most_common(3):
         lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
     return list(dict.fromkeys(lines))
@@ -247,7 +247,7 @@ def failure_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def facts(header: Header) -> list[tuple[str, str]]:
     """(name, value) of what a reader must know of a run before its figures."""
-    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    world = _world(header)
     if header.topology != "world":
         world += f", topology {header.topology}"
     pairs = [
@@ -263,7 +263,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 def job_line(job: str, header: Header) -> str:
     """One line that tells a job from the others of its run."""
-    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     modelled = ", modelled" if header.modelled else ""
     return f"{header.pattern} over {header.transport}, {world}{topology}{modelled} [{job}]"
@@ -291,5 +291,9 @@ def _what(row: Mapping[str, Any]) -> str:
     return words
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _world(header: Header) -> str:
+    return f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+
+
+def _count(number: int | None, word: str) -> str:
+    return f"{'an unknown number of' if number is None else number} {word}{'' if number == 1 else 's'}"
