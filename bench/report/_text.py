@@ -23,6 +23,8 @@ MARKS = {
     "clock-limited": ("?", "one way between two clocks, which are compared too coarsely: the time is not exact"),
     "drift": ("~", "the samples drift: the median depends on when it was taken"),
     "warmup-residue": ("~", "the first samples are still warm-up"),
+    "imported": ("m", "imported from another tool's log: a mean without samples, not a median"),
+    "reported": ("m", "a mean taken over from another tool's report, not a median"),
 }
 # Flags without a mark: nothing about the figure is in doubt.
 _REMARKS = {
@@ -32,7 +34,6 @@ _REMARKS = {
     "software-bound": "whose time is less than 3 times what the call costs without communication",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
-    "reported": "taken over from another tool's report",
 }
 _MOST_STRAGGLERS = 8
 
@@ -83,6 +84,11 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def percent(fraction: float | None) -> str:
     """A fraction in percent with one decimal; '-' when unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
+
+
+def time(summary: Summary) -> str:
+    """The median in microseconds; the mean of a tool that reports no more (its row has the mark `m`)."""
+    return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
 def interval(summary: Summary) -> str:

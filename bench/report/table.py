@@ -38,7 +38,7 @@ _ROW = (
 # In the place of the count, which follows from size and type.
 _GROUPED_ROW = (_ROW[0], _Column("group", "", 9, lambda row: row.group), *_ROW[2:])
 _MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
-_TIME = _Column("time", "(us)", 8, lambda row: _text.microseconds(row.median_s))
+_TIME = _Column("time", "(us)", 8, _text.time)
 _ISOLATED = (
     _TIME,
     _Column("ci95", "(us)", 17, _text.interval),

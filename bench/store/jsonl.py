@@ -66,10 +66,7 @@ class Writer:
     def append(self, *records: Record) -> None:
         """Write records, together where there are several. Raises MeasurementError when the disk is full."""
         for first in range(0, len(records), _AT_ONCE):
-            told = [_plain(record).items() for record in records[first : first + _AT_ONCE]]
-            lines = [
-                {key: value for key, value in one if value not in (None, [], {}) or key in _ALWAYS} for one in told
-            ]
+            lines = [_told(_plain(record)) for record in records[first : first + _AT_ONCE]]
             self._write(*({"type": "record", **line} for line in lines))
 
     def clocks(self, clocks: Mapping[str, Mapping[str, float]]) -> None:
@@ -102,6 +99,11 @@ def _ends_torn(path: Path) -> bool:
             return file.read(1) != b"\n"
     except OSError:
         return False
+
+
+def _told(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says of a record: not what is unknown or empty, for brevity."""
+    return {key: value for key, value in plain.items() if value not in (None, [], {}) or key in _ALWAYS}
 
 
 def _plain(record: Record) -> dict[str, Any]:
