@@ -301,10 +301,10 @@ def size_words(num_bytes: int) -> str:
     return f"{text[:-1]} {text[-1]}iB" if text[-1].isalpha() else f"{text} B"
 
 
-def world(num_ranks: int, num_nodes: int) -> str:
-    """`16 ranks, 2 nodes`; one node is not said."""
-    ranks = f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
-    return ranks if num_nodes == 1 else f"{ranks}, {num_nodes} nodes"
+def world(num_ranks: int | None, num_nodes: int | None) -> str:
+    """`16 ranks, 2 nodes`; one node is not said, nor what nobody knows."""
+    ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
+    return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
 
 
 def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.analysis import localise_input
 from bench.analysis.localise import Accused, Places
 from bench.core.errors import UsageError
-from bench.core.record import Document, Header, Summary
+from bench.core.record import Document, Header, Summary, known
 from bench.figures import _style
 
 _MOST_ANNOTATED_RANKS = 16
@@ -63,7 +63,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     figure, axes = _style.panels(len(maps), height_in=4.0)
     blank = False
     places, accused = localise_input.places(asdict(header)), _accused(header, rows)
-    order = sorted(range(header.num_ranks), key=lambda rank: places.racks.get(places.hosts[rank], ""))
+    order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
@@ -72,7 +72,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
             _frame(panel, one, places, order, _ranks_of_a_cell(header))
         if any(row.modelled for row in each.rows):
             _style.watermark(panel)
-    parted = 1 < header.num_nodes <= _MOST_PARTED_NODES
+    parted = 1 < known(header.num_nodes) <= _MOST_PARTED_NODES
     remarks = ["darker is worse; white lines part the nodes" if parted else "darker is worse"]
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
@@ -123,15 +123,16 @@ def _times(rows: list[Summary]) -> _Map | None:
 
 def _ranks_of_a_cell(header: Header) -> int:
     """1, or so many whole nodes' ranks that a side has no more cells than can be told apart."""
-    if header.num_ranks <= _MOST_CELLS:
+    num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
+    if num_ranks <= _MOST_CELLS:
         return 1
-    return -(-header.num_ranks // (_MOST_CELLS * header.ranks_per_node)) * header.ranks_per_node
+    return -(-num_ranks // (_MOST_CELLS * per_node)) * per_node
 
 
 def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
     """Values as [source, destination] in this order, the worst of each cell; NaN where nothing was measured."""
     share = _ranks_of_a_cell(header)
-    side = -(-header.num_ranks // share)
+    side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
     # The colours of times are turned round: there the largest is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin

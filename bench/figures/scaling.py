@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.record import Document, Scaling, Summary
+from bench.core.record import Document, Scaling, Summary, known
 from bench.figures import _style
 
 _Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising
@@ -40,7 +40,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
         for label, rows in series.items():
             _draw_line(panel, looks[label], rows, rated)
-        _ranks_axis(panel, {row.num_ranks: row.num_nodes for rows in series.values() for row in rows})
+        _ranks_axis(panel, {known(row.num_ranks): known(row.num_nodes) for rows in series.values() for row in rows})
         panel.set_ylim(bottom=0)
         if any(row.modelled for rows in series.values() for row in rows):
             _style.watermark(panel)
@@ -146,7 +146,7 @@ def _slowest(rows: list[Summary], size: int) -> list[Summary]:
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool) -> None:
-    ranks = [float(row.num_ranks) for row in rows]
+    ranks = [float(known(row.num_ranks)) for row in rows]
     values = [_value(row, row.median_s, rated) for row in rows]
     ends = [sorted((_value(row, row.ci_low_s, rated), _value(row, row.ci_high_s, rated))) for row in rows]
     errors = [(value - low, high - value) for value, (low, high) in zip(values, ends, strict=True)]

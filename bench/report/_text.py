@@ -23,6 +23,8 @@ MARKS = {
     "clock-limited": ("?", "one way between two clocks, which are compared too coarsely: the time is not exact"),
     "drift": ("~", "the samples drift: the median depends on when it was taken"),
     "warmup-residue": ("~", "the first samples are still warm-up"),
+    "imported": ("m", "imported from another tool's log: a mean without samples, not a median"),
+    "reported": ("m", "a mean taken over from another tool's report, not a median"),
 }
 # Flags without a mark: nothing about the figure is in doubt.
 _REMARKS = {
@@ -32,7 +34,6 @@ _REMARKS = {
     "software-bound": "whose time is less than 3 times what the call costs without communication",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
-    "reported": "taken over from another tool's report",
 }
 _MOST_STRAGGLERS = 8
 
@@ -83,6 +84,11 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def percent(fraction: float | None) -> str:
     """A fraction in percent with one decimal; '-' when unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
+
+
+def time(summary: Summary) -> str:
+    """The median in microseconds; the mean of a tool that reports no more (its row has the mark `m`)."""
+    return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
 def interval(summary: Summary) -> str:
@@ -192,7 +198,7 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
             lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
     lines += _straggler_lines(summaries)
     slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
-    judged = sum(row.num_ranks > 2 for row in summaries)
+    judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in summaries)
     for rank, number in slowest.most_common(3):
         lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
     return list(dict.fromkeys(lines))
@@ -247,7 +253,7 @@ def failure_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def facts(header: Header) -> list[tuple[str, str]]:
     """(name, value) of what a reader must know of a run before its figures."""
-    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    world = _world(header)
     if header.topology != "world":
         world += f", topology {header.topology}"
     pairs = [
@@ -263,7 +269,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 def job_line(job: str, header: Header) -> str:
     """One line that tells a job from the others of its run."""
-    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     modelled = ", modelled" if header.modelled else ""
     return f"{header.pattern} over {header.transport}, {world}{topology}{modelled} [{job}]"
@@ -291,5 +297,9 @@ def _what(row: Mapping[str, Any]) -> str:
     return words
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _world(header: Header) -> str:
+    return f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+
+
+def _count(number: int | None, word: str) -> str:
+    return f"{'an unknown number of' if number is None else number} {word}{'' if number == 1 else 's'}"

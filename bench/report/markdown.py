@@ -12,14 +12,14 @@ from bench.report import _fits, _interference, _scaling, _text
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
 
 _ISOLATED: _Columns = (
-    ("time (us)", lambda row: _text.microseconds(row.median_s)),
+    ("time (us)", _text.time),
     ("ci95 (us)", _text.interval),
     ("p95 (us)", lambda row: _text.microseconds(row.p95_s)),
     ("p99 (us)", lambda row: _text.microseconds(row.p99_s)),
     ("max (us)", lambda row: _text.microseconds(row.max_s)),
 )
 _PIPELINED: _Columns = (
-    ("time (us)", lambda row: _text.microseconds(row.median_s)),
+    ("time (us)", _text.time),
     ("ci95 (us)", _text.interval),
     ("algbw (GB/s)", lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
     ("busbw (GB/s)", lambda row: _text.gigabytes(row.busbw_bytes_per_s)),

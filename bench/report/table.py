@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench.core.dtypes import dtype_of
+from bench.core.dtypes import DTYPES
 from bench.core.record import Document, Header, Summary
 from bench.report import _fits, _interference, _parity, _scaling, _spreads, _text
 
@@ -30,15 +30,15 @@ class _Column:
 
 _ROW = (
     _Column("size", "(B)", 12, lambda row: str(row.payload_bytes)),
-    _Column("count", "(elements)", 11, lambda row: str(row.payload_bytes // dtype_of(row.dtype).num_bytes)),
-    _Column("type", "", 9, lambda row: _SHORT_TYPES.get(row.dtype, row.dtype)),
+    _Column("count", "(elements)", 11, lambda row: _count(row)),
+    _Column("type", "", 9, lambda row: _SHORT_TYPES.get(row.dtype or "", row.dtype or _text.NOTHING)),
     _Column("redop", "", 6, lambda row: row.reduce_op or _text.NOTHING),
     _Column("root", "", 5, lambda row: _text.NOTHING if row.root is None else str(row.root)),
 )
 # In the place of the count, which follows from size and type.
 _GROUPED_ROW = (_ROW[0], _Column("group", "", 9, lambda row: row.group), *_ROW[2:])
 _MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
-_TIME = _Column("time", "(us)", 8, lambda row: _text.microseconds(row.median_s))
+_TIME = _Column("time", "(us)", 8, _text.time)
 _ISOLATED = (
     _TIME,
     _Column("ci95", "(us)", 17, _text.interval),
@@ -254,10 +254,16 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
 
 def _sizes(summaries: Sequence[Summary]) -> list[list[Summary]]:
     """Summaries by what their line begins with, in the order of their appearance."""
-    sizes: dict[tuple[int, str, str | None], list[Summary]] = {}
+    sizes: dict[tuple[int, str | None, str | None], list[Summary]] = {}
     for row in summaries:
         sizes.setdefault((row.payload_bytes, row.dtype, row.reduce_op), []).append(row)
     return list(sizes.values())
+
+
+def _count(row: Summary) -> str:
+    """How many elements a payload is; unknown where an imported row does not tell its type."""
+    dtype = DTYPES.get(row.dtype or "")
+    return _text.NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
 
 
 def _only(document: Document, job: str) -> Document:
