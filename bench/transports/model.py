@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from bench.core import streams
-from bench.core.fabric import NVLINK_PEERS, Fabric, Flow
+from bench.core.fabric import Fabric, Flow
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
 from bench.core.units import format_rate
@@ -48,7 +48,7 @@ class Model:
         names = []
         for at_once in _by_step(steps):
             # One group alone meets nobody on its way to another node, whichever that is.
-            alike = len(groups) == 1 and self.fabric.links.nvlink_nodes == 1
+            alike = len(groups) == 1 and self.fabric.alike
             took, name, _ = self._fastest(groups, at_once, alike)
             seconds = [before + more for before, more in zip(seconds, took, strict=True)]
             names.append(name)
@@ -108,7 +108,8 @@ class Model:
             root=calls[0].root,
             split=tuple(each.send_split for each in calls),
             alike=alike,
-            reduces=self.fabric.links.nvls and self.fabric.links.peer in NVLINK_PEERS,
+            reduces=self.fabric.links.reduces,
+            mesh=self.fabric.links.mesh,
         )
 
     def _run(self, phases: Sequence[Phases]) -> list[float]:
