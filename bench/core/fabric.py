@@ -219,8 +219,14 @@ class Fabric:
 
     @property
     def alike(self) -> bool:
-        """Is the way from one node to another as long as to any other?"""
-        return self.links.nvlink_nodes == 1 and not self._num_leaves()
+        """Is the way from one node (of `ranks_per_domain`) to another as long as to any other?"""
+        return not self._num_leaves()
+
+    @property
+    def ranks_per_domain(self) -> int:
+        """Ranks that reach each other without the network: a node's, or those of all nodes that NVLink joins."""
+        joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
+        return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
     def links_by_kind(self) -> dict[str, slice]:
         """The ids, as in `capacity` and `routes`, of the links of each kind: nvlink, pcie, memory, nic, leaf, pair."""

@@ -67,7 +67,7 @@ def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
     world, links = fabric.world, fabric.links
     call = Call(
         ranks=tuple(range(world.num_ranks)),
-        ranks_per_node=world.ranks_per_node,
+        ranks_per_node=fabric.ranks_per_domain,
         payload_bytes=1.0,
         alike=fabric.alike,
         reduces=links.reduces,

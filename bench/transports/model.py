@@ -103,7 +103,7 @@ class Model:
         calls = [each for each in steps if isinstance(each, Collective)]
         return Call(
             ranks=group.ranks,
-            ranks_per_node=self.fabric.world.ranks_per_node,
+            ranks_per_node=self.fabric.ranks_per_domain,
             payload_bytes=max(max(each.send_bytes, each.recv_bytes) for each in calls),
             root=calls[0].root,
             split=tuple(each.send_split for each in calls),
