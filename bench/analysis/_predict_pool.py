@@ -1,8 +1,9 @@
-"""From curves of many machines to the efficiency of one that nobody measured: a weighted mean and its t interval.
+"""From curves of many machines to the efficiency of one that nobody measured: a weighted median and its t interval.
 
 An efficiency is the seconds that a link alone would need, over the seconds measured. It is looked up along that very
 time, since small messages fill no link: two machines of a family are alike where their links are busy as long. Machines
-of the same kind weigh more than those of another generation: weight 1 / (within^2 + distance^2), in logarithms.
+of the same kind weigh more than those of another generation: weight 1 / (within^2 + distance^2), in logarithms. The
+median, since what holds a machine back without being told (an old library, a fall-back to sockets) only makes it slower.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 
 # Standard deviations of ln(efficiency) that are supposed before anything is known, and count as PRIOR_FREEDOM systems:
 # round figures, the same for all. Between systems of one generation, and more for another generation, another group.
@@ -18,6 +19,8 @@ WITHIN = {"nvswitch": 0.05, "nvswitch-nvls": 0.05, "nvlink-domain": 0.15, "nvlin
           "nvlink-pairs": 0.15, "pcie-p2p": 0.25, "no-p2p": 0.35, "network": 0.25, "pcie-link": 0.03}  # fmt: skip
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
+PER_DOUBLING = 0.05  # of the number of ranks
+PER_BROUGHT = 0.3  # of what a value was brought along the shape of other curves
 SAME_MACHINE = 0.5  # a system of the queried instance type deviates by this part of WITHIN
 REACH = log(4.0)  # how far along the curve a point still speaks
 LARGE = 3e-3  # seconds of a busy link above which its efficiency no longer rises much
@@ -91,10 +94,11 @@ class Estimate:
 def estimate(curves: Sequence[Curve], query: Query, where: float) -> Estimate | None:
     """The efficiency at ln(seconds of the busy link) = `where`; None where no system of the family says anything."""
     family = [each for each in curves if each.family == query.family]
-    levels = [(each, value) for each in family if (value := _value(each, family, where)) is not None]
-    systems: dict[str, list[tuple[Curve, float]]] = {}
-    for each, value in levels:
-        systems.setdefault(each.system, []).append((each, value))
+    systems: dict[str, list[_Level]] = {}
+    for each in family:
+        found = _value(each, family, where)
+        if found is not None:
+            systems.setdefault(each.system, []).append(_Level(each, *found))
     if not systems:
         return None
     told = [_of_system(members, query) for members in systems.values()]
@@ -105,8 +109,10 @@ def estimate(curves: Sequence[Curve], query: Query, where: float) -> Estimate | 
         weights.append(1 / (own**2 + one.distance**2))
         values.append(one.value)
     total = sum(weights)
-    mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
-    spread = min(within, *(within / 5 if one.own else within * (SAME_MACHINE if one.same_machine else 1) for one in told))
+    mean = _weighted_median(values, weights)
+    spread = min(
+        within, *(within / 5 if one.own else within * (SAME_MACHINE if one.same_machine else 1) for one in told)
+    )
     order = sorted(zip(weights, told, strict=True), key=lambda pair: -pair[0])
     heavy = [one for weight, one in order if weight >= 0.1 * order[0][0]]
     return Estimate(
@@ -118,6 +124,29 @@ def estimate(curves: Sequence[Curve], query: Query, where: float) -> Estimate | 
         num_systems=len(told),
         verified=all(one.verified for one in heavy),
     )
+
+
+def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Where half of the weight lies below, between two values by their weights (each value stands at its middle)."""
+    order = sorted(zip(values, weights, strict=True))
+    half, below = sum(weights) / 2, 0.0
+    places = []
+    for value, weight in order:
+        places.append((below + weight / 2, value))
+        below += weight
+    for (left, low), (right, high) in zip(places, places[1:], strict=False):
+        if left <= half <= right:
+            return low + (high - low) * (half - left) / (right - left)
+    return places[0][1] if half < places[0][0] else places[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """ln efficiency of one curve, and how far it was brought along the shape of others."""
+
+    curve: Curve
+    value: float
+    brought: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,33 +161,32 @@ class _System:
     verified: bool
 
 
-def _of_system(members: list[tuple[Curve, float]], query: Query) -> _System:
+def _of_system(members: Sequence[_Level], query: Query) -> _System:
     """One value of a system: the mean of its curves that are the most like the question."""
-    ranked = sorted({_unlike(each, query) for each, _ in members})
-    near = [(each, value) for each, value in members if _unlike(each, query) == ranked[0]]
-    first = near[0][0]
+    least = min(_unlike(each, query) for each in members)
+    near = [each for each in members if _unlike(each, query) == least]
+    first = near[0].curve
     distance = 0.0 if first.exact == query.exact else OTHER_GENERATION if first.group == query.group else OTHER_GROUP
-    if first.style != query.style:
-        distance = sqrt(distance**2 + OTHER_STYLE**2)
-    if query.family == "network":
-        apart = 0.1 * abs(log(first.num_nodes / query.num_nodes, 2))
-        distance = sqrt(distance**2 + apart**2)
+    style = 0.0 if first.style == query.style else OTHER_STYLE
+    apart = PER_DOUBLING * log(first.num_ranks / query.num_ranks, 2)
     same = bool(query.instance) and first.instance == query.instance
     return _System(
-        value=sum(value for _, value in near) / len(near),
-        distance=distance,
+        value=sum(each.value for each in near) / len(near),
+        distance=hypot(distance, style, apart, PER_BROUGHT * near[0].brought),
         exact=first.exact,
         basis=first.basis,
-        sources=tuple(dict.fromkeys(each.source for each, _ in near)),
+        sources=tuple(dict.fromkeys(each.curve.source for each in near)),
         same_machine=same,
         own=same and first.basis != "published" and first.num_ranks == query.num_ranks,
-        verified=all(each.verified for each, _ in near),
+        verified=all(each.curve.verified for each in near),
     )
 
 
-def _unlike(curve: Curve, query: Query) -> tuple[bool, bool, bool, float]:
-    return (curve.basis == "published", curve.exact != query.exact, curve.style != query.style,
-            abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks)))  # fmt: skip
+def _unlike(level: _Level, query: Query) -> tuple[bool, bool, bool, float, bool]:
+    curve = level.curve
+    apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
+    return (curve.basis == "published", curve.exact != query.exact, curve.style != query.style, apart,
+            level.brought > 0)  # fmt: skip
 
 
 def _within(told: Sequence[_System], family: str) -> tuple[float, float]:
@@ -174,15 +202,24 @@ def _within(told: Sequence[_System], family: str) -> tuple[float, float]:
     return sqrt(squares / freedom), freedom
 
 
-def _value(curve: Curve, family: Sequence[Curve], where: float) -> float | None:
-    """This curve's ln efficiency there; where only its top is known, brought there along the shape of the others."""
+def _value(curve: Curve, family: Sequence[Curve], where: float) -> tuple[float, float] | None:
+    """This curve's ln efficiency there, and how far it was brought: where only its top is known, along the shape of the
+    curves that are the most like it."""
     direct = curve.at(where)
     if direct is not None or not curve.points or curve.points[-1][0] < where:
-        return direct
+        return None if direct is None else (direct, 0.0)
     top, level = curve.points[-1]
-    falls = [here - there for each in family if each is not curve and len(each.points) > 2
-             and (here := each.at(where)) is not None and (there := each.at(top)) is not None]  # fmt: skip
-    return level + sum(falls) / len(falls) if falls else None
+    falls: dict[tuple[bool, bool], list[float]] = {}
+    for each in family:
+        here, there = each.at(where), each.at(top)
+        if each is not curve and len(each.points) > 2 and here is not None and there is not None:
+            unlike = ((each.num_nodes > 1) != (curve.num_nodes > 1), each.exact != curve.exact)
+            falls.setdefault(unlike, []).append(here - there)
+    if not falls:
+        return None
+    shape = falls[min(falls)]
+    fall = sum(shape) / len(shape)
+    return level + fall, abs(fall)
 
 
 @cache

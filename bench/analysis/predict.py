@@ -33,7 +33,10 @@ BRACKETS = {
     "pcie-link": (), "memory": (),
 }  # fmt: skip
 LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # where nothing at all is known of a family
-_OVERHEAD = (9.0, 0.6)  # small messages over their links' latency: middle and deviation of ln where nothing is known
+_OVERHEAD = (
+    9.0,
+    0.6,
+)  # small messages over their links' latency: middle, and half interval of ln, where nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ def curve(
     chosen = [each for each in task.algorithms if algorithm in (None, each.name)]
     if not chosen:
         there = ", ".join(each.name for each in task.algorithms)
-        raise UsageError(f"{pattern} has no algorithm {algorithm!r} on {num_nodes} x {ranks_per_node} GPUs; there is {there}")
+        raise UsageError(
+            f"{pattern} has no algorithm {algorithm!r} on {num_nodes} x {ranks_per_node} GPUs; there is {there}"
+        )
     asked = _Asked(task, links, evidence)
     return {size: asked.predict(chosen, size) for size in sizes}
 
@@ -129,7 +134,7 @@ class _Asked:
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
-        self.overhead, self.overhead_deviation = self._overhead()
+        self.overhead, self.overhead_half = self._overhead()
 
     def predict(self, chosen: Sequence[engine.Algorithm], payload_bytes: float) -> Prediction:
         """The fastest of `chosen` by its middle (or the middle of its interval)."""
@@ -140,9 +145,11 @@ class _Asked:
         needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
         ranges = {key: self._range(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
         steps_s = algorithm.latency_s * self.overhead
-        far = 1.64 * self.overhead_deviation
+        far = self.overhead_half
         low, middle, high = (
-            LAUNCH_S + steps_s * exp(away) + _moving(algorithm, payload_bytes, {key: pick(one) for key, one in ranges.items()})
+            LAUNCH_S
+            + steps_s * exp(away)
+            + _moving(algorithm, payload_bytes, {key: pick(one) for key, one in ranges.items()})
             for away, pick in ((-far, lambda one: one.high), (0.0, lambda one: one.guess), (far, lambda one: one.low))
         )
         ideal_s = self.task.ideal_s(payload_bytes)
@@ -190,19 +197,21 @@ class _Asked:
         return _Range(min(low, LEAST_TYPICAL), None, max(high, MOST_TYPICAL), None, around)
 
     def _overhead(self) -> tuple[float, float]:
-        """How many times its links' latency a small message needs beyond the launch: middle, deviation of ln."""
+        """How many times its links' latency a small message needs beyond the launch: middle, half interval of ln."""
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
-        exact, _ = engine.generation(self.links, "network") if crossing else ("", "")
         near: list[Curve] = [each for each in self.evidence.curves if each.overhead is not None
-                             and (each.family == "network") == crossing]  # fmt: skip
+                             and (each.num_nodes > 1) == crossing]  # fmt: skip
         own = [each for each in near if each.basis != "published" and each.instance == self.links.instance != ""]
-        same = own or [each for each in near if crossing and each.exact == exact] or near
-        values = [log(each.overhead) for each in same if each.overhead is not None]
+        systems: dict[str, list[float]] = {}
+        for each in own or near:
+            systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
+        values = [median(told) for told in systems.values()]
         if not values:
-            return _OVERHEAD[0], _OVERHEAD[1]
+            return _OVERHEAD
         middle = median(values)
-        spread = sqrt(sum((value - middle) ** 2 for value in values) / len(values)) if len(values) > 2 else 0.0
-        return exp(middle), max(spread, 0.15 if own else 0.4)
+        squares = sum((value - middle) ** 2 for value in values) + 2 * _OVERHEAD[1] ** 2
+        spread = 0.15 if own else sqrt(squares / (len(values) + 1))
+        return exp(middle), spread * student(len(values) + 1, CONFIDENCE)
 
     def _rests_on(self, decides: _Range | None) -> tuple[str, ...]:
         if decides is not None and decides.told is not None:
@@ -229,7 +238,9 @@ def _moving(algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mappi
     """Seconds in which bytes move: of each phase, the longest of its links at their efficiencies."""
     total = 0.0
     for repeat, excess, needs in algorithm.parts:
-        total += repeat * excess * max((slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items()))
+        total += (
+            repeat * excess * max((slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items()))
+        )
     return total
 
 

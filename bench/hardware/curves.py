@@ -65,7 +65,8 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     """The links of one node: the instance type's, else the GPU's own ports and the NICs that the source tells of."""
-    own = yaml_file("curves")["systems"].get(entry["source"], {})
+    systems = yaml_file("curves")["systems"]
+    own = systems.get(f"{entry['source']} {told.gpu}", systems.get(entry["source"], {}))
     per_node = told.num_ranks // told.num_nodes
     if told.instance is not None:
         links = catalogue.instance(told.instance).links
