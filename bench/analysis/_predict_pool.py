@@ -3,7 +3,7 @@
 An efficiency is the seconds that a link alone would need, over the seconds measured. It is looked up along that very
 time, since small messages fill no link: two machines of a family are alike where their links are busy as long. Machines
 of the same kind weigh more than those of another generation: weight 1 / (within^2 + distance^2), in logarithms. The
-median, since what holds a machine back without being told (an old library, a fall-back to sockets) only makes it slower.
+median, since what holds a machine back without being told (an old library, sockets in place of RDMA) makes it slower.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import exp, hypot, log, sqrt
 
 # Standard deviations of ln(efficiency) that are supposed before anything is known, and count as PRIOR_FREEDOM systems:
@@ -134,7 +135,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
     for value, weight in order:
         places.append((below + weight / 2, value))
         below += weight
-    for (left, low), (right, high) in zip(places, places[1:], strict=False):
+    for (left, low), (right, high) in pairwise(places):
         if left <= half <= right:
             return low + (high - low) * (half - left) / (right - left)
     return places[0][1] if half < places[0][0] else places[-1][1]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces.
-KINDS = ("nvlink", "nvls", "pcie", "nic", "memory")
+# Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces; "host": that part of
+# "pcie" which goes from one GPU of a node to another, through host memory or straight.
+KINDS = ("nvlink", "nvls", "pcie", "host", "nic", "memory")
 _KIND_OF = {"nvlink": "nvlink", "pair": "nvlink", "pcie": "pcie", "nic": "nic", "leaf": "nic", "memory": "memory"}
 
 
@@ -103,16 +104,34 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
     paths, latencies, num_bytes = fabric.routes(phase.flows)
     slopes = fabric.times_s(phase.flows) - latencies
     pairs = np.unique(np.stack([latencies, slopes], axis=1), axis=0)
-    used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
-    seconds = used / fabric.capacity
+    kinds = fabric.links_by_kind()
+    crossing = np.zeros(len(paths), dtype=np.bool_)
+    if "nic" in kinds:
+        crossing = ((paths >= kinds["nic"].start) & (paths < kinds["nic"].stop)).any(axis=1)
+    used = _seconds(fabric, paths, num_bytes)
     combines = any(SWITCH in (source, target) for source, target, _ in phase.flows)
     by_kind: dict[str, float] = {}
-    for name, ids in fabric.links_by_kind().items():
+    for name, ids in kinds.items():
         kind = "nvls" if combines and name == "nvlink" else _KIND_OF[name]
-        most = float(np.nan_to_num(seconds[ids]).max(initial=0.0))
-        if most:
-            by_kind[kind] = max(by_kind.get(kind, 0.0), most)
+        _most(by_kind, kind, used[ids])
+    if "pcie" in by_kind and not crossing.all():
+        inside = _seconds(fabric, paths[~crossing], num_bytes[~crossing]) if crossing.any() else used
+        _most(by_kind, "host", inside[kinds["pcie"]])
     return Load(1, _envelope(pairs), by_kind)
+
+
+def _seconds(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How long each link is busy with these messages, by id."""
+    import numpy as np
+
+    used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
+    return np.nan_to_num(used / fabric.capacity)
+
+
+def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) -> None:
+    most = float(seconds.max(initial=0.0))
+    if most:
+        by_kind[kind] = max(by_kind.get(kind, 0.0), most)
 
 
 def _envelope(pairs: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
