@@ -8,11 +8,12 @@ median, since what holds a machine back without being told (an old library, sock
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 
 # Standard deviations of ln(efficiency) that are supposed before anything is known, and count as PRIOR_FREEDOM systems:
 # round figures, the same for all. Between systems of one generation, and more for another generation, another group.
@@ -50,7 +51,7 @@ class Curve:
         points = self.points
         if not points:
             return None
-        after = next((k for k, point in enumerate(points) if point[0] >= where), len(points))
+        after = bisect_left(points, (where, -inf))
         if after == 0:
             return points[0][1] if points[0][0] - where <= REACH / 2 else None
         if after == len(points):

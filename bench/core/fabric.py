@@ -162,11 +162,12 @@ class Fabric:
             self._solved[key] = completions(self._paths(sources, targets), self.capacity, scaled)
         return self._latencies(sources, targets) + largest * self._solved[key]
 
-    def routes(self, flows: Sequence[Flow]) -> tuple[Ints, Floats, Floats]:
+    def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
         """(link ids, as `fair_rates` takes them; seconds of latency; bytes, 0 where no link is crossed) of each."""
         import numpy as np
 
-        sources, targets, num_bytes = (np.array(column) for column in zip(*flows, strict=True))
+        table = np.asarray(flows, dtype=np.float64)
+        sources, targets, num_bytes = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
         paths = self._paths(sources, targets)
         crosses = (paths < len(self.capacity) - 1).any(axis=1)
         return paths, self._latencies(sources, targets), np.where(crosses, num_bytes, 0.0)
