@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
 from bench.tools import _osu_table
@@ -96,7 +96,8 @@ class _Found:
         self._remarks: list[Remark] = []
         self._failures: list[str] = []
         self._cuts: list[str] = []
-        self._width = 0  # of the row above: columns end at the same place, unless a line was cut
+        self._widths: set[int] = set()  # of all rows above: columns end at the same place
+        self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
 
     def take(self, line: int, text: str) -> None:
         """One line below the title."""
@@ -120,6 +121,7 @@ class _Found:
 
     def run(self) -> Run:
         """What was found."""
+        self._check_last()
         if not self._rows and not self._cuts:
             self._lose(self._line, f"{self._name} has no row")
         program = self._program
@@ -138,10 +140,6 @@ class _Found:
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
                 self._lose(line, f"this row can not be read: {text[:80]}")
             return
-        if not self._is_whole(text, values):
-            self._lose(line, f"this row is cut: {text[:80]}")
-            return
-        self._width = len(text)
         if values.get("valid") == 0:
             self._say(line, "the program found wrong data: Fail")
             self._failures.append(f"wrong data at size {words[0]}")
@@ -150,12 +148,18 @@ class _Found:
             self._failures.append(f"size {words[0]} has no time")
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(values, line))
+            self._measure(text, line)
 
-    def _is_whole(self, text: str, values: dict[str, float]) -> bool:
-        """A count in the last column may have lost digits; then the line is shorter than the one above."""
-        if "num_samples" not in values or not self._rows:
-            return True
-        return len(text) >= self._width or values["num_samples"] == self._rows[-1].num_iterations
+    def _measure(self, text: str, line: int) -> None:
+        aligned = len(self._rows) > 2 and len(self._widths) == 1
+        other = len(self._rows) > 1 and self._rows[-1].num_iterations != self._rows[-2].num_iterations
+        self._short_line = line if aligned and other and len(text) < min(self._widths) else 0
+        self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
+
+    def _check_last(self) -> None:
+        if self._short_line:
+            self._rows[-1] = replace(self._rows[-1], num_iterations=None)
+            self._lose(self._short_line, "this row is cut: how many iterations it had is lost")
 
     def _row(self, values: dict[str, float], line: int) -> Row:
         size = int(values[_osu_table.SIZE])
