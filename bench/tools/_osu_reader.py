@@ -13,19 +13,21 @@ from dataclasses import dataclass, replace
 from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
 from bench.tools import _osu_table
 
-_BEGIN = re.compile(r"#?\s*OSU ([A-Za-z]+(?:-[A-Za-z]+)?) (\S.*?) Test(?: v?([0-9][\w.-]*))?$")
+_BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
+_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
 _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
 _PAIRS = re.compile(r"#?\s*\[ pairs: ([0-9]{1,9}) \]")
 _ERROR = re.compile(
-    r".*(?:Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
-    r"|srun: error:|Fatal error in|Abort\(\d+\))"
+    r"Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
+    r"|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
 _DTYPES = {
     "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
 }  # fmt: skip
+_MARGINS = " \t\r|"  # of a table that somebody pasted, too
 _MOST_REMARKS = 1000
 
 
@@ -65,11 +67,11 @@ class OsuReader(Reader):
 
     def begins(self, text: str) -> bool:
         """`# OSU MPI Allreduce Latency Test v5.7`."""
-        return _BEGIN.match(text.strip()) is not None
+        return _BEGIN.match(text.strip(_MARGINS)) is not None
 
     def feed(self, line: Line) -> Iterator[Run]:
         """Take one line in."""
-        text = line.text.strip()
+        text = line.text.strip(_MARGINS)
         if found := _BEGIN.match(text):
             yield from self.finish()
             self._run = _Found(line.number, found)
@@ -87,7 +89,7 @@ class _Found:
     def __init__(self, line: int, title: re.Match[str]) -> None:
         self._line = line
         self._library, self._name, self._version = title[1], title[2], title[3]
-        self._program = _PROGRAMS.get(title[2])
+        self._program = _PROGRAMS.get(title[2]) if _LIBRARY.fullmatch(title[1]) else None
         self._columns: list[str] | None = None
         self._dtype: str | None = None
         self._element = 0
@@ -101,23 +103,28 @@ class _Found:
 
     def take(self, line: int, text: str) -> None:
         """One line below the title."""
-        words = text.split()
-        if _HEADER.match(text) and (names := _osu_table.columns(text)) is not None:
-            self._columns = names
-            if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
-                self._lose(line, f"this table is not one that is read: {text[:80]}")
-                self._columns = None
+        if text[:1].isdigit():
+            words = text.split()
+            if self._columns is not None and _LEADING.fullmatch(words[0]):
+                self._take_row(line, text, words, self._columns)
+        elif _HEADER.match(text) and (names := _osu_table.columns(text)) is not None:
+            self._begin_table(line, text, names)
         elif found := _TYPE.match(text):
             self._dtype, self._element = _DTYPES.get(found[1], (None, 0))
         elif found := _PAIRS.match(text):
             self._pairs = int(found[1])
-        elif _ERROR.match(text):
-            self._say(line, text[:200])
-            self._failures.append(text[:200])
         elif _LEFT_OUT.match(text):
             self._lose(line, "lines were left out here")
-        elif self._columns is not None and words and _LEADING.fullmatch(words[0]):
-            self._take_row(line, text, words, self._columns)
+        elif _ERROR.search(text):
+            self._say(line, text[:200])
+            if len(self._failures) < 10:
+                self._failures.append(text[:200])
+
+    def _begin_table(self, line: int, text: str, names: list[str]) -> None:
+        self._columns = names
+        if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
+            self._lose(line, f"this table is not one that is read: {text[:80]}")
+            self._columns = None
 
     def run(self) -> Run:
         """What was found."""

@@ -15,6 +15,7 @@ from bench.core.foreign import Line, Run, read_all
 from bench.core.yaml_file import load
 
 READER = plugins.load("tool", "osu").READER
+FACTS: Any = load(Path(__file__).parent / "expected" / "osu_facts.yaml").value
 EXPECTED: Any = load(Path(__file__).parent / "expected" / "osu_logs.yaml").value
 
 
@@ -120,6 +121,26 @@ def test_bandwidths_are_of_one_direction_of_one_pair() -> None:
     assert all(dict(run.settings)["mode"] == "pipelined" for run in (one_way, two_way, many))
     (old,) = read(title("MPI Bi-Directional Bandwidth", "# Size     Bi-Bandwidth (MB/s)", "4096    1000.00"))
     assert old.rows[0].algbw_bytes_per_s == 500e6
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["source"].partition(".com/")[2])
+def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[str, Any]) -> None:
+    rows = "".join(f"{row[0]:<10}" + "".join(f"{word:>20}" for word in row[1:]) + "\n" for row in fact["rows"])
+    (run,) = read(f"# OSU {fact['title']} Test v{fact['version']}\n" + "\n".join(fact["header"]) + f"\n{rows}")
+    assert (run.status, run.tool_version, run.pattern) == ("ok", fact["version"], fact["pattern"])
+    assert run.num_ranks == fact["num_ranks"] and len(run.rows) == len(fact["rows"])
+    for row, printed in zip(run.rows, fact["rows"], strict=True):
+        assert row.payload_bytes == printed[0] and row.algbw_bytes_per_s is not None
+        assert row.algbw_bytes_per_s * fact["streams"] == pytest.approx(float(printed[1]) * 1e6)
+        if len(printed) > 2:  # messages per second, times the size, are the bandwidth once more
+            assert row.algbw_bytes_per_s * fact["streams"] == pytest.approx(float(printed[2]) * printed[0], rel=1e-3)
+
+
+def test_another_programs_table_is_no_part_of_the_run_before() -> None:
+    one_sided = "# OSU MPI_Put Bandwidth Test v5.3\n# Size      Bandwidth (MB/s)\n1                       1.78\n"
+    first, second = read(FULL + one_sided)
+    assert len(first.rows) == 3 and first.status == "ok"
+    assert (second.pattern, second.rows, second.status) == (None, (), "truncated")
 
 
 def test_a_ping_pong_may_have_an_empty_message() -> None:
