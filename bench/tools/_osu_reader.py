@@ -22,6 +22,7 @@ _ERROR = re.compile(
     r"Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
     r"|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
+_WANTED = re.compile(r"[0-9#.…]|Size|Datatype|\[ ?[p.]")  # how lines begin that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
 _DTYPES = {
@@ -75,7 +76,7 @@ class OsuReader(Reader):
         if found := _BEGIN.match(text):
             yield from self.finish()
             self._run = _Found(line.number, found)
-        elif self._run is not None:
+        elif self._run is not None and (_WANTED.match(text) or _ERROR.search(text)):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[Run]:
