@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.core import plugins
 from bench.core.foreign import Line, Run, read_all
@@ -149,3 +151,18 @@ def test_a_table_of_two_ports_and_one_of_service_levels_keep_their_columns() -> 
     levels = " #bytes    #sl      #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
     (run,) = read(table("RDMA_Write BW Test", levels, " 8 3 5000 9.00 8.00 125.000000\n"))
     assert (run.rows[0].algbw_bytes_per_s, run.rows[0].num_iterations) == (1e9, 5000)
+
+
+SAMPLE = (
+    bandwidth("RDMA_Write BW Test", " 8 5000 1.00 1.00 15.625000\n") + table("Send Latency Test", LAT, LATENCIES)
+).splitlines()
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.one_of(st.sampled_from(SAMPLE), st.text(max_size=60), st.just(" 8 5000 1e999 9.99 nan")), max_size=40)
+)
+def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+    for run in read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)]):
+        assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
+        assert len(run.rows) <= len(lines) and all(row.time_s for row in run.rows)
