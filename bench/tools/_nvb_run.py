@@ -94,10 +94,8 @@ class Found:
         if failed:
             self.fail(line, f"{what.name}: {failed} of {len(cells)} figures are zero or no numbers")
         if what.ends == "rc" and what.unit == "s" and what.direction is None:
-            when = self.version or "a version that is not told; up to v0.7 it"
-            self.remark(
-                line, f"{name} of {when} measured loads from host memory, not from the other GPU (mended in v0.8)"
-            )
+            told = f" (this is {self.version})" if self.version else "; which version this is is not told"
+            self.remark(line, f"up to v0.7 {name} measured loads from host memory, not from the other GPU{told}")
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
         """Is the printed sum that of the last table, if that is of this test? `slack`: how far off a cell may be."""

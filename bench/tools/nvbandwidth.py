@@ -57,14 +57,11 @@ class Nvbandwidth(Reader):
         """Take one line in."""
         self._last = line.number
         text = line.text.strip()
-        if self._document is not None:
-            if _VERSION.match(text):
+        if self._document is not None and not (_VERSION.match(text) or _nvb_json.BEGINS.match(text)):
+            self._document.feed(line)
+            if self._document.closed or self._document.too_long:
                 yield from self._close()
-            else:
-                self._document.feed(line)
-                if self._document.closed or self._document.too_long:
-                    yield from self._close()
-                return
+            return
         if _nvb_json.BEGINS.match(text):
             yield from self._close()
             self._document = _nvb_json.Document(line)

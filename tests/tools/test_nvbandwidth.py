@@ -327,6 +327,12 @@ def test_runs_in_one_file_stay_apart() -> None:
     assert [len(run.matrices) for run in runs] == [2, 3, 2] and runs[1].line > runs[0].line
 
 
+def test_a_document_that_was_cut_ends_where_the_next_begins() -> None:
+    whole = document(case("host_to_device_memcpy_ce", [["5", "6"]]), case("device_local_copy", [["7", "8"]]))
+    cut, after = read(whole[: whole.index("7")] + "\n" + whole)
+    assert (cut.status, len(cut.matrices), after.status, len(after.matrices)) == ("truncated", 1, "ok", 2)
+
+
 def test_begins_is_of_this_tool_only() -> None:
     reader = READER()
     assert reader.begins("nvbandwidth Version: v0.8") and reader.begins('\t"nvbandwidth" : ')
