@@ -329,7 +329,7 @@ def test_runs_in_one_file_stay_apart() -> None:
 
 def test_a_document_that_was_cut_ends_where_the_next_begins() -> None:
     whole = document(case("host_to_device_memcpy_ce", [["5", "6"]]), case("device_local_copy", [["7", "8"]]))
-    cut, after = read(whole[: whole.index("7")] + "\n" + whole)
+    cut, after = read(whole[: whole.index('"7"') + 2] + "\n" + whole)
     assert (cut.status, len(cut.matrices), after.status, len(after.matrices)) == ("truncated", 1, "ok", 2)
 
 
