@@ -53,7 +53,7 @@ def bandwidth(title: str | None, rows: str, unit: str = "Gb/sec") -> str:
     return table(title, BW.format(unit=unit), rows)
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["source"].rpartition("/")[2][:20])
+@pytest.mark.parametrize("fact", FACTS["bandwidths"], ids=lambda fact: fact["source"].rpartition("/")[2][:20])
 def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[str, Any]) -> None:
     rows = "".join(f" {row[0]:<7}    {row[1]:<10}       " + "            ".join(row[2:]) + "\n" for row in fact["rows"])
     (run,) = read(bandwidth(fact["title"], rows, fact["unit"]))
@@ -67,6 +67,17 @@ def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[s
         # Messages per second times the size: two or three digits of the one or the other were printed.
         assert row.algbw_bytes_per_s * sides == pytest.approx(float(rate) * 1e6 * size, rel=0.03)
         assert row.time_s == pytest.approx(size / row.algbw_bytes_per_s)
+
+
+@pytest.mark.parametrize("fact", FACTS["latencies"], ids=lambda fact: fact["title"])
+def test_latencies_that_others_published_come_out_in_seconds(fact: dict[str, Any]) -> None:
+    noise = "Conflicting CPU frequency values detected: 2400.000000 != 1873.463000. CPU Frequency is not max.\n"
+    (run,) = read(table(fact["title"], LAT, noise + " " + "  ".join(map(str, fact["row"])) + "\n"))
+    (row,) = run.rows
+    size, count, least, largest, _, mean, *_ = fact["row"]
+    assert (row.payload_bytes, row.num_iterations, run.status) == (size, count, "ok")
+    printed = [float(word) * 1e-6 for word in (mean, least, largest)]
+    assert [row.time_s, row.min_s, row.max_s] == pytest.approx(printed)
 
 
 def test_mb_are_mib_and_newer_versions_say_so() -> None:
