@@ -10,50 +10,15 @@ import re
 from collections.abc import Iterator
 
 from bench.core.foreign import Line, Reader, Run
+from bench.tools import _nccl_words as forms
 from bench.tools._nccl_json import Document, dotted
-from bench.tools._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
-from bench.tools._nccl_rows import Fields, agrees, begins_row, is_figures, joined, may_begin_row, read
+from bench.tools._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
+from bench.tools._nccl_rows import Fields, agrees, begins_row, is_figures, is_half, joined, may_begin_row, read
 from bench.tools._nccl_run import Named, OpenRun
 
-_BANNER = re.compile(
-    r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\) warmup iters: (\d+) iters: (\d+)"
-    r"(?: agg iters: (\d+))?(?: validation: (\d+))?(?: graph: (\d+))?(?: unalign: (\d+))?"
-)
-_BANNER_WORDS = (
-    "threads", "gpus_per_thread", "min_bytes", "max_bytes", "step", "step_kind", "warmup_iters", "iters", "agg_iters",
-    "validation", "graph", "unalign",
-)  # fmt: skip
-_DEVICE = re.compile(r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
-_VERSION = re.compile(r"nccl-tests version (\S+)(?:.*nccl-library=(\d+))?")
-_RCCL_VERSION = re.compile(r"rccl-tests: Version (\S+)")
-_STARTING = re.compile(r"Collective test starting: (\S+)")
-_CONCLUDED = re.compile(r"Collective test concluded")
-_TITLE = re.compile(r"size\s+count\s+type\b")
-_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(\w*)")
-_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)\s*(\w*)")
-_REDUCED = re.compile(r"Reducing maxBytes to (\d+)")
-_ERROR_LINE = re.compile(r"error: (.*\S)")
-_LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s*:?\s*(\d\S*)")
 # NCCL's own lines: host:pid:thread [device] NCCL INFO ...; glued to what was printed before them.
-_TALK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S*?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)")
+_TALK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)")
 _GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
-_ELISION = re.compile(r"#?\s*[\[(<]?\s*(?:\.{3,}|…|snip\b|\d+ (?:more )?lines? (?:omitted|skipped|removed))")
-_OWN_FAILURE = re.compile(
-    r"\S{1,255}: Test (?:NCCL|CUDA) failure \S+:\d|\.\. \S{1,255} pid \d+: Test failure \S+:\d"
-    r"|Invalid number of GPUs: \d"
-)
-_FAILURE = re.compile(
-    r"unhandled (?:cuda|system) error|[Ss]egmentation fault|mpirun noticed|srun: error|slurmstepd: error|MPI_ABORT"
-    r"|Primary job +terminated|prterun noticed|command terminated with exit code|core dumped|terminate called"
-    r"|Signal: (?:Seg|Bus|Abort)|exited on signal|BAD TERMINATION"
-)
-_FAILURE_HINT = re.compile(
-    r"ailure|error|fault|notice|ABORT|terminate|dumped|Signal|signal|TERMINATION|Invalid|timeout"
-)
-_GPUS_OF_COMMAND = re.compile(r"\s-(?:g|-ngpus)\s*=?(\d{1,3})(?=\s|$)")
-_THREADS_OF_COMMAND = re.compile(r"\s-(?:t|-nthreads)\s*=?(\d{1,3})(?=\s|$)")
-_LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux")
-_LONGEST_SENTENCE = 300
 _MOST_PIECES = 12
 _LONGEST_PIECE = 400
 _MANY_FIGURES = 4
@@ -70,40 +35,33 @@ class NcclTests(Reader):
         self._pieces: list[str] = []  # of a row that is not whole
         self._pieces_line = 0
         self._at_end = False
-        self._command: Named | None = None
-        self._gpus_of_command: int | None = None
+        self._command: tuple[Named, int | None] | None = None
+        self._goes_on = False  # does the line before end in a backslash?
         self._document: Document | None = None
         self._done: list[Run] = []
 
     def begins(self, text: str) -> bool:
-        """Banner, device, header, footer, failure and data lines; the first line of its JSON."""
+        """Command, banner, device, header, footer, failure and data lines; the first line of its JSON."""
         if text[:1].isdigit():
             return len(text) <= _LONGEST_PIECE and _whole_row(text.split()) is not None
         if text[:1] in ("{", '"'):
             return Document.begins(text)
-        return _BEGINNING.match(text) is not None
+        return _BEGINNING.match(text) is not None or ("_perf" in text and COMMAND.search(text) is not None)
 
     def feed(self, line: Line) -> Iterator[Run]:
         """See Reader."""
-        number, text = line
-        if text:
-            if self._document is not None or (text[0] in '{"' and Document.begins(text)):
-                self._read_json(number, text)
-            elif "NCCL INFO" in text or "NCCL WARN" in text:
-                self._read_talk(number, text)
-            else:
-                self._read(number, text)
+        if line.text:
+            self._read_line(line.number, line.text)
             if self._done:
                 return self._take()
         return iter(_NOTHING)
 
     def finish(self) -> Iterator[Run]:
         """See Reader."""
-        if self._document is not None:
-            self._done += self._document.finish()
-            self._document = None
-        self._at_end = True
+        found = self._document.finish() if self._document is not None else []
+        self._document, self._at_end = None, True
         self._close()
+        self._done += found
         return self._take()
 
     def _take(self) -> Iterator[Run]:
@@ -112,13 +70,25 @@ class NcclTests(Reader):
 
     # ------------------------------------------------------------------------------------------------ kinds of lines
 
+    def _read_line(self, number: int, text: str) -> None:
+        if self._document is not None or (text[0] in '{"' and Document.begins(text)):
+            self._read_json(number, text)
+        elif "NCCL INFO" in text or "NCCL WARN" in text:
+            self._read_talk(number, text)
+        else:
+            self._read(number, text)
+
     def _read_json(self, number: int, text: str) -> None:
         if self._document is None:
-            self._close()
             self._document = Document(number)
-        if self._document.feed(text):
-            self._done += self._document.finish()
-            self._document = None
+        taken = self._document.feed(text)
+        if taken or taken is None:
+            found, self._document = self._document.finish(), None
+            if found:
+                self._close()
+                self._done += found
+            if taken is None:
+                self._read_line(number, text)
 
     def _read_talk(self, number: int, text: str) -> None:
         """NCCL's own lines: what was printed before them on the same line, and the library's version."""
@@ -126,7 +96,7 @@ class NcclTests(Reader):
             self._read_version(text)
         if text[0].isalpha():
             return
-        found = _TALK.search(text)
+        found = _TALK.search(text[:_LONGEST_PIECE])
         if found is None:
             return
         host = found[1]
@@ -147,11 +117,9 @@ class NcclTests(Reader):
         first = text[0]
         if (first.isdigit() or first in "-.nN" or self._pieces) and self._read_figures(number, text):
             return
-        if first == "#" or self._run is not None or self._worth_a_look(text):
+        if first == "#" or self._run is not None or "_perf" in text or _BEGINNING.match(text) is not None:
             self._read_words(number, text)
-
-    def _worth_a_look(self, text: str) -> bool:
-        return "_perf" in text or _BEGINNING.match(text) is not None
+        self._goes_on = text[-1] == "\\"
 
     # ------------------------------------------------------------------------------------------------ rows
 
@@ -178,7 +146,7 @@ class NcclTests(Reader):
         if may_begin_row(tokens):
             self._pieces, self._pieces_line = [text], number
             return True
-        if len(tokens) >= 3 and "." in text and is_figures(tokens):
+        if "." in text and is_half(tokens, run.shape):
             run.lose(
                 number, f"line {number}: figures without the size they belong to", f"line {number} is a piece of a row"
             )
@@ -254,9 +222,9 @@ class NcclTests(Reader):
             self._read_command(number, text)
         if "version" in text:
             self._read_version(text)
-        if _ELISION.match(text):
+        if forms.ELISION.match(text):
             self._read_elision(number)
-        elif _FAILURE_HINT.search(text):
+        else:
             self._read_failure(number, text)
 
     def _read_banner(self, number: int, found: re.Match[str]) -> None:
@@ -267,14 +235,14 @@ class NcclTests(Reader):
         if run is None or run.banner is not None or run.rows or run.footer or run.failure:
             run = self._open(number)
         run.banner = found[0]
-        values = zip(_BANNER_WORDS, found.groups(), strict=True)
+        values = zip(forms.BANNER_WORDS, found.groups(), strict=True)
         run.settings.update({word: value for word, value in values if value is not None})
 
     def _read_device(self, number: int, found: re.Match[str]) -> None:
         run = self._run
         if run is None or run.rows or run.footer:
             run = self._open(number)
-        rank, group, host = int(found[1][:9]), int((found[2] or "0")[:9]), found[4]
+        rank, group, host = int(found[1][:9]), int((found[2] or "0")[:9]), found[3]
         if (group, rank) in run.ranks:
             if run.copies >= 1:
                 run.copies = -1
@@ -285,14 +253,14 @@ class NcclTests(Reader):
             return
         run.ranks[group, rank] = host
         run.hosts[host] = None
-        if found[5].strip():
-            run.gpus[found[5].strip()] = None
+        if found[4].strip():
+            run.gpus[found[4].strip()] = None
 
     def _read_tests_version(self, number: int, found: re.Match[str]) -> None:
         run = self._fresh(number)
         run.version = found[1]
         if found[2]:
-            run.settings.setdefault("nccl", dotted(int(found[2][:9])))
+            run.settings.setdefault("nccl", dotted(int(found[2])))
 
     def _read_rccl(self, number: int, found: re.Match[str]) -> None:
         run = self._run or self._open(number)
@@ -301,7 +269,7 @@ class NcclTests(Reader):
     def _read_starting(self, number: int, found: re.Match[str]) -> None:
         run = self._fresh(number)
         name = PROGRAM.search(found[1])
-        run.named = Named(PROGRAMS[name[1]] if name else None, found[1][:80], number)
+        run.named = Named(PROGRAMS[name[1]] if name else None, found[1], number)
 
     def _read_title(self, number: int, found: re.Match[str]) -> None:
         words = found.string.split()[:40]
@@ -316,9 +284,9 @@ class NcclTests(Reader):
 
     def _read_wrong(self, number: int, found: re.Match[str]) -> None:
         run = self._footer(number)
-        run.settings["out_of_bounds"] = found[1][:20]
+        run.settings["out_of_bounds"] = found[1]
         if found[1].strip("0") or found[2] == "FAILED":
-            run.fail(f"out of bounds values: {found[1][:20]} {found[2]} (line {number})")
+            run.fail(f"out of bounds values: {found[1]} {found[2]} (line {number})")
 
     def _read_average(self, number: int, found: re.Match[str]) -> None:
         run = self._footer(number)
@@ -336,30 +304,21 @@ class NcclTests(Reader):
 
     def _read_reduced(self, number: int, found: re.Match[str]) -> None:
         if self._run is not None:
-            self._run.settings["max_bytes"] = found[1][:19]
-            self._run.say(number, f"line {number}: sizes end at {found[1][:19]} bytes for lack of memory")
+            self._run.settings["max_bytes"] = found[1]
+            self._run.say(number, f"line {number}: sizes end at {found[1]} bytes for lack of memory")
 
     def _read_error(self, number: int, found: re.Match[str]) -> None:
         if self._run is not None:
-            self._run.fail(f"{found[1][:_LONGEST_SENTENCE]} (line {number})")
+            self._run.fail(f"{found[1][:300]} (line {number})")
 
     def _read_command(self, number: int, text: str) -> None:
-        names = {name for name in PROGRAM.findall(text)}
-        if len(names) != 1:
-            self._command = self._gpus_of_command = None
-            return
-        word = names.pop()
-        self._command = Named(PROGRAMS[word], f"{word}_perf", number)
-        gpus, threads = _GPUS_OF_COMMAND.search(text), _THREADS_OF_COMMAND.search(text)
-        alone = gpus is not None and not _LAUNCHER.search(text)
-        self._gpus_of_command = int(gpus[1]) * int(threads[1] if threads else 1) if gpus and alone else None
+        self._command = forms.command(number, text, self._goes_on)
         run = self._run
-        if run is not None and not run.rows and not run.footer and not run.failure and run.command is None:
-            run.command, run.gpus_of_command = self._command, self._gpus_of_command
-            self._command = self._gpus_of_command = None
+        if run is not None and self._command and run.command is None and not (run.rows or run.footer or run.failure):
+            (run.command, run.ranks_of_command), self._command = self._command, None
 
     def _read_version(self, text: str) -> None:
-        library = _LIBRARY.search(text)
+        library = forms.LIBRARY.search(text)
         if library is not None and self._run is not None:
             self._run.settings.setdefault(library[1].lower(), library[2])
             self._run.rccl |= library[1] == "RCCL"
@@ -370,29 +329,23 @@ class NcclTests(Reader):
             return
         if run.title or run.rows or run.ranks:
             self._drop_pieces()
-            run.lose(
-                number,
-                f"line {number}: rows were left out here by whoever wrote this",
-                f"rows were left out in line {number}",
-            )
+            run.elided.append(number)
         else:
             run.say(number, f"line {number}: lines were left out here by whoever wrote this")
 
     def _read_failure(self, number: int, text: str) -> None:
-        own = _OWN_FAILURE.match(text)
-        if own is None and (text[0] == "#" or not _FAILURE.search(text)):
+        told = forms.failure(text)
+        if told is None:
             return
+        sentence, own = told
         run = self._run
         if run is None:
-            if own is None:
+            if not own:
                 return
             run = self._open(number)
         self._drop_pieces()
-        source = SOURCE.search(text)
-        if source and run.command is None:
-            run.command = Named(PROGRAMS[source[1]], source[0], number)
-        sentence = text[:_LONGEST_SENTENCE]
-        if run.footer and own is None:
+        run.command = run.command or forms.source(number, text)
+        if run.footer and not own:
             run.say(number, f"line {number}, after the end: {sentence}")
         else:
             run.fail(f"{sentence} (line {number})")
@@ -401,8 +354,9 @@ class NcclTests(Reader):
 
     def _open(self, number: int) -> OpenRun:
         self._close()
-        self._run = OpenRun(number, command=self._command, gpus_of_command=self._gpus_of_command)
-        self._command = self._gpus_of_command = None
+        self._run = OpenRun(number)
+        if self._command is not None:
+            (self._run.command, self._run.ranks_of_command), self._command = self._command, None
         return self._run
 
     def _fresh(self, number: int) -> OpenRun:
@@ -428,22 +382,22 @@ class NcclTests(Reader):
 
 
 _FORMS = (
-    (_BANNER, NcclTests._read_banner),
-    (_DEVICE, NcclTests._read_device),
-    (_TITLE, NcclTests._read_title),
-    (_WRONG, NcclTests._read_wrong),
-    (_AVERAGE, NcclTests._read_average),
-    (_VERSION, NcclTests._read_tests_version),
-    (_RCCL_VERSION, NcclTests._read_rccl),
-    (_STARTING, NcclTests._read_starting),
-    (_CONCLUDED, NcclTests._read_concluded),
-    (_REDUCED, NcclTests._read_reduced),
-    (_ERROR_LINE, NcclTests._read_error),
+    (forms.BANNER, NcclTests._read_banner),
+    (forms.DEVICE, NcclTests._read_device),
+    (forms.TITLE, NcclTests._read_title),
+    (forms.WRONG, NcclTests._read_wrong),
+    (forms.AVERAGE, NcclTests._read_average),
+    (forms.VERSION, NcclTests._read_tests_version),
+    (forms.RCCL_VERSION, NcclTests._read_rccl),
+    (forms.STARTING, NcclTests._read_starting),
+    (forms.CONCLUDED, NcclTests._read_concluded),
+    (forms.REDUCED, NcclTests._read_reduced),
+    (forms.ERROR, NcclTests._read_error),
 )
 _BEGINNING = re.compile(
-    r"[# ]*(?:"
-    + "|".join(form.pattern for form, _ in _FORMS if form not in (_ERROR_LINE, _CONCLUDED, _REDUCED))
-    + rf"|{_OWN_FAILURE.pattern})"
+    r"[# ]{0,20}(?:"
+    + "|".join(form.pattern for form, _ in _FORMS if form not in (forms.ERROR, forms.CONCLUDED, forms.REDUCED))
+    + rf"|{forms.OWN_FAILURE.pattern})"
 )
 
 
