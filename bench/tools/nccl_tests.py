@@ -7,7 +7,7 @@ The size is S as we count it, the time a mean over ranks of each rank's mean, ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench.core.foreign import Line, Reader, Run
 from bench.tools import _nccl_words as forms
@@ -46,7 +46,7 @@ class NcclTests(Reader):
             return len(text) <= _LONGEST_PIECE and _whole_row(text.split()) is not None
         if text[:1] in ("{", '"'):
             return Document.begins(text)
-        return _BEGINNING.match(text) is not None or ("_perf" in text and COMMAND.search(text) is not None)
+        return _begins_run(text) or ("_perf" in text and COMMAND.search(text) is not None)
 
     def feed(self, line: Line) -> Iterator[Run]:
         """See Reader."""
@@ -117,7 +117,7 @@ class NcclTests(Reader):
         first = text[0]
         if (first.isdigit() or first in "-.nN" or self._pieces) and self._read_figures(number, text):
             return
-        if first == "#" or self._run is not None or "_perf" in text or _BEGINNING.match(text) is not None:
+        if first == "#" or self._run is not None or "_perf" in text or _begins_run(text):
             self._read_words(number, text)
         self._goes_on = text[-1] == "\\"
 
@@ -213,11 +213,11 @@ class NcclTests(Reader):
 
     def _read_words(self, number: int, text: str) -> None:
         body = text.lstrip("# ")
-        for form, handle in _FORMS:
-            found = form.match(body)
-            if found is not None:
-                handle(self, number, found)
-                return
+        form, handle = _FORMS.get(body[:4], (None, None))
+        found = form.match(body) if form else None
+        if found is not None and handle is not None:
+            handle(self, number, found)
+            return
         if "_perf" in text:
             self._read_command(number, text)
         if "version" in text:
@@ -266,10 +266,15 @@ class NcclTests(Reader):
         run = self._run or self._open(number)
         run.rccl, run.version = True, found[1]
 
-    def _read_starting(self, number: int, found: re.Match[str]) -> None:
+    def _read_collective(self, number: int, found: re.Match[str]) -> None:
+        if found[1] == _CONCLUDED:
+            if self._run is not None:
+                self._drop_pieces()
+                self._run.over = True
+            return
         run = self._fresh(number)
-        name = PROGRAM.search(found[1])
-        run.named = Named(PROGRAMS[name[1]] if name else None, found[1], number)
+        name = PROGRAM.search(found[2])
+        run.named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
 
     def _read_title(self, number: int, found: re.Match[str]) -> None:
         words = found.string.split()[:40]
@@ -296,11 +301,6 @@ class NcclTests(Reader):
             run.say(number, f"line {number}: the average bus bandwidth is no number")
         if found[2] == "FAILED":
             run.fail(f"the average bus bandwidth is below what was demanded (line {number})")
-
-    def _read_concluded(self, number: int, found: re.Match[str]) -> None:
-        if self._run is not None:
-            self._drop_pieces()
-            self._run.over = True
 
     def _read_reduced(self, number: int, found: re.Match[str]) -> None:
         if self._run is not None:
@@ -381,24 +381,29 @@ class NcclTests(Reader):
             self._run = None
 
 
-_FORMS = (
-    (forms.BANNER, NcclTests._read_banner),
-    (forms.DEVICE, NcclTests._read_device),
-    (forms.TITLE, NcclTests._read_title),
-    (forms.WRONG, NcclTests._read_wrong),
-    (forms.AVERAGE, NcclTests._read_average),
-    (forms.VERSION, NcclTests._read_tests_version),
-    (forms.RCCL_VERSION, NcclTests._read_rccl),
-    (forms.STARTING, NcclTests._read_starting),
-    (forms.CONCLUDED, NcclTests._read_concluded),
-    (forms.REDUCED, NcclTests._read_reduced),
-    (forms.ERROR, NcclTests._read_error),
-)
-_BEGINNING = re.compile(
-    r"[# ]{0,20}(?:"
-    + "|".join(form.pattern for form, _ in _FORMS if form not in (forms.ERROR, forms.CONCLUDED, forms.REDUCED))
-    + rf"|{forms.OWN_FAILURE.pattern})"
-)
+_FORMS: dict[str, tuple[re.Pattern[str], Callable[[NcclTests, int, re.Match[str]], None]]] = {
+    "nThr": (forms.BANNER, NcclTests._read_banner),
+    "Rank": (forms.DEVICE, NcclTests._read_device),
+    "size": (forms.TITLE, NcclTests._read_title),
+    "Out ": (forms.WRONG, NcclTests._read_wrong),
+    "Avg ": (forms.AVERAGE, NcclTests._read_average),
+    "nccl": (forms.VERSION, NcclTests._read_tests_version),
+    "rccl": (forms.RCCL_VERSION, NcclTests._read_rccl),
+    "Coll": (forms.COLLECTIVE, NcclTests._read_collective),
+    "Redu": (forms.REDUCED, NcclTests._read_reduced),
+    "erro": (forms.ERROR, NcclTests._read_error),
+}
+_OF_OTHERS, _CONCLUDED = ("erro", "Redu"), "concluded"
+
+
+def _begins_run(text: str) -> bool:
+    """Is this a line of a banner, a header or closing lines, or a failure in nccl-tests' own words?"""
+    body = text.lstrip("# ")
+    form, _ = _FORMS.get(body[:4], (None, None))
+    if form is not None and body[:4] not in _OF_OTHERS:
+        found = form.match(body)
+        return found is not None and _CONCLUDED not in found[0]
+    return "Test " in text and forms.OWN_FAILURE.match(text) is not None
 
 
 def _whole_row(tokens: list[str]) -> Fields | None:
