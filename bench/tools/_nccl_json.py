@@ -13,7 +13,7 @@ from typing import Any
 from bench.core.foreign import Run
 from bench.tools._nccl_pattern import PROGRAM, PROGRAMS
 from bench.tools._nccl_rows import Fields, Half, Shape, element_type
-from bench.tools._nccl_run import Named, OpenRun
+from bench.tools._nccl_run import Named, OpenRun, dotted
 
 _BEGINS = re.compile(
     r'\{\s*"version"\s*:\s*\d+\s*,\s*"start_time"|\{?\s*"version"\s*:\s*\d+\s*,?$|"start_time"\s*:\s*"\d{4}-\d\d-\d\d '
@@ -207,9 +207,3 @@ def _read_end(run: OpenRun, document: dict[str, Any]) -> None:
     for error in errors if isinstance(errors, list) else []:
         if isinstance(error, str) and error:
             run.fail(error[:300])
-
-
-def dotted(code: int) -> str:
-    """22907 -> 2.29.7; 2804 -> 2.8.4, as codes were written before 2.9."""
-    major = 10000 if code >= 10000 else 1000
-    return f"{code // major}.{code % major // 100}.{code % 100}"

@@ -79,6 +79,7 @@ class OpenRun:
 
     def add(self, fields: Fields, line: int) -> None:
         """The halves of a row: out of place, then in place."""
+        self.last_line = line
         only_in_place = self.shape.halves == 1
         for index, half in enumerate(fields.halves):
             in_place = index == 1 or (only_in_place and len(fields.halves) == 1)
@@ -259,3 +260,9 @@ def _is_consistent(row: Row, share: float) -> bool:
     if not row.payload_bytes or not row.time_s or row.time_s < 0 or row.algbw_bytes_per_s is None:
         return True
     return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share)
+
+
+def dotted(code: int) -> str:
+    """22907 -> 2.29.7; 2804 -> 2.8.4, as codes were written before 2.9."""
+    major = 10000 if code >= 10000 else 1000
+    return f"{code // major}.{code % major // 100}.{code % 100}"

@@ -836,11 +836,16 @@ def test_talk_is_not_held() -> None:
 
     for line in endless():
         assert list(reader.feed(line)) == []
-    run = reader._run
+    run = reader._text._run
     assert run is not None
     assert len(run.rows) == 10
     assert (
-        len(reader._pieces) + len(run.remarks) + len(run.hosts) + len(run.gpus) + len(run.settings) + len(run.ranks)
+        len(reader._text._pieces)
+        + len(run.remarks)
+        + len(run.hosts)
+        + len(run.gpus)
+        + len(run.settings)
+        + len(run.ranks)
         < 40
     )
 
