@@ -356,6 +356,22 @@ def test_rccl_tests_are_known_by_their_version_line() -> None:
     assert (run.tool, run.tool_version, run.num_ranks, len(run.rows)) == ("rccl_tests", "develop:1a2b3c4", 4, 10)
 
 
+def test_rccl_s_own_lines_are_read() -> None:
+    text = (
+        log()
+        .replace("#\n# Using", "#\nrccl-tests: Version :+\n# Using")
+        .replace("#\n" + TITLE, f"RCCL version : 2.22.3-HEAD:0a\nHIP version  : 6.4\n#\n{TITLE}")
+    )
+    run = only(
+        text.replace(
+            "# Out of", "# Errors with asterisks indicate errors that have exceeded the maximum threshold.\n# Out of"
+        )
+    )
+    assert (run.tool, run.tool_version, run.status, run.pattern) == ("rccl_tests", ":+", OK, "allreduce")
+    assert dict(run.settings)["rccl"] == "2.22.3-HEAD:0a"
+    assert bare(run.rows) == bare(WHOLE.rows)
+
+
 def test_in_place_only_is_what_its_header_says() -> None:
     title = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
     table = [
@@ -547,6 +563,14 @@ def test_a_cut_row_keeps_the_half_that_is_whole() -> None:
     assert bare(run.rows) == bare(WHOLE.rows)[:9]
     assert (run.status, run.failure) == (TRUNCATED, "line 14 is cut")
     assert "line 14: the row is cut, its in-place half is lost" in remarks(run)
+
+
+def test_a_last_field_that_may_be_cut_is_not_believed() -> None:
+    text = row("allreduce", SIZES[4], 4, "4096")
+    place = text.index("4096", 20) + 2  # "40": as many wrong elements as were never counted
+    run = only("\n".join([*banner(), TITLE, *rows()[:4], text[:place]]))
+    assert bare(run.rows) == bare(WHOLE.rows)[:8]
+    assert {14} <= {remark.line for remark in run.remarks}
 
 
 def test_rows_that_were_left_out_are_named() -> None:
