@@ -146,7 +146,7 @@ def _read_config(run: OpenRun, config: dict[str, Any]) -> None:
             continue
         host, group = str(device.get("hostname", "")), device.get("group")
         for rank in range(device["rank"], device["rank"] + max(each, 1)):  # only the first GPU of a process is listed
-            run.ranks[group if isinstance(group, int) else 0, rank] = host
+            run.ranks[rank] = (group if isinstance(group, int) else 0, host, device["rank"])
         run.hosts[host] = None
         if isinstance(device.get("device_info"), str) and device["device_info"]:
             run.gpus[device["device_info"]] = None

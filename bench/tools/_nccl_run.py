@@ -30,7 +30,6 @@ class OpenRun:
     rccl: bool = False
     version: str | None = None
     banner: str | None = None
-    copies: int = 1
     settings: dict[str, str] = field(default_factory=dict)
     named: Named | None = None  # by its own banner
     command: Named | None = None  # by a command line near it
@@ -38,7 +37,7 @@ class OpenRun:
     title: tuple[str, ...] = ()
     shape: Shape = UNTITLED
     titled_again: bool = False
-    ranks: dict[tuple[int, int], str] = field(default_factory=dict)  # (group, rank) -> host
+    ranks: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # rank of the job -> group, host, process
     hosts: dict[str, None] = field(default_factory=dict)
     gpus: dict[str, None] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -48,6 +47,7 @@ class OpenRun:
     checked: list[bool] = field(default_factory=lambda: [False, False])
     failure: str | None = None
     first_wrong: str | None = None
+    mixed: int | None = None  # the line that lists a rank of another process
     cut: str | None = None
     footer: bool = False
     over: bool = False
@@ -98,6 +98,8 @@ class OpenRun:
 
     def close(self) -> Run:
         """The run, with what its rows tell about it."""
+        if self.mixed:
+            self.fail(f"several runs print into one log at once, their rows are mixed (line {self.mixed})")
         if self.first_wrong:
             self.fail(self.first_wrong)
         known, complete = self._ranks_told()
@@ -119,13 +121,21 @@ class OpenRun:
         )  # fmt: skip
 
     def _ranks_told(self) -> tuple[int | None, bool]:
-        """Ranks by the device lines, and whether all of them are there."""
+        """Ranks of one collective by the device lines, and whether all are there. Groups run apart, at one time."""
         if not self.ranks:
             return None, False
-        first = min(group for group, _ in self.ranks)
-        numbers = {rank for group, rank in self.ranks if group == first}
-        most = max(numbers) + 1
-        return most, len(numbers) == most
+        most = max(self.ranks) + 1
+        groups = {group for group, _, _ in self.ranks.values()}
+        if len(self.ranks) < most:
+            return (most if len(groups) == 1 else None), False
+        if len(groups) > 1:
+            self.say(None, f"{len(groups)} groups of ranks run at the same time; rows are of the first")
+        return len(self._of_first_group()), True
+
+    def _of_first_group(self) -> list[str]:
+        """The host of each rank of it."""
+        first = self.ranks[min(self.ranks)][0]
+        return [host for group, host, _ in self.ranks.values() if group == first]
 
     def _pattern(self, seen: Evidence | None, ranks: int | None) -> str | None:
         if self.named and self.named.pattern:
@@ -179,8 +189,7 @@ class OpenRun:
 
     def _nodes(self, complete: bool, ranks: int | None) -> int | None:
         if complete:
-            first = min(group for group, _ in self.ranks)
-            return len({host for (group, _), host in self.ranks.items() if group == first})
+            return len(set(self._of_first_group()))
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[Row], tuple[str, ...]]:

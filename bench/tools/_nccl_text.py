@@ -154,7 +154,6 @@ class Text:
     def _read_banner(self, number: int, found: re.Match[str]) -> None:
         run = self._run
         if run is not None and run.banner == found[0] and not run.rows and not run.failure and not run.footer:
-            run.copies += 1
             return
         if run is None or run.banner is not None or run.rows or run.footer or run.failure:
             run = self._open(number)
@@ -166,19 +165,12 @@ class Text:
         run = self._run
         if run is None or run.rows or run.footer:
             run = self._open(number)
-        rank, group, host = int(found[1][:9]), int((found[2] or "0")[:9]), found[3]
-        if (group, rank) in run.ranks:
-            if run.copies >= 1:
-                run.copies = -1
-                run.say(
-                    number,
-                    f"line {number}: rank {rank} is listed twice: several runs print at once, their rows are mixed",
-                )
-            return
-        run.ranks[group, rank] = host
-        run.hosts[host] = None
-        if found[4].strip():
-            run.gpus[found[4].strip()] = None
+        rank, told = int(found[1]), (int(found[2] or 0), found[4], int(found[3]))
+        if run.ranks.setdefault(rank, told) != told:
+            run.mixed = run.mixed or number
+        run.hosts[found[4]] = None
+        if found[5].strip():
+            run.gpus[found[5].strip()] = None
 
     def _read_tests_version(self, number: int, found: re.Match[str]) -> None:
         run = self._fresh(number)

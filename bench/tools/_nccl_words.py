@@ -16,7 +16,8 @@ BANNER_WORDS = (
     "validation", "graph", "unalign",
 )  # fmt: skip
 DEVICE = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S{1,255})\s+device\s+\d+\s+\[[^\]]*\]\s*(.{0,255})"
+    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,18})\s+on\s+(\S{1,255})\s+device\s+\d+\s+"
+    r"\[[^\]]*\]\s*(.{0,255})"
 )
 VERSION = re.compile(r"nccl-tests version (\S{1,80})(?:.*nccl-library=(\d{1,9}))?")
 RCCL_VERSION = re.compile(r"rccl-tests: Version (\S{1,80})")

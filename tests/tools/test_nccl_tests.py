@@ -327,23 +327,25 @@ def test_a_last_rank_alone_is_believed_where_the_rows_agree() -> None:
 
 
 def test_groups_that_run_at_once_are_counted_apart() -> None:
-    text = log("allreduce", 4)
-    twice = re.sub(
-        r"(#  Rank .* Group  0 .*\n)",
-        lambda m: m[1] + m[1].replace("Group  0", "Group  1").replace("node7", "node8"),
-        text,
-    )
-    run = only(twice)
-    assert (run.num_ranks, run.num_nodes, run.hosts, run.status) == (4, 1, ("node7", "node8"), OK)
+    """As NCCL_TESTS_SPLIT="MOD 2" makes them: ranks are numbered through, rows are of one group."""
+    table = rows("allreduce", 4)
+    head = [re.sub(r"Rank  ([1357]) Group  0", r"Rank  \1 Group  1", line) for line in banner(8)]
+    head = [re.sub(r"(Rank  [4567].*)node7", r"\1node8", line) for line in head]
+    run = only("\n".join([*head, TITLE, *table, *footer(table)]))
+    assert (run.num_ranks, run.num_nodes, run.hosts, run.status) == (4, 2, ("node7", "node8"), OK)
+    assert "2 groups" in remarks(run)
 
 
-def test_processes_that_know_nothing_of_each_other_are_said_to_be_mixed() -> None:
-    head = "\n".join(banner(1)) + "\n"
+def test_runs_that_are_mixed_in_one_log_fail() -> None:
+    """What a build without MPI gives under mpirun: each process is a run of its own."""
     table = rows("allreduce", 1)
-    text = head + head + "\n".join([TITLE, *(line for line in table for _ in range(2)), *footer(table)])
-    run = only(text)
-    assert len(run.rows) == 4 * len(SIZES)
-    assert "listed twice" in remarks(run)
+    other = [line.replace("Pid    31", "Pid    32") for line in banner(1)]
+    text = [*banner(1), *other, TITLE, TITLE, *(line for line in table for _ in range(2)), *footer(table)]
+    run = only("\n".join(text))
+    assert (run.status, len(run.rows)) == (FAILED, 4 * len(SIZES))
+    assert "several runs print into one log at once" in (run.failure or "")
+    echoed = only("\n".join([*banner(), *banner(), TITLE, *rows()]))  # the same lines twice are one run
+    assert (echoed.status, echoed.num_ranks) == (OK, 4)
 
 
 def test_rccl_tests_are_known_by_their_version_line() -> None:
