@@ -99,7 +99,7 @@ class OpenRun:
     def close(self) -> Run:
         """The run, with what its rows tell about it."""
         if self.mixed:
-            self.fail(f"several runs print into one log at once, their rows are mixed (line {self.mixed})")
+            self._judge_mixed(self.mixed)
         if self.first_wrong:
             self.fail(self.first_wrong)
         known, complete = self._ranks_told()
@@ -119,6 +119,15 @@ class OpenRun:
             tuple(self.hosts), tuple(self.gpus), tuple(rows), (), tuple(self.remarks),
             translations, tuple(self.settings.items()), self.line,
         )  # fmt: skip
+
+    def _judge_mixed(self, line: int) -> None:
+        """A rank was listed again, of another process: was it another start, or do several print at the same time?"""
+        keys = [(row.payload_bytes, row.dtype, row.reduce_op, row.root, row.in_place) for row in self.rows]
+        sizes = [key for key in keys if key[0]]
+        if len(set(sizes)) < len(sizes):
+            self.fail(f"several runs print into one log at once, their rows are mixed (line {line})")
+        else:
+            self.say(line, f"line {line}: a rank is listed again, of another process; one start has left no rows")
 
     def _ranks_told(self) -> tuple[int | None, bool]:
         """Ranks of one collective by the device lines, and whether all are there. Groups run apart, at one time."""

@@ -346,6 +346,10 @@ def test_runs_that_are_mixed_in_one_log_fail() -> None:
     assert "several runs print into one log at once" in (run.failure or "")
     echoed = only("\n".join([*banner(), *banner(), TITLE, *rows()]))  # the same lines twice are one run
     assert (echoed.status, echoed.num_ranks) == (OK, 4)
+    again = [line.replace("Pid    31", "Pid    32") for line in banner()]
+    started_twice = only("\n".join([*banner(), *again, TITLE, *rows()]))
+    assert (started_twice.status, bare(started_twice.rows)) == (OK, bare(WHOLE.rows))
+    assert "one start has left no rows" in remarks(started_twice)
 
 
 def test_rccl_tests_are_known_by_their_version_line() -> None:
