@@ -137,7 +137,7 @@ class Text:
 
     def _read_words(self, number: int, text: str) -> None:
         body = text.lstrip("# ")
-        form, handle = _FORMS.get(body[:4], (None, None))
+        form, handle = _FORMS.get(_first_word(body), (None, None))
         found = form.match(body) if form else None
         if found is not None and handle is not None:
             handle(self, number, found)
@@ -292,25 +292,32 @@ class Text:
 
 
 _FORMS: dict[str, tuple[re.Pattern[str], Callable[[Text, int, re.Match[str]], None]]] = {
-    "nThr": (forms.BANNER, Text._read_banner),
+    "nThread": (forms.BANNER, Text._read_banner),
     "Rank": (forms.DEVICE, Text._read_device),
     "size": (forms.TITLE, Text._read_title),
-    "Out ": (forms.WRONG, Text._read_wrong),
-    "Avg ": (forms.AVERAGE, Text._read_average),
-    "nccl": (forms.VERSION, Text._read_tests_version),
-    "rccl": (forms.RCCL_VERSION, Text._read_rccl),
-    "Coll": (forms.COLLECTIVE, Text._read_collective),
-    "Redu": (forms.REDUCED, Text._read_reduced),
-    "erro": (forms.ERROR, Text._read_error),
+    "Out": (forms.WRONG, Text._read_wrong),
+    "Avg": (forms.AVERAGE, Text._read_average),
+    "nccl-tests": (forms.VERSION, Text._read_tests_version),
+    "rccl-tests": (forms.RCCL_VERSION, Text._read_rccl),
+    "Collective": (forms.COLLECTIVE, Text._read_collective),
+    "Reducing": (forms.REDUCED, Text._read_reduced),
+    "error": (forms.ERROR, Text._read_error),
 }
-_OF_OTHERS, _CONCLUDED = ("erro", "Redu"), "concluded"
+_LONGEST_WORD = 16  # of those
+_OF_OTHERS, _CONCLUDED = ("error", "Reducing"), "concluded"
+
+
+def _first_word(body: str) -> str:
+    words = body[:_LONGEST_WORD].split(None, 1)
+    return words[0].rstrip(":") if words else ""
 
 
 def begins_run(text: str) -> bool:
     """Is this a command, a line of a banner, a header or closing lines, or a failure in nccl-tests' own words?"""
     body = text.lstrip("# ")
-    form, _ = _FORMS.get(body[:4], (None, None))
-    if form is not None and body[:4] not in _OF_OTHERS:
+    word = _first_word(body)
+    form, _ = _FORMS.get(word, (None, None))
+    if form is not None and word not in _OF_OTHERS:
         found = form.match(body)
         return found is not None and _CONCLUDED not in found[0]
     if "_perf" in text and COMMAND.search(text):
