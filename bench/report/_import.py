@@ -1,0 +1,89 @@
+"""What `bench import --format json` prints: every run as its log tells it, before anything is made of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from bench.core.foreign import Matrix, Row, Run
+
+SCHEMA = "bench.import/1"
+
+
+def render(runs: Iterable[Run]) -> str:
+    """One document, a record or a cell a line: SI units, unknown is null. `schema`: bench.import/1."""
+    text = io.StringIO()
+    text.write(f'{{"schema": {json.dumps(SCHEMA)}, "runs": [')
+    for number, run in enumerate(runs):
+        text.write(",\n" if number else "\n")
+        _run(text, run)
+    text.write("\n]}\n")
+    return text.getvalue()
+
+
+def _run(text: io.StringIO, run: Run) -> None:
+    head = {
+        "tool": run.tool,
+        "tool_version": run.tool_version,
+        "pattern": run.pattern,
+        "num_ranks": run.num_ranks,
+        "num_nodes": run.num_nodes,
+        "status": run.status,
+        "failure": run.failure,
+        "hosts": run.hosts,
+        "gpus": run.gpus,
+    }
+    text.write(f"{_json(head)[:-1]},\n")
+    _list(text, "records", map(_record, run.rows))
+    text.write(",\n")
+    _list(text, "matrices", map(_matrix, run.matrices))
+    text.write(",\n")
+    _list(text, "warnings", ({"line": one.line, "text": one.text} for one in run.remarks))
+    text.write("}")
+
+
+def _list(text: io.StringIO, name: str, values: Iterable[dict[str, Any]]) -> None:
+    text.write(f' "{name}": [')
+    for number, value in enumerate(values):
+        text.write(",\n  " if number else "\n  ")
+        text.write(_json(value))
+    text.write("]")
+
+
+def _record(row: Row) -> dict[str, Any]:
+    return {
+        "payload_bytes": row.payload_bytes,
+        "num_elements": row.num_elements,
+        "dtype": row.dtype,
+        "reduce_op": row.reduce_op,
+        "root": row.root,
+        "in_place": row.in_place,
+        "time_s": _number(row.time_s),
+        "algbw_bytes_per_s": _number(row.algbw_bytes_per_s),
+        "busbw_bytes_per_s": _number(row.busbw_bytes_per_s),
+        "num_wrong": row.num_wrong,
+    }
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    cells = [
+        {"src": cell.src, "dst": cell.dst, "value": _number(cell.value), "status": cell.status} for cell in matrix.cells
+    ]
+    return {
+        "name": matrix.name,
+        "unit": matrix.unit,
+        "direction": matrix.direction,
+        "engine": matrix.engine,
+        "cells": cells,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
