@@ -16,11 +16,11 @@ from bench.core.record import Failure, Header, Record
 from bench.driver._import_check import contradictions
 from bench.hardware import catalogue
 
-COPIES = ("host_device", "peer_copy")  # patterns of matrices
 # Tools whose ranks need not have a GPU each.
 _OF_HOSTS = ("osu", "perftest")
-# Its bidirectional figure is the sum of both directions (cuda-samples, p2pBandwidthLatencyTest.cu); ours is of one.
-_SUMS_DIRECTIONS = ("p2p_bandwidth_latency",)
+# Patterns of matrices by their direction, where it is neither of the two of bytes over a link.
+_OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
+_SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
 # Of messages to and fro, or of one collective at a time; the others start operations back to back.
 _ISOLATED_TOOLS = ("osu", "perftest")
 
@@ -66,7 +66,7 @@ class Job:
     def records(self) -> Iterator[Record]:
         """Its rows in their order; last, how a run failed that did not end well."""
         if self.matrix is not None:
-            yield from _of_matrix(self.header, self.matrix, self.run.tool)
+            yield from _of_matrix(self.header, self.matrix)
         for row in self.rows:
             yield _of_row(self.header, row, self.run.tool, self.pattern)
         if self.run.status != OK:
@@ -139,11 +139,12 @@ def _header(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[R
 def _matrix_header(name: str, run: Run, matrix: Matrix, origin: Origin, told: Told,
                    remarks: Sequence[Remark]) -> Header:  # fmt: skip
     num_gpus = len({end for cell in matrix.cells for end in (cell.src, cell.dst) if _rank(end) is not None})
-    of_host = any(_rank(cell.src) is None or _rank(cell.dst) is None for cell in matrix.cells)
+    of_host = any(end.startswith("host") for cell in matrix.cells for end in (cell.src, cell.dst))
+    pattern = _OTHER_COPIES.get(matrix.direction or "", "host_device" if of_host else "peer_copy")
     links = catalogue.bounding_links(told.instance, told.links, num_gpus, one_per_gpu=True)
     facts = {"matrix": matrix.name} | ({"engine": matrix.engine} if matrix.engine else {})
     return _described(
-        name, run, origin, told, remarks, pattern=COPIES[0] if of_host else COPIES[1], dtype="", reduce_op="",
+        name, run, origin, told, remarks, pattern=pattern, dtype="", reduce_op="",
         root=None, direction=matrix.direction, topology="pairs", num_ranks=num_gpus, num_nodes=1,
         ranks_per_node=num_gpus, links=links, facts=facts,
     )  # fmt: skip
@@ -247,21 +248,22 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
-def _of_matrix(header: Header, matrix: Matrix, tool: str) -> Iterator[Record]:
+def _of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
     """A record for each cell; what a tool waived is skipped, with the reason."""
     mode = "isolated" if matrix.unit == "s" else "pipelined"
-    halved = matrix.direction == "bidirectional" and tool in _SUMS_DIRECTIONS
+    factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
     size = matrix.payload_bytes or 0
     for cell in matrix.cells:
         value, place = _finite(cell.value), _Place.of(cell)
         if cell.status == "waived":
-            yield _record(header, mode, size, place=place, skipped=f"waived by {tool}: {cell.src} to {cell.dst}")
+            yield _record(
+                header, mode, size, place=place, skipped=f"waived by {header.transport}: {cell.src} to {cell.dst}"
+            )
         elif cell.status != OK or value is None:
             yield _record(header, mode, size, place=place, failed=Failure(f"{cell.src} to {cell.dst}: {cell.status}"))
         elif matrix.unit == "s":
             yield _record(header, mode, size, place=place, reported={"mean_s": value})
         else:
-            factor = 0.5 if halved else 1.0
             rates = {"algbw_bytes_per_s": value, "busbw_bytes_per_s": value * factor}
             traffic = Traffic(factor, size * factor, None, 1)
             yield _record(header, mode, size, place=place, reported=rates, traffic=traffic)

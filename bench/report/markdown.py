@@ -32,7 +32,8 @@ _WIRE: _Columns = (("wire (GB/s)", lambda row: _text.gigabytes(row.wire_bytes_pe
 
 def render(document: Document) -> str:
     """The whole document; a cell of its own marks what is modelled, invalid or not converged."""
-    how = {_text.IMPORTED if header.imported else _text.STATISTICS for header in document.headers.values()}
+    headers = document.headers.values()
+    how = {_text.IMPORTED if header.imported else _text.STATISTICS for header in headers} or {_text.STATISTICS}
     lines = ["# Results", "", *(f"{each[0].upper()}{each[1:]}." for each in sorted(how)), ""]
     for job, header in document.headers.items():
         lines += _job(document, job, header)

@@ -183,7 +183,7 @@ def render(document: Document) -> str:
     for job, header in alone.items():
         part = _only(document, job).summaries
         if part:
-            lines += [f"# {_text.job_line(job, header)}", *map(table.line, _sizes(part))]
+            lines += [_comments([_text.job_line(job, header)]), *map(table.line, _sizes(part))]
     return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
 
 
