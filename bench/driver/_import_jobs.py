@@ -138,7 +138,8 @@ def _header(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[R
 
 def _matrix_header(name: str, run: Run, matrix: Matrix, origin: Origin, told: Told,
                    remarks: Sequence[Remark]) -> Header:  # fmt: skip
-    num_gpus = len({end for cell in matrix.cells for end in (cell.src, cell.dst) if _rank(end) is not None})
+    ranks = (_rank(end) for cell in matrix.cells for end in (cell.src, cell.dst))
+    num_gpus = max((rank + 1 for rank in ranks if rank is not None), default=1)
     of_host = any(end.startswith("host") for cell in matrix.cells for end in (cell.src, cell.dst))
     pattern = _OTHER_COPIES.get(matrix.direction or "", "host_device" if of_host else "peer_copy")
     links = catalogue.bounding_links(told.instance, told.links, num_gpus, one_per_gpu=True)
