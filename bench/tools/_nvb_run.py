@@ -127,6 +127,7 @@ class Found:
         status = FAILED if self.failures else TRUNCATED if self.cuts else OK
         failure = "; ".join(dict.fromkeys(self.failures or self.cuts)) or None
         names = [matrix.name for matrix in self.matrices]
+        remarks = tuple(sorted(self.remarks, key=lambda one: one.line or _LAST))
         said = [
             (_DIRECTIONS, any("device_to_device" in name for name in names)),
             (_TWO_WAY, any("bidirectional" in name for name in names)),
@@ -135,6 +136,6 @@ class Found:
         ]
         return Run(
             "nvbandwidth", self.version, status=status, failure=failure, hosts=tuple(self.hosts), gpus=tuple(self.gpus),
-            matrices=tuple(self.matrices), remarks=tuple(sorted(self.remarks, key=lambda one: one.line or _LAST)), settings=tuple(self.settings.items()),
+            matrices=tuple(self.matrices), remarks=remarks, settings=tuple(self.settings.items()),
             translations=tuple(text for text, wanted in said if wanted), line=self.line,
         )  # fmt: skip
