@@ -46,7 +46,7 @@ def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Read, keep, print; 1 when a run failed, was cut or has wrong elements, or a file that was named gave nothing."""
     told = telling(args)
-    logs = [imports.read(source, readers(), _lines.lines) for source in imports.sources(args.paths)]
+    logs = [imports.read(source, readers(), _lines.lines, told) for source in imports.sources(args.paths)]
     runs = [run for log in logs for run in log.runs]
     troubles = imports.troubles(logs)
     if not runs:
@@ -61,8 +61,8 @@ def main(args: argparse.Namespace) -> int:
     if folder is not None:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
-    named = any(log.trouble and not log.source.found for log in logs)
-    return EXIT_VERDICT if named or not all(map(is_well, runs)) else EXIT_DONE
+    lost = any(log.to_be_said for log in logs)
+    return EXIT_VERDICT if lost or not all(map(is_well, runs)) else EXIT_DONE
 
 
 def readers() -> tuple[type[Reader], ...]:

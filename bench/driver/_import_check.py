@@ -15,11 +15,11 @@ _RATE_DIGIT_BYTES_PER_S = 0.01e9
 _RELATIVE = 0.01
 
 
-def contradictions(run: Run, num_ranks: int | None, pattern: Pattern | None) -> Iterator[Remark]:
+def contradictions(run: Run, pattern: Pattern | None) -> Iterator[Remark]:
     """A remark where rows' busbw is not algbw x factor of so many ranks, and one where algbw is not size / time."""
-    factor = _factor(pattern, num_ranks)
+    factor = _factor(pattern, run.num_ranks)
     if factor is not None:
-        what = f"busbw is not algbw x {factor:.6g}, the factor of {num_ranks} ranks"
+        what = f"busbw is not algbw x {factor:.6g}, the factor of {run.num_ranks} ranks"
         yield from _said(what, [row for row in run.rows if not _agrees(row.busbw_bytes_per_s, row, factor)])
     yield from _said("algbw is not size / time", [row for row in run.rows if not _is_size_by_time(row)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePath
 
@@ -21,9 +21,6 @@ _OF_HOSTS = ("osu", "perftest")
 # Patterns of matrices by their direction, where it is neither of the two of bytes over a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
 _SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
-# Of messages to and fro, or of one collective at a time; the others start operations back to back.
-_ISOLATED_TOOLS = ("osu", "perftest")
-
 _MOST_REMARKS = 200  # in a header, of which a run may have many
 _MOST_SAID = 10
 _MOST_NAME = 60
@@ -52,6 +49,12 @@ class Told:
     instance: str = ""
     links: Mapping[str, float] = field(default_factory=dict)
 
+    def of(self, run: Run) -> Run:
+        """The run with what its log left out of its world."""
+        if run.num_ranks is None and self.num_ranks is not None:
+            run = run.with_num_ranks(self.num_ranks)
+        return run if run.num_nodes is not None or self.num_nodes is None else replace(run, num_nodes=self.num_nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -68,10 +71,10 @@ class Job:
         if self.matrix is not None:
             yield from _of_matrix(self.header, self.matrix)
         for row in self.rows:
-            yield _of_row(self.header, row, self.run.tool, self.pattern)
+            yield _of_row(self.header, row, self.run, self.pattern)
         if self.run.status != OK:
             what = f"{self.run.status}: {self.run.failure or 'its log does not say why'}"
-            yield _record(self.header, "pipelined", 0, failed=Failure(what))
+            yield _record(self.header, _mode(self.run), 0, failed=Failure(what))
 
 
 class Names:
@@ -102,7 +105,7 @@ def jobs_of(run: Run, origin: Origin, told: Told, patterns: Mapping[str, Pattern
     if not kinds and not run.matrices:
         kinds[None, None, None, False] = []
     several = [len({kind[index] for kind in kinds}) > 1 for index in range(3)]
-    remarks = (*run.remarks, *contradictions(run, _world(run, told)[0], pattern))
+    remarks = (*run.remarks, *contradictions(run, pattern))
     found = []
     for kind, rows in kinds.items():
         dtype, reduce_op, root, in_place = kind
@@ -116,23 +119,21 @@ def jobs_of(run: Run, origin: Origin, told: Told, patterns: Mapping[str, Pattern
     return found
 
 
-def _world(run: Run, told: Told) -> tuple[int | None, int | None, int | None]:
-    """Ranks, nodes, ranks of each node; None where neither the log nor the user tells it."""
-    num_ranks = run.num_ranks or told.num_ranks
-    num_nodes = run.num_nodes or told.num_nodes
-    if num_ranks is None or num_nodes is None or num_ranks % num_nodes:
-        return num_ranks, num_nodes, None
-    return num_ranks, num_nodes, num_ranks // num_nodes
+def _per_node(run: Run) -> int | None:
+    """Ranks of each node; None where that is unknown, or not the same on all."""
+    if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
+        return None
+    return run.num_ranks // run.num_nodes
 
 
 def _header(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[Remark], *, dtype: str | None = None,
             reduce_op: str | None = None, root: int | None = None) -> Header:  # fmt: skip
-    num_ranks, num_nodes, per_node = _world(run, told)
+    per_node = _per_node(run)
     links = catalogue.bounding_links(told.instance, told.links, per_node, run.tool not in _OF_HOSTS)
     return _described(
         name, run, origin, told, remarks, pattern=run.pattern or "unknown", dtype=dtype or "",
-        reduce_op=reduce_op or "", root=root, direction=None, topology="world", num_ranks=num_ranks,
-        num_nodes=num_nodes, ranks_per_node=per_node, links=links,
+        reduce_op=reduce_op or "", root=root, direction=None, topology="world", num_ranks=run.num_ranks,
+        num_nodes=run.num_nodes, ranks_per_node=per_node, links=links,
     )  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def _described(name: str, run: Run, origin: Origin, told: Told, remarks: Sequenc
         modelled=False,
         started="",
         versions=({run.tool: run.tool_version} if run.tool_version else {}) | versions,
-        facts={**(facts or {}), **({"gpus": ", ".join(run.gpus)} if run.gpus else {})},
+        facts={**(facts or {}), **_facts(run)},
         settings={name: value for name, value in settings.items() if name not in versions},
         nodes={host: {} for host in run.hosts},
         instance=told.instance or None,
@@ -181,6 +182,13 @@ def _described(name: str, run: Run, origin: Origin, told: Told, remarks: Sequenc
         },
         **special,  # type: ignore[arg-type]
     )
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """What tells where the bytes were: the GPUs; that a tool of hosts used their memory."""
+    of_gpus = run.tool in _OF_HOSTS and re.search("cuda|rocm|nccl", dict(run.settings).get("library", ""), re.I)
+    found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
+    return {name: value for name, value in found.items() if value}
 
 
 def _what(run: Run, origin: Origin) -> str:
@@ -202,19 +210,26 @@ def _told(remarks: Sequence[Remark]) -> list[dict[str, object]]:
     return [*plain, {"line": None, "text": f"and {left} more lines like these"}] if left else plain
 
 
-def _of_row(header: Header, row: Row, tool: str, pattern: Pattern | None) -> Record:
-    mode = "isolated" if tool in _ISOLATED_TOOLS and row.time_s is not None else "pipelined"
-    size = row.payload_bytes
+def _of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Record:
+    mode, size = _mode(run), row.payload_bytes
+    if run.size_is_block:
+        why = f"line {row.line}: its size, {size} bytes, is one rank's block: give --num-ranks"
+        return _record(header, mode, 0, in_place=row.in_place, skipped=why)
     if size is None or not 0 <= size <= _MOST_BYTES:
         return _record(header, mode, 0, failed=Failure(f"line {row.line}: a row whose size can not be told"))
     traffic = _traffic(header, row, pattern)
-    reported = _figures(row, traffic)
+    reported = _figures(row, traffic, run.tool)
     if not reported:
         return _record(header, mode, size, in_place=row.in_place, skipped=f"line {row.line}: no figure was printed")
     return _record(
         header, mode, size, in_place=row.in_place, reported=reported, traffic=traffic, num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
     )  # fmt: skip
+
+
+def _mode(run: Run) -> str:
+    """Back to back, unless the tool waits for each call."""
+    return "isolated" if dict(run.settings).get("mode") == "isolated" else "pipelined"
 
 
 def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | None:
@@ -234,14 +249,23 @@ def _of_shape(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     return traffic_of(pattern, shape, num_nodes)
 
 
-def _figures(row: Row, traffic: Traffic | None) -> dict[str, float]:
-    """What was printed; a bandwidth that was not, by our definition: size / time, and times the factor."""
+def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:
+    """What was printed; a bandwidth that was not, by our definition: size / time, and times the factor.
+
+    OSU's least and largest are of the ranks' means; other tools' of their samples.
+    """
     seconds, algbw, busbw = map(_finite, (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s))
     if algbw is None and seconds and row.payload_bytes:
         algbw = row.payload_bytes / seconds
     if busbw is None and algbw is not None and traffic is not None and traffic.bus_factor is not None:
         busbw = algbw * traffic.bus_factor
-    figures = {"mean_s": seconds, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw}
+    least, largest = ("least_mean_s", "largest_mean_s") if tool == "osu" else ("min_s", "max_s")
+    figures = {
+        "mean_s": seconds, least: _finite(row.min_s), largest: _finite(row.max_s),
+        "num_samples": row.num_iterations, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
+    }  # fmt: skip
+    if seconds is None and algbw is None and busbw is None:
+        return {}
     return {name: value for name, value in figures.items() if value is not None}
 
 

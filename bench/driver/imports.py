@@ -29,6 +29,8 @@ _AT_ONCE = 4096  # records
 _MOST_CONTROLS = 0.02  # of its first bytes
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
+_NOTHING_TOLD = Told()
+
 Clean = Callable[[Iterable[bytes]], Iterable[Line]]
 
 
@@ -43,12 +45,18 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one file gave. `trouble`: why it gave nothing, or not all, in a sentence; None when all is well."""
+    """What one file gave. `trouble`: why it gave nothing, in a sentence; `unread`: because it could not be read."""
 
     source: Source
     runs: tuple[Run, ...] = ()
     sha256: str = ""
     trouble: str | None = None
+    unread: bool = False
+
+    @property
+    def to_be_said(self) -> bool:
+        """Has it a sentence of its own: was it named, or could it not be read?"""
+        return self.trouble is not None and (self.unread or not self.source.found)
 
 
 def sources(names: Sequence[str]) -> list[Source]:
@@ -82,22 +90,22 @@ def _inside(folder: Path) -> Iterator[Source]:
                 yield Source(str(path), path, found=True)
 
 
-def read(source: Source, readers: Sequence[type[Reader]], clean: Clean) -> Log:
+def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: Told = _NOTHING_TOLD) -> Log:
     """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read."""
     try:
         if source.path is None:
-            return _read(source, sys.stdin.buffer, readers, clean)
+            return _read(source, sys.stdin.buffer, readers, clean, told)
         with source.path.open("rb") as file:
-            return _read(source, file, readers, clean)
+            return _read(source, file, readers, clean, told)
     except OSError as error:
-        return Log(source, trouble=f"{source.name} can not be read ({error.strerror or error})")
+        return Log(source, trouble=f"{source.name} can not be read ({error.strerror or error})", unread=True)
 
 
-def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Log:
+def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean, told: Told) -> Log:
     chunks = _Chunks(file)
     if chunks.binary:
         return Log(source, trouble=f"{source.name} is binary, not a log: unpack it, or name the tool's own output")
-    found = tuple(runs(chunks, readers, clean))
+    found = tuple(map(told.of, runs(chunks, readers, clean)))
     if not chunks.begin:
         return Log(source, trouble=f"{source.name} is empty: the tool printed nothing, or its output went elsewhere")
     if not found:
@@ -107,9 +115,9 @@ def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clea
 
 
 def troubles(logs: Sequence[Log]) -> list[str]:
-    """A sentence for each file that was named and gave nothing, one for all such files in folders together."""
-    said = [log.trouble for log in logs if log.trouble and not log.source.found]
-    others = [log.source.name for log in logs if log.trouble and log.source.found]
+    """A sentence for each file that was named and gave nothing; one for all others, which were found in folders."""
+    said = [log.trouble for log in logs if log.trouble and log.to_be_said]
+    others = [log.source.name for log in logs if log.trouble and not log.to_be_said]
     if others:
         files = "file in a folder holds" if len(others) == 1 else "files in folders hold"
         said.append(f"{len(others)} {files} nothing that is known, such as {others[0]}")

@@ -119,7 +119,8 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    return row.num_ranks is not None and row.num_nodes is not None
+    """Other tools' logs are of machines of their own: no curve joins them."""
+    return row.num_ranks is not None and row.num_nodes is not None and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:

@@ -18,7 +18,7 @@ from bench.core.units import format_rate
 from bench.hardware.catalogue import pcie_packet_share
 
 # Transports that move bytes from host memory: a GPU's ports say nothing about them.
-HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi"})
+HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
 
 
 # Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest.
@@ -52,7 +52,8 @@ class _Traffic:
 
     @property
     def in_gpus(self) -> bool:
-        return self.links.peer != "memory" and self.header.transport not in HOST_MEMORY_TRANSPORTS
+        of_host = self.header.transport in HOST_MEMORY_TRANSPORTS and self.header.facts.get("memory") != "device"
+        return self.links.peer != "memory" and not of_host
 
     @property
     def by_nvlink(self) -> bool:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from bench.core.foreign import Matrix, Row, Run
+from bench.core.foreign import Matrix, Remark, Row, Run
 
 SCHEMA = "bench.import/1"
 
@@ -37,11 +37,12 @@ def _run(text: io.StringIO, run: Run) -> None:
         "gpus": run.gpus,
     }
     text.write(f"{_json(head)[:-1]},\n")
-    _list(text, "records", map(_record, run.rows))
+    _list(text, "records", (_record(row, run.size_is_block) for row in run.rows))
     text.write(",\n")
     _list(text, "matrices", map(_matrix, run.matrices))
     text.write(",\n")
-    _list(text, "warnings", ({"line": one.line, "text": one.text} for one in run.remarks))
+    warnings = [*run.remarks, *(Remark(None, text) for text in run.translations)]
+    _list(text, "warnings", ({"line": one.line, "text": one.text} for one in warnings))
     text.write("}")
 
 
@@ -53,9 +54,9 @@ def _list(text: io.StringIO, name: str, values: Iterable[dict[str, Any]]) -> Non
     text.write("]")
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: Row, size_is_block: bool) -> dict[str, Any]:
     return {
-        "payload_bytes": row.payload_bytes,
+        "payload_bytes": None if size_is_block else row.payload_bytes,
         "num_elements": row.num_elements,
         "dtype": row.dtype,
         "reduce_op": row.reduce_op,

@@ -36,7 +36,8 @@ _ROW = (
     _Column("root", "", 5, lambda row: _text.NOTHING if row.root is None else str(row.root)),
 )
 # In the place of the count, which follows from size and type.
-_GROUPED_ROW = (_ROW[0], _Column("group", "", 12, lambda row: f" {row.group}"), *_ROW[2:])
+_GROUPED_ROW = (_ROW[0], _Column("group", "", 9, lambda row: row.group), *_ROW[2:])
+_COPIES_ROW = (_ROW[0], _Column("from>to", "", 14, lambda row: row.group), *_ROW[2:])
 _MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
 _TIME = _Column("time", "(us)", 8, _text.time)
 _ISOLATED = (
@@ -85,7 +86,7 @@ class Table:
         """Choose the columns; nothing is printed yet."""
         self._modes, self._like = tuple(modes), like
         self._imported, self._wire = imported, (_WIRE,) if wire else ()
-        self._columns = _GROUPED_ROW if grouped else _ROW
+        self._columns = (_COPIES_ROW if imported else _GROUPED_ROW) if grouped else _ROW
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
     def lines_before(self, header: Header) -> str:
