@@ -36,10 +36,11 @@ _PREFIX = re.compile(
 _NAME_PREFIX = re.compile(
     r"(?:"
     r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # journal
-    r"|[A-Za-z][\w.-]{0,255}(?::|\s{1,40}\|)(?=\s+(?:\#|\d+\s+\d+\s+[a-z]|[\w.-]+:\d+:\d+\s\[))"  # pdsh, compose
+    r"|[A-Za-z][\w.-]{0,255}(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
+    r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r")\s*"
 )
-_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
 _MOST_PREFIXES = 8
 
