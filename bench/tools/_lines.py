@@ -42,6 +42,7 @@ _NAME_PREFIX = re.compile(
 )
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
+_BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
 _MOST_PREFIXES = 8
 
 
@@ -53,7 +54,9 @@ def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
     """
     number = 1
     for text, ended in _physical(_decoded(chunks)):
-        for piece in text.split("\r") if "\r" in text else (text,):
+        if number == 1:
+            text = text.lstrip(_BYTE_ORDER)
+        for piece in text.rstrip("\r").split("\r") if "\r" in text else (text,):
             cleaned = clean(piece)
             if "<std" in cleaned and cleaned[0] != "{":
                 for part in _TAG_INSIDE.split(cleaned):
@@ -80,14 +83,9 @@ def clean(text: str) -> str:
 
 def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    first = True
     for chunk in chunks:
         text = chunk if isinstance(chunk, str) else decoder.decode(chunk)
-        if "\0" in text:
-            text = text.replace("\0", "")
-        if first and text:
-            text, first = text.lstrip("\ufeff\ufffd"), False
-        yield text
+        yield text.replace("\0", "") if "\0" in text else text
     yield decoder.decode(b"", final=True)
 
 

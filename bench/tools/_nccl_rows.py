@@ -3,9 +3,9 @@
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
 Before 2.13 a reduction had no root, a copy no redop, and the last column of a half was `error`, the largest deviation.
-What a row has is told by its header, or by counting its fields: a half has four or eight of them, so one too many is the
-root. No column is guessed from a value, and a figure where it can not stand makes the row unreadable: never is a row
-read one column further. Times are microseconds, rates 10^9 bytes per second.
+What a row has is told by its header, or by counting its fields: a half has four or eight, so one too many is the root.
+No column is guessed from a value, and a figure where it can not stand makes the row unreadable: never is a row read one
+column further. Times are microseconds, rates 10^9 bytes per second.
 """
 
 from __future__ import annotations
