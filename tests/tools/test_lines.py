@@ -1,4 +1,4 @@
-"""What launchers, terminals and editors put on lines comes off, and nothing else; memory does not grow with the text."""
+"""What launchers, terminals and editors put on lines comes off, nothing else; memory does not grow with the text."""
 
 from __future__ import annotations
 
