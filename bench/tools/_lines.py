@@ -36,11 +36,13 @@ _PREFIX = re.compile(
 _NAME_PREFIX = re.compile(
     r"(?:"
     r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # journal
-    r"|[A-Za-z][\w.-]{0,255}(?::|\s{1,40}\|)(?=\s+(?:\#|\d+\s+\d+\s+[a-z]|[\w.-]+:\d+:\d+\s\[))"  # pdsh, compose
+    r"|[A-Za-z][\w.-]{0,255}(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
+    r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r")\s*"
 )
-_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
+_BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
 _MOST_PREFIXES = 8
 
 
@@ -52,7 +54,9 @@ def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
     """
     number = 1
     for text, ended in _physical(_decoded(chunks)):
-        for piece in text.split("\r") if "\r" in text else (text,):
+        if number == 1:
+            text = text.lstrip(_BYTE_ORDER)
+        for piece in text.rstrip("\r").split("\r") if "\r" in text else (text,):
             cleaned = clean(piece)
             if "<std" in cleaned and cleaned[0] != "{":
                 for part in _TAG_INSIDE.split(cleaned):
@@ -79,14 +83,9 @@ def clean(text: str) -> str:
 
 def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    first = True
     for chunk in chunks:
         text = chunk if isinstance(chunk, str) else decoder.decode(chunk)
-        if "\0" in text:
-            text = text.replace("\0", "")
-        if first and text:
-            text, first = text.lstrip("\ufeff\ufffd"), False
-        yield text
+        yield text.replace("\0", "") if "\0" in text else text
     yield decoder.decode(b"", final=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.core.foreign import Run
 from bench.tools._nccl_pattern import PROGRAM, PROGRAMS
-from bench.tools._nccl_rows import Fields, Half, element_type
+from bench.tools._nccl_rows import Fields, Half, Shape, element_type
 from bench.tools._nccl_run import Named, OpenRun
 
 _BEGINS = re.compile(r'\{?\s*"version"\s*:\s*\d+\s*(?:,|$)|\{?\s*"start_time"\s*:\s*"\d{4}-\d\d-\d\d ')
@@ -137,10 +137,7 @@ def _fields(run: OpenRun, result: Any) -> Fields | None:
     halves = [_half(run, value) for value in placed if isinstance(value, dict)]
     if not halves:
         return None
-    only_in_place = not isinstance(placed[0], dict)
-    run.title = ("time",) if only_in_place else ("time", "time")
-    if run.settings.get("time") == "cputime":
-        run.title += ("cputime",)
+    run.shape = Shape(halves=1 if not isinstance(placed[0], dict) else 2)
     operation = result.get("redop")
     reduce_op = operation if isinstance(operation, str) and operation not in ("", "none") else None
     return Fields(size, count, dtype, reduce_op, None if int(root) < 0 else int(root), tuple(halves))
@@ -148,7 +145,7 @@ def _fields(run: OpenRun, result: Any) -> Fields | None:
 
 def _half(run: OpenRun, placed: dict[str, Any]) -> Half:
     if "cpu_time" in placed:
-        run.settings["time"] = "cputime"
+        run.title = ("cputime",)
     time_us = _figure(placed.get("cpu_time", placed.get("time")))
     wrong = _figure(placed.get("nwrong"))
     odd = any(placed.get(key) in (_NAN, "-nan") for key in ("time", "alg_bw", "bus_bw"))

@@ -3,8 +3,9 @@
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
 Before 2.13 a reduction had no root, a copy no redop, and the last column of a half was `error`, the largest deviation.
-What a row has is told by counting its fields: a half has four or eight of them, so one field too many is the root. No
-column is ever guessed from its value. Times are microseconds, rates 10^9 bytes per second.
+What a row has is told by its header, or by counting its fields: a half has four or eight, so one too many is the root.
+No column is guessed from a value, and a figure where it can not stand makes the row unreadable: never is a row read one
+column further. Times are microseconds, rates 10^9 bytes per second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from bench.core.foreign import Row
 
 _NO_REDUCTION = "none"
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)$", re.IGNORECASE)
+_MEASURED = re.compile(
+    r"(?:\d+\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+|\d{5,}|[-+]?(?:nan|inf))$", re.IGNORECASE
+)  # has digits after a point
+_WRONG = re.compile(r"(?:\d+|\d(?:\.\d+)?e\+\d\d)$")  # %g of a whole number
 _COUNT = re.compile(r"\d{1,19}$")
 _ROOT = re.compile(r"-?\d{1,9}$")
 _WORD = re.compile(r"[a-zA-Z][\w]*$")
@@ -82,11 +87,27 @@ def is_figures(tokens: list[str]) -> bool:
     return all(_NUMBER.match(token) or token == "N/A" for token in tokens)
 
 
-def read(tokens: list[str], width: int | None = None, as_errors: bool | None = None) -> Fields | None:
-    """The fields of a row. None where a field is not what its column holds.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a header says of the rows below it; without one, what is None is told from each row's number of fields.
 
-    `width`: fields of a half, by the header; without one it is 4, or 8 where that alone fits. `as_errors`: the last
-    column of a half is `error`; without a header it is told from its form.
+    `width`: fields of a half. `as_errors`: the last column of a half is `error`.
+    """
+
+    halves: int = 2
+    width: int | None = None
+    rooted: bool | None = None
+    as_errors: bool | None = None
+
+
+UNTITLED = Shape()
+
+
+def read(tokens: list[str], shape: Shape = UNTITLED) -> Fields | None:
+    """The fields of a row, or of its beginning. None where a field is not what its column holds.
+
+    Without a header the number of fields tells whether there is a root, but only where the row is whole: of a beginning
+    no half is read then, since each of its figures could belong one column further.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -96,16 +117,21 @@ def read(tokens: list[str], width: int | None = None, as_errors: bool | None = N
     if rest and _WORD.match(rest[0]) and not _NUMBER.match(rest[0]):
         reduce_op = None if rest[0] == _NO_REDUCTION else rest[0]
         rest = rest[1:]
-    width = width or (8 if len(rest) in (16, 17) else 4)
+    width = shape.width or (8 if len(rest) in (16, 17) else 4)
+    rooted = shape.rooted
+    if rooted is None and len(rest) - width * shape.halves in (0, 1):
+        rooted = len(rest) > width * shape.halves
+    if rooted is None:
+        return Fields(size, count, dtype, reduce_op, None, (), tuple(rest))
     root: int | None = None
-    if len(rest) % width == 1:
+    if rooted and rest:
         if not _ROOT.match(rest[0]):
             return None
         root = None if int(rest[0]) < 0 else int(rest[0])
         rest = rest[1:]
     halves: list[Half] = []
     while len(rest) >= width:
-        half = _half(rest[:width], as_errors)
+        half = _half(rest[:width], shape.as_errors)
         if half is None:
             return None
         halves.append(half)
@@ -114,21 +140,17 @@ def read(tokens: list[str], width: int | None = None, as_errors: bool | None = N
 
 
 def _half(tokens: list[str], as_errors: bool | None) -> Half | None:
-    if not all(_NUMBER.match(token) for token in tokens[:3] + tokens[4:]):
+    if not all(_MEASURED.match(token) for token in tokens[:3] + tokens[4:]):
         return None
-    figures = [_figure(token) for token in tokens[:3]]
+    time_us, algbw, busbw = (_figure(token) for token in tokens[:3])
     last = tokens[3]
     wrong: int | None = None
     if last != "N/A":
-        if not _NUMBER.match(last):
-            return None
-        value = _figure(last)
         is_error = _ERROR.match(last) is not None if as_errors is None else as_errors
-        if not is_error:
-            if value is None or value < 0 or value != int(value):
-                return None
-            wrong = int(value)
-    return Half(figures[0], figures[1], figures[2], wrong, last != "N/A", None in figures)
+        if not (_NUMBER if is_error else _WRONG).match(last):
+            return None
+        wrong = None if is_error else int(float(last))
+    return Half(time_us, algbw, busbw, wrong, last != "N/A", None in (time_us, algbw, busbw))
 
 
 def _figure(token: str) -> float | None:
@@ -169,7 +191,7 @@ def rate_between(rate: float) -> tuple[float, float]:
     return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9
 
 
-def joined(pieces: list[str], width: int | None, halves: int, as_errors: bool | None) -> Fields | None:
+def joined(pieces: list[str], shape: Shape) -> Fields | None:
     """The row that pieces of a line make, cut between fields or inside one; None while it is not whole.
 
     A cut inside a field leaves no mark, so what agrees with itself is taken before what does not.
@@ -179,8 +201,8 @@ def joined(pieces: list[str], width: int | None, halves: int, as_errors: bool | 
     spaced: Fields | None = None
     for way in ways:
         tokens = "".join(piece + gap for piece, gap in zip(pieces, (*way, ""), strict=True)).split()
-        fields = read(tokens, width, as_errors) if begins_row(tokens) else None
-        if fields is None or len(fields.halves) != halves or fields.rest:
+        fields = read(tokens, shape) if begins_row(tokens) else None
+        if fields is None or len(fields.halves) != shape.halves or fields.rest:
             continue
         if agrees(fields):
             return fields

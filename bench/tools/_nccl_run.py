@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
 from bench.tools._nccl_pattern import Evidence, evidence, fits, guess, ranks_of
-from bench.tools._nccl_rows import Fields, Half, rate_agrees
+from bench.tools._nccl_rows import UNTITLED, Fields, Half, Shape, rate_agrees
 
 _MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g
@@ -36,6 +36,7 @@ class OpenRun:
     command: Named | None = None  # by a command line near it
     gpus_of_command: int | None = None
     title: tuple[str, ...] = ()
+    shape: Shape = UNTITLED
     titled_again: bool = False
     ranks: dict[tuple[int, int], str] = field(default_factory=dict)  # (group, rank) -> host
     hosts: dict[str, None] = field(default_factory=dict)
@@ -69,26 +70,17 @@ class OpenRun:
         self.say(line, text)
         self.cut = self.cut or why
 
-    @property
-    def width(self) -> int | None:
-        """Fields of a half, by the header."""
-        return (8 if "i_min" in self.title else 4) if self.title else None
-
-    @property
-    def num_halves(self) -> int:
-        """Placements of a row, by the header; rccl-tests can leave out the first."""
-        return self.title.count("time") + self.title.count("cputime") or 2
-
-    @property
-    def as_errors(self) -> bool | None:
-        """Is the last column of a half the largest deviation?"""
-        return "error" in self.title if self.title else None
+    def entitle(self, words: tuple[str, ...]) -> None:
+        """Take a header in."""
+        self.title = words
+        times = words.count("time") + words.count("cputime")
+        self.shape = Shape(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
 
     def add(self, fields: Fields, line: int) -> None:
         """The halves of a row: out of place, then in place."""
-        only_in_place = self.num_halves == 1
+        only_in_place = self.shape.halves == 1
         for index, half in enumerate(fields.halves):
-            in_place = only_in_place or index == 1
+            in_place = index == 1 or (only_in_place and len(fields.halves) == 1)
             self.rows.append(fields.row(half, in_place, line))
             self.checked[in_place] |= half.checked
             self._judge(half, in_place, line)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bench.core.foreign import Line, Reader, Run
 from bench.tools._nccl_json import Document, dotted
 from bench.tools._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
-from bench.tools._nccl_rows import Fields, begins_row, is_figures, joined, read
+from bench.tools._nccl_rows import Fields, agrees, begins_row, is_figures, joined, read
 from bench.tools._nccl_run import Named, OpenRun
 
 _BANNER = re.compile(
@@ -56,6 +56,7 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 _LONGEST_SENTENCE = 300
 _MOST_PIECES = 12
 _LONGEST_PIECE = 400
+_MANY_FIGURES = 4
 _NOTHING: tuple[Run, ...] = ()
 
 
@@ -68,6 +69,7 @@ class NcclTests(Reader):
         self._run: OpenRun | None = None
         self._pieces: list[str] = []  # of a row that is not whole
         self._pieces_line = 0
+        self._at_end = False
         self._command: Named | None = None
         self._gpus_of_command: int | None = None
         self._document: Document | None = None
@@ -100,6 +102,7 @@ class NcclTests(Reader):
         if self._document is not None:
             self._done += self._document.finish()
             self._document = None
+        self._at_end = True
         self._close()
         return self._take()
 
@@ -177,25 +180,28 @@ class NcclTests(Reader):
                 f"line {number} is a piece of a row",
             )
             return True
-        if run.title and len(tokens) in (1, 2) and all(token.isdigit() for token in tokens) and not run.footer:
+        if (
+            (run.title or run.rows)
+            and len(tokens) in (1, 2)
+            and all(token.isdigit() for token in tokens)
+            and not run.footer
+        ):
             self._pieces, self._pieces_line = [text], number
             return True
         return False
 
     def _read_row(self, number: int, text: str, tokens: list[str]) -> None:
         run = self._for_row(number, tokens)
-        fields = read(tokens, run.width, run.as_errors)
+        fields = read(tokens, run.shape)
+        if fields is None or len(fields.halves) != run.shape.halves or fields.rest:
+            otherwise = _whole_row(tokens) if run.title else None
+            if otherwise is not None and agrees(otherwise):  # whole, but not of the kind that the header announces
+                fields = otherwise
         if fields is None:
-            run.lose(
-                number,
-                f"line {number} begins like a row, but its fields are not those of one",
-                f"line {number} can not be read",
-            )
-        elif len(fields.halves) == run.num_halves and not fields.rest:
+            run.lose(number, f"line {number} begins like a row, but is none", f"line {number} can not be read")
+        elif len(fields.halves) == 2 or (len(fields.halves) == run.shape.halves and not fields.rest):
             run.add(fields, number)
             run.last_line = number
-        elif len(fields.halves) > run.num_halves:
-            run.lose(number, f"line {number} has more fields than its header", f"line {number} can not be read")
         else:
             self._pieces, self._pieces_line = [text], number
 
@@ -209,14 +215,14 @@ class NcclTests(Reader):
             if run.rows and (run.rows[-1].payload_bytes or 0) >= int(tokens[0]):
                 title = run.title
                 run = self._open(number)
-                run.title = title
+                run.entitle(title)
         return run
 
     def _try_pieces(self) -> None:
         run = self._run
         if run is None:
             return
-        fields = joined(self._pieces, run.width, run.num_halves, run.as_errors)
+        fields = joined(self._pieces, run.shape)
         if fields is not None:
             self._pieces = []
             run.add(fields, self._pieces_line)
@@ -228,12 +234,13 @@ class NcclTests(Reader):
         run = self._run
         if not pieces or run is None:
             return
-        number = self._pieces_line
-        tokens = " ".join(pieces).split()
-        fields = read(tokens, run.width, run.as_errors) if begins_row(tokens) else None
-        whole = _without_last_field(fields)
-        if whole is not None and len(pieces) == 1:
-            run.add(whole, number)
+        number, tokens = self._pieces_line, " ".join(pieces).split()
+        if not begins_row(tokens) and not self._at_end:
+            run.say(number, f"line {number}: figures that belong to no row")
+            return
+        fields = read(tokens, run.shape) if begins_row(tokens) and len(pieces) == 1 else None
+        if fields is not None and len(fields.halves) == 1 and fields.rest:  # what follows it shows that it is whole
+            run.add(fields, number)
             run.last_line = number
             run.lose(number, f"line {number}: the row is cut, its in-place half is lost", f"line {number} is cut")
         else:
@@ -302,12 +309,15 @@ class NcclTests(Reader):
         run.named = Named(PROGRAMS[name[1]] if name else None, found[1][:80], number)
 
     def _read_title(self, number: int, found: re.Match[str]) -> None:
+        words = found.string.split()[:40]
+        if not {"algbw", "busbw"} <= set(words) or not {"time", "cputime"} & set(words):
+            return  # a header that was cut says less than the rows do
         self._drop_pieces()
         run = self._run
         if run is None or run.footer or run.failure:
             run = self._open(number)
         run.titled_again = bool(run.rows)
-        run.title = tuple(found.string.split()[:40])
+        run.entitle(tuple(words))
 
     def _read_wrong(self, number: int, found: re.Match[str]) -> None:
         run = self._footer(number)
@@ -447,17 +457,14 @@ def _whole_row(tokens: list[str]) -> Fields | None:
     if not begins_row(tokens):
         return None
     fields = read(tokens)
-    return fields if fields and 0 < len(fields.halves) < 3 and not fields.rest else None
+    return fields if fields and len(fields.halves) == 2 and not fields.rest else None
 
 
 def _is_piece(tokens: list[str]) -> bool:
-    """Can this be a part of a row? Short words and figures, the last of them a figure."""
-    return len(tokens) < 24 and is_figures(tokens[-1:]) and all(len(token) < 21 for token in tokens)
-
-
-def _without_last_field(fields: Fields | None) -> Fields | None:
-    """The first half of a row that was cut, if something stands behind it: its last field is whole then."""
-    return fields if fields and len(fields.halves) == 1 and fields.rest else None
+    """Can this be a part of a row? Figures, or many of them behind words that are no longer than a type."""
+    if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
+        return False
+    return is_figures(tokens) or (len(tokens) > _MANY_FIGURES and is_figures(tokens[-_MANY_FIGURES:]))
 
 
 READER = NcclTests
