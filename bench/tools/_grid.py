@@ -11,8 +11,8 @@ from functools import cache
 
 from bench.core.foreign import OK, Cell
 
-_VALUE = re.compile(r"-?\d+\.\d\d|N/A|[-+]?(?:nan|inf)(?:\([a-z]*\))?", re.IGNORECASE)
-_PIECE = re.compile(r"-?\d*\.?\d*|N/?|n|na|i|in", re.IGNORECASE)  # what a cut leaves of a value
+_VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2}|N/A|[-+]?(?:nan|inf)", re.IGNORECASE)
+_PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what a cut leaves of a value
 _FLAG = re.compile(r"[01]")
 _MOST_COLUMNS = 4096
 
@@ -35,7 +35,7 @@ class Grid:
         """Is this line a row (or the rest of one)? If so it is kept."""
         if self._short and self._goes_on(words):
             return True
-        if not words or not re.fullmatch(r"\d{1,4}", words[0]):
+        if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
             return False
         index, values = int(words[0]), words[1:]
         whole = [bool(self._value.fullmatch(word)) for word in values]

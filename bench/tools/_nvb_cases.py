@@ -32,7 +32,7 @@ def _take_banner(run: Found, found: dict[str, object]) -> None:
     if (driver := as_text(found.get("Driver Version"))) is not None:
         run.settings["driver"] = driver
     for text in as_list(found.get("GPU Device list")):
-        if listed := _LISTED.match(str(text)[:400]):
+        if listed := _LISTED.match(as_text(text) or ""):
             run.gpus.setdefault(listed[1])
             if listed[2]:
                 run.hosts.setdefault(listed[2])
@@ -62,7 +62,7 @@ def _take_table(run: Found, case: dict[str, object], name: str, rows: list[list[
     if ragged:
         run.cut(line, f"{name}: {ragged} of {len(rows)} rows are shorter than the others")
         rows = [row + [None] * (columns - len(row)) if columns <= 16 else row for row in rows]
-    if "Total bandwidth" in str(case.get("bandwidth_description")) and columns and len(rows) == 3 * columns:
+    if "Total bandwidth" in (as_text(case.get("bandwidth_description")) or "") and columns and len(rows) == 3 * columns:
         for number, part in enumerate(_nvb_tests.PARTS):  # since v0.6: each direction, then their sum, stacked
             run.add(name, rows[number * columns : (number + 1) * columns], line, part)
     elif _nvb_tests.meaning(name, run.version).square and len(rows) != columns:

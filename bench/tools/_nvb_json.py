@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from array import array
 from typing import Any
 
 from bench.core.foreign import Line
 
 BEGINS = re.compile(r'\{?\s*"nvbandwidth"\s*:')
-_MOST_CHARACTERS = 32 << 20
+_MOST_CHARACTERS = 16 << 20
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _STRINGS = re.compile(_STRING)
 # A line of a document as a program indents it: a bracket, a value, or a key with one of them.
 _SCALAR = rf"(?:{_STRING}|-?\d[\d.eE+-]*|true|false|null|NaN|-?Infinity)"
-_PRINTED = re.compile(rf"\s*(?:(?:{_STRING}\s*:\s*)?(?:[\[{{]\s*[\]}}]?|{_SCALAR})?|[\]}}]+)\s*,?\s*")
+_PRINTED = re.compile(rf"(?:(?:{_STRING}\s*:\s*)?(?:[\[{{](?:\s*[\]}}])?|{_SCALAR})?|[\]}}]+)\s*,?")
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 
 
 class Document:
-    """One document, from the line that names it."""
+    """One document, from the line that names it. Lines that are none of it, as others print them between, are left."""
 
     def __init__(self, line: Line) -> None:
         self.line = line.number
-        self._lines: list[Line] = []
-        self._depth = self._size = 0
-        self._opened = False
         self.too_long = False
         self.closed = False
+        self._texts: list[str] = []
+        self._numbers = array("Q")
+        self._depth = self._size = 0
+        self._opened = False
 
     def feed(self, line: Line) -> None:
         """Takes a line in; `closed` and `too_long` tell whether more is wanted."""
-        text = line.text
-        if not self._lines:
+        text = line.text.strip()
+        if not self._texts:
             text = text[text.index('"nvbandwidth"') :]
-        self._lines.append(Line(line.number, text))
+        elif not text or not (text[0] in '"{}[]' or _PRINTED.fullmatch(text)):
+            return
+        self._texts.append(text)
+        self._numbers.append(line.number)
         self._size += len(text) + 1
         self.too_long = self._size > _MOST_CHARACTERS
         bare = _STRINGS.sub("", text) if '"' in text else text
@@ -47,17 +51,30 @@ class Document:
 
     def line_of(self, key: str) -> int | None:
         """The first line that holds a key."""
-        return next((line.number for line in self._lines if f'"{key}"' in line.text), None)
+        found = (number for number, text in zip(self._numbers, self._texts, strict=True) if f'"{key}"' in text)
+        return next(found, None)
 
     def read(self) -> tuple[dict[str, Any], list[int | None], bool]:
         """What stands under "nvbandwidth", the line of every test case, and whether the document is whole."""
-        for lines in (self._lines, [line for line in self._lines if _PRINTED.fullmatch(line.text)]):
-            text = "{" + "\n".join(line.text for line in lines)
+        text = ""
+        for texts in (self._texts, filter(_PRINTED.fullmatch, self._texts)):
+            text = "{" + "\n".join(texts)
             found = _parsed(text)
             if found is not None:
-                return found, _lines_of_names(lines, found), True
+                return found, self._lines_of_names(found), True
         found = _salvaged(text)
-        return found, _lines_of_names(lines, found), False
+        return found, self._lines_of_names(found), False
+
+    def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
+        """Where each test case names itself; None for all where they can not be told apart."""
+        cases = found.get("testcases")
+        cases = cases if isinstance(cases, list) else []
+        wanted = [case.get("name") if isinstance(case, dict) else None for case in cases]
+        pairs = zip(self._numbers, self._texts, strict=True)
+        named = [(name, number) for number, text in pairs if '"name"' in text for name in _NAME.findall(text)]
+        if [name for name, _ in named[: len(wanted)]] != wanted:
+            return [None] * len(cases)
+        return [number for _, number in named[: len(wanted)]]
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -96,22 +113,3 @@ def _plain(text: str) -> dict[str, Any]:
         except ValueError:
             continue
     return found
-
-
-def _lines_of_names(lines: list[Line], found: dict[str, Any]) -> list[int | None]:
-    """Where each test case names itself; None for all where they can not be told apart."""
-    cases = found.get("testcases")
-    if not isinstance(cases, list):
-        return []
-    named = list(_names(lines))
-    wanted = [json.dumps(case.get("name"))[1:-1] if isinstance(case, dict) else None for case in cases]
-    if [name for name, _ in named[: len(wanted)]] != wanted:
-        return [None] * len(cases)
-    return [number for _, number in named[: len(wanted)]]
-
-
-def _names(lines: list[Line]) -> Iterator[tuple[str, int]]:
-    for line in lines:
-        if '"name"' in line.text:
-            for name in _NAME.findall(line.text):
-                yield name, line.number

@@ -6,6 +6,7 @@ from bench.core.foreign import FAILED, OK, TRUNCATED, Matrix, Remark, Run
 from bench.tools import _grid, _nvb_tests
 
 _MOST_CELLS = 1_000_000
+_MOST_REMARKS = 1000
 _LAST = 1 << 62  # remarks of no line come after the others
 
 _DIRECTIONS = (
@@ -51,7 +52,7 @@ class Found:
 
     def remark(self, line: int | None, text: str) -> None:
         """Say something once."""
-        if len(self.remarks) < 10_000:
+        if len(self.remarks) < _MOST_REMARKS:
             self.remarks.append(Remark(line, text))
 
     def fail(self, line: int | None, text: str) -> None:

@@ -116,7 +116,7 @@ def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[Cell, ...]:
 
 
 def _is_zero(token: object) -> bool:
-    return str(token) in ("0.00", "0", "0.0")
+    return isinstance(token, str) and token in ("0.00", "0")
 
 
 def _ends(ends: str, row: int, column: int, num_rows: int) -> tuple[str, str]:

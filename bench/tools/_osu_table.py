@@ -23,7 +23,7 @@ _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
 
 def columns(line: str) -> list[str] | None:
     """What each column is ("" where it is of no use here), from the line of titles; None for any other line."""
-    titles = [re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _TITLE.findall(line.lstrip("#"))]
+    titles = [re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _TITLE.findall(line[:400].lstrip("#"))]
     if len(titles) < 2 or titles[0] != SIZE:
         return None
     return [_COLUMNS.get(title, "") for title in titles]

@@ -24,6 +24,7 @@ _ACCESS = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})$")
 _ERROR = re.compile(r"Cuda failure .*|CUDA error.*|.*: CUDA Runtime API error .*|Two or more GPUs with .*required.*")
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _MOST_CELLS = 1_000_000
+_MOST_REMARKS = 1000
 
 _SAID = {
     "sum": "A two-way figure is the sum of both directions, as the tool's source has it.",
@@ -113,8 +114,7 @@ class _Found:
             if len(self.apart) < _MOST_CELLS:
                 self.apart.add((int(found[1]), int(found[2])))
         elif _ERROR.match(text):
-            self.failures.append(text[:300])
-            self.remarks.append(Remark(line, text[:300]))
+            self._fail(line, text[:300])
         elif _LEFT_OUT.match(text):
             self.close_title(line)
             self._cut(line, "lines were left out here")
@@ -144,17 +144,25 @@ class _Found:
     def run(self) -> Run:
         """What was found."""
         if self.apart is None and self.matrices:
-            self.remarks.append(Remark(None, "no connectivity is told: which pairs have peer access is not known"))
+            self._say(None, "no connectivity is told: which pairs have peer access is not known")
         status = FAILED if self.failures else TRUNCATED if self.cuts else OK
         return Run(
-            "p2p_bandwidth_latency", status=status, failure="; ".join((self.failures or self.cuts)[:10]) or None,
+            "p2p_bandwidth_latency", status=status, failure="; ".join(self.failures or self.cuts) or None,
             gpus=tuple(self.gpus), matrices=tuple(self.matrices), remarks=tuple(self.remarks),
             translations=tuple(_SAID[word] for word in _SAID if word in self.said), line=self.line,
         )  # fmt: skip
 
     def _cut(self, line: int, text: str) -> None:
-        self.remarks.append(Remark(line, text))
-        self.cuts.append(text)
+        self._say(line, text)
+        self.cuts = [*self.cuts, text][:10]
+
+    def _fail(self, line: int, text: str) -> None:
+        self._say(line, text)
+        self.failures = [*self.failures, text][:10]
+
+    def _say(self, line: int | None, text: str) -> None:
+        if len(self.remarks) < _MOST_REMARKS:
+            self.remarks.append(Remark(line, text))
 
     def _connect(self, grid: _grid.Grid) -> None:
         pairs = [(row, column, value) for row, values in enumerate(grid.rows) for column, value in enumerate(values)]
@@ -162,7 +170,7 @@ class _Found:
         if self.apart:
             of = grid.columns * (grid.columns - 1)
             text = f"{len(self.apart)} of {of} pairs have no peer access: their copies go through host memory"
-            self.remarks.append(Remark(self._title_line, text))
+            self._say(self._title_line, text)
 
     def _add(self, grid: _grid.Grid, title: re.Match[str]) -> None:
         latency = title.re is _LATENCY
@@ -200,9 +208,7 @@ class _Found:
             self.matrices.append(Matrix(name, unit, direction, None, tuple(cells), line=line))
         failed = sum(cell.status == _grid.FAILED for cell in cells)
         if failed:
-            text = f"{name}: {failed} of {len(cells)} figures are zero or no numbers"
-            self.failures.append(text)
-            self.remarks.append(Remark(line, text))
+            self._fail(line, f"{name}: {failed} of {len(cells)} figures are zero or no numbers")
 
 
 READER = P2p
