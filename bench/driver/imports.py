@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,8 @@ __all__ = ["Job", "Log", "Source", "Told", "jobs", "keep", "read", "runs", "sour
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
 _AT_ONCE = 4096  # records
+_MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and their characters, that are kept until a reader is found
+_LONGEST_HINT = 64
 _MOST_CONTROLS = 0.02  # of its first bytes
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
@@ -151,21 +154,54 @@ def keep(found: Sequence[Job], results: Path, cluster: str | None) -> Path:
 
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[Run]:
     """The runs in a text. A reader whose tool alone can have printed a line gets it and all that follows, until another
-    reader knows a line as its own."""
-    asleep: dict[type[Reader], Reader] = {kind: kind() for kind in readers}
+    reader knows a line as its own; the first also gets the lines before it, which may name hosts and the command.
+    """
+    watch = _Watch(chunks, readers)
+    asleep = {kind: kind() for kind in readers}
     awake: Reader | None = None
-    for line in clean(chunks):
-        for kind, reader in asleep.items():
-            if reader.begins(line.text):
+    before: deque[Line] = deque(maxlen=_MOST_BEFORE)
+    for line in clean(watch):
+        for kind in watch.likely:
+            if kind in asleep and asleep[kind].begins(line.text):
                 if awake is not None:
                     yield from awake.finish()
                     asleep[type(awake)] = type(awake)()
                 awake = asleep.pop(kind)
+                for earlier in before:
+                    yield from awake.feed(earlier)
+                before.clear()
                 break
         if awake is not None:
             yield from awake.feed(line)
+        elif len(line.text) <= _LONGEST_BEFORE:
+            before.append(line)
     if awake is not None:
         yield from awake.finish()
+
+
+class _Watch:
+    """Chunks as they come, and which readers may know a line of the latest: one of their hints is in it, or in what the
+    line that it ends began with. To search a chunk is far cheaper than to ask every reader about every line.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], readers: Sequence[type[Reader]]) -> None:
+        self._chunks, self._readers = chunks, readers
+        self.likely: tuple[type[Reader], ...] = ()
+
+    def __iter__(self) -> Iterator[bytes]:
+        end, begun = b"", frozenset[type[Reader]]()
+        for chunk in self._chunks:
+            text = end + chunk.translate(None, b"\0").lower()
+            hinted = frozenset(kind for kind in self._readers if _may_begin(kind, text))
+            self.likely = tuple(kind for kind in self._readers if kind in hinted or kind in begun)
+            begun = hinted if b"\n" in chunk else begun | hinted
+            end = text[-_LONGEST_HINT:]
+            yield chunk
+
+
+def _may_begin(kind: type[Reader], text: bytes) -> bool:
+    """A colour code may divide a word, so that one is no less than a hint."""
+    return not kind.hints or b"\x1b" in text or any(hint.encode() in text for hint in kind.hints)
 
 
 class _Chunks:

@@ -31,6 +31,7 @@ class Perftest(Reader):
     """A file may hold many runs, and both sides of one."""
 
     tool = "perftest"
+    hints = ("bw test", "latency test", "iterations")
 
     def __init__(self) -> None:
         self._run: _Found | None = None
