@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.core.dtypes import DTYPES
 from bench.core.record import Document, Header, Summary
@@ -176,13 +176,17 @@ def render(document: Document) -> str:
         return _of_one(document)
     table = _table_of(document)
     lines = _shared_head(list(document.headers.values()))
-    alone = {job: header for job, header in document.headers.items() if job not in _elsewhere(document)}
+    elsewhere = _elsewhere(document)
+    alone = {job: header for job, header in document.headers.items() if job not in elsewhere}
     if document.spreads:
         lines += _over_launches(document)
     if any(row.job in alone for row in document.summaries):
         lines += table.reading()
+    of_job: dict[str, list[Summary]] = {}
+    for row in document.summaries:
+        of_job.setdefault(row.job, []).append(row)
     for job, header in alone.items():
-        part = _only(document, job).summaries
+        part = of_job.get(job)
         if part:
             lines += [_comments([_text.job_line(job, header)]), *map(table.line, _sizes(part))]
     return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
@@ -279,18 +283,6 @@ def _count(row: Summary) -> str:
     """How many elements a payload is; unknown where an imported row does not tell its type."""
     dtype = DTYPES.get(row.dtype or "")
     return _text.NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
-
-
-def _only(document: Document, job: str) -> Document:
-    """The part of a document that is about one job."""
-    return replace(
-        document,
-        headers={job: document.headers[job]},
-        summaries=tuple(row for row in document.summaries if row.job == job),
-        skipped=tuple(row for row in document.skipped if row.get("job") == job),
-        failures=tuple(row for row in document.failures if row.get("job") == job),
-        notes=(),
-    )
 
 
 def _comments(lines: Sequence[str]) -> str:
