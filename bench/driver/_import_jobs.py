@@ -198,7 +198,8 @@ def _what(run: Run, origin: Origin) -> str:
 
 def _words(remarks: Sequence[Remark]) -> list[str]:
     """The first remarks as sentences; all that are kept stand in the header."""
-    words = [f"line {one.line}: {one.text}" if one.line else one.text for one in remarks[:_MOST_SAID]]
+    words = [one.text if one.line is None or one.text.startswith("line ") else f"line {one.line}: {one.text}"
+             for one in remarks[:_MOST_SAID]]  # fmt: skip
     left = len(remarks) - len(words)
     return [*words, f"and {left} more remarks"] if left else words
 

@@ -100,8 +100,6 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
     """Run what a run's plan asked for and its files do not hold."""
     launchers, tools, say = means.launchers, means.tools, means.say
     stored = runs.read_plan(folder)
-    if stored.get("imported"):
-        raise UsageError(f"{folder} was imported from logs: there is nothing in it to measure again")
     cluster = _cluster(stored["cluster"])
     todo, ended = [], runs.read_outcomes(folder)
     for job in stored["jobs"]:
