@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
 from bench.tools import _osu_table
 
-_BEGIN = re.compile(r"#?\s*OSU ([A-Za-z]+(?:-[A-Za-z]+)?) (\S.*?) Test(?: v?([0-9][\w.-]*))?$")
+_BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
+_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
 _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
 _PAIRS = re.compile(r"#?\s*\[ pairs: ([0-9]{1,9}) \]")
 _ERROR = re.compile(
-    r".*(?:Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
-    r"|srun: error:|Fatal error in|Abort\(\d+\))"
+    r"Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
+    r"|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
+_WANTED = re.compile(r"[0-9#.…]|Size|Datatype|\[ ?[p.]")  # how lines begin that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
 _DTYPES = {
     "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
 }  # fmt: skip
+_MARGINS = " \t\r|"  # of a table that somebody pasted, too
 _MOST_REMARKS = 1000
 
 
@@ -66,15 +69,15 @@ class OsuReader(Reader):
 
     def begins(self, text: str) -> bool:
         """`# OSU MPI Allreduce Latency Test v5.7`."""
-        return _BEGIN.match(text.strip()) is not None
+        return _BEGIN.match(text.strip(_MARGINS)) is not None
 
     def feed(self, line: Line) -> Iterator[Run]:
         """Take one line in."""
-        text = line.text.strip()
+        text = line.text.strip(_MARGINS)
         if found := _BEGIN.match(text):
             yield from self.finish()
             self._run = _Found(line.number, found)
-        elif self._run is not None:
+        elif self._run is not None and (_WANTED.match(text) or _ERROR.search(text)):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[Run]:
@@ -88,7 +91,7 @@ class _Found:
     def __init__(self, line: int, title: re.Match[str]) -> None:
         self._line = line
         self._library, self._name, self._version = title[1], title[2], title[3]
-        self._program = _PROGRAMS.get(title[2])
+        self._program = _PROGRAMS.get(title[2]) if _LIBRARY.fullmatch(title[1]) else None
         self._columns: list[str] | None = None
         self._dtype: str | None = None
         self._element = 0
@@ -97,30 +100,37 @@ class _Found:
         self._remarks: list[Remark] = []
         self._failures: list[str] = []
         self._cuts: list[str] = []
-        self._width = 0  # of the row above: columns end at the same place, unless a line was cut
+        self._widths: set[int] = set()  # of all rows above: columns end at the same place
+        self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
 
     def take(self, line: int, text: str) -> None:
         """One line below the title."""
-        words = text.split()
-        if _HEADER.match(text) and (names := _osu_table.columns(text)) is not None:
-            self._columns = names
-            if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
-                self._lose(line, f"this table is not one that is read: {text[:80]}")
-                self._columns = None
+        if text[:1].isdigit():
+            words = text.split()
+            if self._columns is not None and _LEADING.fullmatch(words[0]):
+                self._take_row(line, text, words, self._columns)
+        elif _HEADER.match(text) and (names := _osu_table.columns(text)) is not None:
+            self._begin_table(line, text, names)
         elif found := _TYPE.match(text):
             self._dtype, self._element = _DTYPES.get(found[1], (None, 0))
         elif found := _PAIRS.match(text):
             self._pairs = int(found[1])
-        elif _ERROR.match(text):
-            self._say(line, text[:200])
-            self._failures.append(text[:200])
         elif _LEFT_OUT.match(text):
             self._lose(line, "lines were left out here")
-        elif self._columns is not None and words and _LEADING.fullmatch(words[0]):
-            self._take_row(line, text, words, self._columns)
+        elif _ERROR.search(text):
+            self._say(line, text[:200])
+            if len(self._failures) < 10:
+                self._failures.append(text[:200])
+
+    def _begin_table(self, line: int, text: str, names: list[str]) -> None:
+        self._columns = names
+        if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
+            self._lose(line, f"this table is not one that is read: {text[:80]}")
+            self._columns = None
 
     def run(self) -> Run:
         """What was found."""
+        self._check_last()
         if not self._rows and not self._cuts:
             self._lose(self._line, f"{self._name} has no row")
         program = self._program
@@ -139,10 +149,6 @@ class _Found:
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
                 self._lose(line, f"this row can not be read: {text[:80]}")
             return
-        if not self._is_whole(text, values):
-            self._lose(line, f"this row is cut: {text[:80]}")
-            return
-        self._width = len(text)
         if values.get("valid") == 0:
             self._say(line, "the program found wrong data: Fail")
             self._failures.append(f"wrong data at size {words[0]}")
@@ -151,12 +157,18 @@ class _Found:
             self._failures.append(f"size {words[0]} has no time")
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(values, line))
+            self._measure(text, line)
 
-    def _is_whole(self, text: str, values: dict[str, float]) -> bool:
-        """A count in the last column may have lost digits; then the line is shorter than the one above."""
-        if "num_samples" not in values or not self._rows:
-            return True
-        return len(text) >= self._width or values["num_samples"] == self._rows[-1].num_iterations
+    def _measure(self, text: str, line: int) -> None:
+        aligned = len(self._rows) > 2 and len(self._widths) == 1
+        other = len(self._rows) > 1 and self._rows[-1].num_iterations != self._rows[-2].num_iterations
+        self._short_line = line if aligned and other and len(text) < min(self._widths) else 0
+        self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
+
+    def _check_last(self) -> None:
+        if self._short_line:
+            self._rows[-1] = replace(self._rows[-1], num_iterations=None)
+            self._lose(self._short_line, "this row is cut: how many iterations it had is lost")
 
     def _row(self, values: dict[str, float], line: int) -> Row:
         size = int(values[_osu_table.SIZE])

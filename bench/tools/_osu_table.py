@@ -15,7 +15,10 @@ _COLUMNS = {
     "max latency": "largest_mean_s", "iterations": "num_samples", "bandwidth": "bytes_per_s",
     "bi-bandwidth": "bytes_per_s", "mb/s": "bytes_per_s", "messages/s": "messages_per_s", "validation": "valid",
 }  # fmt: skip
-_TITLE = re.compile(r"(Size|(?:Avg |Min |Max )?Latency ?\(us\)|Iterations|[A-Z][A-Za-z0-9/ -]*(?:\([^)]*\))?)\s*")
+_TITLE = re.compile(
+    r"(Size|(?:Avg |Min |Max )?Latency ?\(us\)|Iterations|MB/s|Messages/s|Validation"
+    r"|[A-Z][A-Za-z0-9/-]*(?: [A-Za-z0-9/-]+)*(?: ?\([^)]*\))?)\s*"
+)
 _COUNT = re.compile(r"[0-9]{1,15}")
 _DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{2,6}")
 _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}

@@ -21,8 +21,10 @@ _TITLE = re.compile(
 _LATENCY = re.compile(r"(P2P=(Disabled|Enabled) Latency(?: \(P2P (Writes|Reads)\))?) Matrix \(us\)$")
 _DEVICE = re.compile(r"Device: \d+, (.+), pciBusID: \w+, pciDeviceID: \w+, pciDomainID: ?\w+$")
 _ACCESS = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})$")
-_ERROR = re.compile(r"Cuda failure .*|CUDA error.*|.*: CUDA Runtime API error .*|Two or more GPUs with .*required.*")
+_ERROR = re.compile(r"Cuda failure .*|CUDA error.*|Two or more GPUs with .*required.*")
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
+# How any line begins that is read here: all others are passed over at once.
+_WANTED = re.compile(r"[-0-9]|N/A|-?nan|-?inf|\[P2P|\[?\.\.\.|…|D\\D|Device|P2P|Unidir|Bidir|GPU|CPU|Cuda|CUDA|Two or")
 _MOST_CELLS = 1_000_000
 _MOST_REMARKS = 1000
 
@@ -53,6 +55,8 @@ class P2p(Reader):
         """Take one line in."""
         self._last = line.number
         text = line.text.strip()
+        if _WANTED.match(text) is None:
+            return
         again = self._run is not None and self._run.title_seen and text == self._run.first_title
         if _BEGIN.match(text) or again:
             yield from self._close()

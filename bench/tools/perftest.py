@@ -21,6 +21,7 @@ _RATES = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 _VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2,6}|-?nan|-?inf")
 _COUNT = re.compile(r"[0-9]{1,15}")
 _SETTING = re.compile(r"\b(Device|Number of qps|Connection type|Link type|Mtu|TX depth|GID index)\s*:\s*(\S{1,80})")
+_BANNER = re.compile(r"Dual-port|Number of|Connection|Mtu|Link type|TX depth|GID index")
 _ERROR = re.compile(r"Completion with error|Failed status|Couldn't |Unable to |Failed to |Got bad completion|ERRNO:")
 _CLOCK = "Conflicting CPU frequency values detected"
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
@@ -89,9 +90,10 @@ class _Found:
 
     def take(self, line: int, text: str) -> None:
         """One line below the title."""
-        words = text.replace("*", " ").split()
-        if self._columns and words and _COUNT.fullmatch(words[0]):
-            self._take_row(line, text, words)
+        if text[:1].isdigit():
+            words = text.replace("*", " ").split()
+            if self._columns and _COUNT.fullmatch(words[0]):
+                self._take_row(line, text, words)
         elif _ERROR.match(text):
             self._say(line, text[:200])
             self._failures.append(text[:200])
@@ -100,7 +102,7 @@ class _Found:
             self._say(line, "the CPU's frequency is not steady: perftest times by its cycles, so that times may be off")
         elif _LEFT_OUT.match(text):
             self._lose(line, "lines were left out here")
-        elif not self._columns:
+        elif not self._columns and _BANNER.match(text):
             for name, value in _SETTING.findall(text):
                 self._settings.setdefault(name.lower(), value)
 

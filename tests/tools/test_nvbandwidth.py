@@ -361,11 +361,9 @@ def test_a_spoilt_document_never_raises(data: st.DataObject) -> None:
         assert run.status in ("ok", "failed", "truncated")
 
 
-def test_a_document_without_an_end_is_given_up() -> None:
-    reader = READER()
-    lines = (Line(number, f'"key{number}" : "{"x" * 4000}",') for number in range(2, 6000))
-    runs = list(reader.feed(Line(1, '{"nvbandwidth" : {')))
-    for line in lines:
-        runs += reader.feed(line)
-    runs += reader.finish()
-    assert [run.status for run in runs] == ["truncated"] and "too long" in (runs[0].failure or "")
+def test_a_document_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.tools._nvb_json._MOST_CHARACTERS", 10_000)
+    first = document(case("host_to_device_memcpy_ce", [["5", "6"]])).rpartition("]")[0]
+    run = one(first + "".join(f'"key{number}" : "{"x" * 90}",\n' for number in range(500)))
+    assert run.status == "truncated" and "too long" in (run.failure or "")
+    assert rates(run.matrices[0])["host", "gpu1"] == 6
