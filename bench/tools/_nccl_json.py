@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from bench.core.foreign import Run
@@ -17,7 +18,10 @@ from bench.tools._nccl_run import Named, OpenRun
 _BEGINS = re.compile(r'\{?\s*"version"\s*:\s*\d+\s*(?:,|$)|\{?\s*"start_time"\s*:\s*"\d{4}-\d\d-\d\d ')
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # %lf of what is no number
+_KEY = re.compile(r'[\s,]*"(\w+)"\s*:')
+_GAP = re.compile(r"[\s,]*")
 _NAN = "nan"
+_NOTHING: Any = object()
 
 
 class Document:
@@ -62,23 +66,35 @@ def _parsed(text: str) -> Any:
 
 
 def _salvage(run: OpenRun, text: str) -> None:
-    """A document that was cut: what stands before `results`, and each of the results that is whole."""
-    head, found, tail = text.partition('"results"')
-    before = _parsed(head.rstrip().rstrip(",") + "}")
-    decoder = json.JSONDecoder()
-    results: list[Any] = []
-    place = tail.find("[") + 1
-    while found and place:
-        place += len(tail[place : place + 100]) - len(tail[place : place + 100].lstrip(" \n,"))
-        try:
-            value, place = decoder.raw_decode(tail, place)
-        except (ValueError, RecursionError):
+    """A document that was cut: every value of it that is whole, and each of the results that is."""
+    document: dict[str, Any] = {}
+    place = text.find("{") + 1
+    while (key := _KEY.match(text, place)) is not None:
+        if key[1] == "results":
+            document["results"] = list(_whole_values(text, text.find("[", key.end()) + 1))
             break
-        results.append(value)
-    _fill(run, {**(before if isinstance(before, dict) else {}), "results": results})
+        value = next(_whole_values(text, key.end()), _NOTHING)
+        if value is _NOTHING:
+            break
+        document[key[1]] = value[0]
+        place = value[1]
+    results = [value for value, _ in document.pop("results", [])]
+    _fill(run, {**document, "results": results})
     run.lose(
         run.line, f"line {run.line}: the JSON document is cut after {len(results)} results", "the JSON document is cut"
     )
+
+
+def _whole_values(text: str, place: int) -> Iterator[tuple[Any, int]]:
+    """Values that stand one after another, and where each ends; it stops where one is not whole."""
+    decoder = json.JSONDecoder()
+    while place:
+        gap = _GAP.match(text, place)
+        try:
+            value, place = decoder.raw_decode(text, gap.end() if gap else place)
+        except (ValueError, RecursionError):
+            return
+        yield value, place
 
 
 def _fill(run: OpenRun, document: dict[str, Any]) -> None:

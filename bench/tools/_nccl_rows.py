@@ -82,6 +82,14 @@ def begins_row(tokens: list[str]) -> bool:
     return len(tokens) > 2 and tokens[2] in _TYPES and bool(_COUNT.match(tokens[0]) and _COUNT.match(tokens[1]))
 
 
+def may_begin_row(tokens: list[str]) -> bool:
+    """A row that was cut within its first three fields?"""
+    counts, words = tokens[:2], tokens[2:]
+    return all(_COUNT.match(token) for token in counts) and (
+        not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
+    )
+
+
 def is_figures(tokens: list[str]) -> bool:
     """Nothing but numbers and N/A: what can go on a row that was cut in two."""
     return all(_NUMBER.match(token) or token == "N/A" for token in tokens)

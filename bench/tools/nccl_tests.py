@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bench.core.foreign import Line, Reader, Run
 from bench.tools._nccl_json import Document, dotted
 from bench.tools._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
-from bench.tools._nccl_rows import Fields, agrees, begins_row, is_figures, joined, read
+from bench.tools._nccl_rows import Fields, agrees, begins_row, is_figures, joined, may_begin_row, read
 from bench.tools._nccl_run import Named, OpenRun
 
 _BANNER = re.compile(
@@ -173,20 +173,15 @@ class NcclTests(Reader):
             self._pieces.append(text)
             self._try_pieces()
             return True
-        if len(tokens) >= 3 and is_figures(tokens) and "." in text and (run.title or run.rows) and not run.footer:
-            run.lose(
-                number,
-                f"line {number}: figures without the size that they belong to",
-                f"line {number} is a piece of a row",
-            )
-            return True
-        if (
-            (run.title or run.rows)
-            and len(tokens) in (1, 2)
-            and all(token.isdigit() for token in tokens)
-            and not run.footer
-        ):
+        if run.footer or not (run.title or run.rows):
+            return False
+        if may_begin_row(tokens):
             self._pieces, self._pieces_line = [text], number
+            return True
+        if len(tokens) >= 3 and "." in text and is_figures(tokens):
+            run.lose(
+                number, f"line {number}: figures without the size they belong to", f"line {number} is a piece of a row"
+            )
             return True
         return False
 
