@@ -2,10 +2,12 @@
 
     python -m benchmarks.import_large --megabytes 100
 
-Two kinds of log. `interleaved`: runs of all_reduce_perf of 64 ranks, whose rows stand between the library's own messages
-of every rank, all of them behind mpirun's tags. `rows`: the same without the messages, so that every line is a row. Each is
-read by a process of its own, whose peak of resident memory is the kernel's figure.
+Two kinds of log. `interleaved`: runs of all_reduce_perf of 64 ranks, whose rows stand between the library's own
+messages of every rank, all of them behind mpirun's tags. `rows`: the same without the messages, so that most lines are
+rows. Each is read by a process of its own, whose peak of resident memory is the kernel's figure.
 """
+
+# ruff: noqa: E501 - lines as the tool prints them
 
 from __future__ import annotations
 
@@ -58,7 +60,18 @@ def _run(run: int, messages: int) -> Iterator[str]:
 
 def measured(path: Path, form: str) -> tuple[float, float]:
     """Seconds and MB (10^6) of peak memory of one import."""
-    command = [sys.executable, "-m", "bench", "import", str(path), "--format", form, "--no-store", "--output", os.devnull]
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "import",
+        str(path),
+        "--format",
+        form,
+        "--no-store",
+        "--output",
+        os.devnull,
+    ]
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

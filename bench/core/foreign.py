@@ -127,8 +127,8 @@ class Reader(ABC):
     """
 
     tool: str  # its word, as in `tools/`
-    # Words in lower case of which every line that `begins` knows holds one: where none is near, it is not asked. () where
-    # there are no such words.
+    # Words in lower case, of which every line that `begins` knows holds one: where none is near it is not asked.
+    # Empty where there are no such words.
     hints: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod

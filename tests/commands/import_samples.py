@@ -1,5 +1,7 @@
 """Logs of every tool that is imported, of our own making: what each prints, with figures of ours."""
 
+# ruff: noqa: E501, W291 - lines as the tools print them
+
 from __future__ import annotations
 
 import json
