@@ -56,8 +56,10 @@ def main(args: argparse.Namespace) -> int:
     stored = not args.no_store and (args.format != "json" or args.results is not None)
     jobs = imports.jobs(logs, told, _plan.all_patterns()) if stored or args.format != "json" else []
     folder = imports.keep(jobs, args.results or Path("results"), args.cluster) if stored else None
-    text = _import.render(runs) if args.format == "json" else _rendered(args, jobs)
-    _output.emit(text, args)
+    if args.format == "json":
+        _output.emit_pieces(_import.pieces(runs), args)
+    else:
+        _output.emit(_rendered(args, jobs), args)
     if folder is not None:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)

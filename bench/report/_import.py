@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bench.core.foreign import Matrix, Remark, Row, Run
@@ -14,17 +13,20 @@ SCHEMA = "bench.import/1"
 
 
 def render(runs: Iterable[Run]) -> str:
-    """One document, a record or a cell a line: SI units, unknown is null. `schema`: bench.import/1."""
-    text = io.StringIO()
-    text.write(f'{{"schema": {json.dumps(SCHEMA)}, "runs": [')
+    """One document, a record or a matrix a line: SI units, unknown is null."""
+    return "".join(pieces(runs))
+
+
+def pieces(runs: Iterable[Run]) -> Iterator[str]:
+    """The same in parts, so that nobody need hold all of it."""
+    yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, run in enumerate(runs):
-        text.write(",\n" if number else "\n")
-        _run(text, run)
-    text.write("\n]}\n")
-    return text.getvalue()
+        yield ",\n" if number else "\n"
+        yield from _run(run)
+    yield "\n]}\n"
 
 
-def _run(text: io.StringIO, run: Run) -> None:
+def _run(run: Run) -> Iterator[str]:
     head = {
         "tool": run.tool,
         "tool_version": run.tool_version,
@@ -36,22 +38,21 @@ def _run(text: io.StringIO, run: Run) -> None:
         "hosts": run.hosts,
         "gpus": run.gpus,
     }
-    text.write(f"{_json(head)[:-1]},\n")
-    _list(text, "records", (_record(row, run.size_is_block) for row in run.rows))
-    text.write(",\n")
-    _list(text, "matrices", map(_matrix, run.matrices))
-    text.write(",\n")
+    yield f"{_json(head)[:-1]},\n"
+    yield from _list("records", (_record(row, run.size_is_block) for row in run.rows))
+    yield ",\n"
+    yield from _list("matrices", map(_matrix, run.matrices))
+    yield ",\n"
     warnings = [*run.remarks, *(Remark(None, text) for text in run.translations)]
-    _list(text, "warnings", ({"line": one.line, "text": one.text} for one in warnings))
-    text.write("}")
+    yield from _list("warnings", ({"line": one.line, "text": one.text} for one in warnings))
+    yield "}"
 
 
-def _list(text: io.StringIO, name: str, values: Iterable[dict[str, Any]]) -> None:
-    text.write(f' "{name}": [')
+def _list(name: str, values: Iterable[dict[str, Any]]) -> Iterator[str]:
+    yield f' "{name}": ['
     for number, value in enumerate(values):
-        text.write(",\n  " if number else "\n  ")
-        text.write(_json(value))
-    text.write("]")
+        yield f"{',' * bool(number)}\n  {_json(value)}"
+    yield "]"
 
 
 def _record(row: Row, size_is_block: bool) -> dict[str, Any]:
