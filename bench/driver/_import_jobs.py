@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import PurePath
 
-from bench.core.dtypes import DTYPES
-from bench.core.foreign import OK, Cell, Matrix, Remark, Row, Run
-from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
-from bench.core.record import Failure, Header, Record
+from bench.core.foreign import OK, Matrix, Remark, Row, Run
+from bench.core.pattern import Pattern
+from bench.core.record import Header, Record
 from bench.driver._import_check import contradictions
+from bench.driver._import_records import failure_of, of_matrix, of_row, rank_of
 from bench.hardware import catalogue
 
 # Tools whose ranks need not have a GPU each.
 _OF_HOSTS = ("osu", "perftest")
 # Patterns of matrices by their direction, where it is neither of the two of bytes over a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
-_SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
 _MOST_REMARKS = 200  # in a header, of which a run may have many
 _MOST_SAID = 10
 _MOST_NAME = 60
-_MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size
-_MOST_BYTES = 1 << 60
 _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version", re.I)
 
 
@@ -69,12 +64,11 @@ class Job:
     def records(self) -> Iterator[Record]:
         """Its rows in their order; last, how a run failed that did not end well."""
         if self.matrix is not None:
-            yield from _of_matrix(self.header, self.matrix)
+            yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
-            yield _of_row(self.header, row, self.run, self.pattern)
+            yield of_row(self.header, row, self.run, self.pattern)
         if self.run.status != OK:
-            what = f"{self.run.status}: {self.run.failure or 'its log does not say why'}"
-            yield _record(self.header, _mode(self.run), 0, failed=Failure(what))
+            yield failure_of(self.header, self.run)
 
 
 class Names:
@@ -139,7 +133,7 @@ def _header(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[R
 
 def _matrix_header(name: str, run: Run, matrix: Matrix, origin: Origin, told: Told,
                    remarks: Sequence[Remark]) -> Header:  # fmt: skip
-    ranks = (_rank(end) for cell in matrix.cells for end in (cell.src, cell.dst))
+    ranks = (rank_of(end) for cell in matrix.cells for end in (cell.src, cell.dst))
     num_gpus = max((rank + 1 for rank in ranks if rank is not None), default=1)
     of_host = any(end.startswith("host") for cell in matrix.cells for end in (cell.src, cell.dst))
     pattern = _OTHER_COPIES.get(matrix.direction or "", "host_device" if of_host else "peer_copy")
@@ -209,134 +203,3 @@ def _told(remarks: Sequence[Remark]) -> list[dict[str, object]]:
     plain: list[dict[str, object]] = [{"line": one.line, "text": one.text} for one in remarks[:_MOST_REMARKS]]
     left = len(remarks) - len(plain)
     return [*plain, {"line": None, "text": f"and {left} more lines like these"}] if left else plain
-
-
-def _of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Record:
-    mode, size = _mode(run), row.payload_bytes
-    if run.size_is_block:
-        why = f"line {row.line}: its size, {size} bytes, is one rank's block: give --num-ranks"
-        return _record(header, mode, 0, in_place=row.in_place, skipped=why)
-    if size is None or not 0 <= size <= _MOST_BYTES:
-        return _record(header, mode, 0, failed=Failure(f"line {row.line}: a row whose size can not be told"))
-    traffic = _traffic(header, row, pattern)
-    reported = _figures(row, traffic, run.tool)
-    if not reported:
-        return _record(header, mode, size, in_place=row.in_place, skipped=f"line {row.line}: no figure was printed")
-    return _record(
-        header, mode, size, in_place=row.in_place, reported=reported, traffic=traffic, num_wrong=row.num_wrong,
-        verified=None if row.num_wrong is None else row.num_wrong == 0,
-    )  # fmt: skip
-
-
-def _mode(run: Run) -> str:
-    """Back to back, unless the tool waits for each call."""
-    return "isolated" if dict(run.settings).get("mode") == "isolated" else "pipelined"
-
-
-def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | None:
-    """The factors by the pattern's own definition; None where the pattern or the number of ranks is unknown."""
-    num_ranks, size = header.num_ranks, row.payload_bytes
-    if pattern is None or num_ranks is None or size is None:
-        return None
-    if isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
-        return None
-    even = header.num_nodes if header.ranks_per_node is not None else None
-    element = DTYPES[row.dtype].num_bytes if row.dtype in DTYPES else 1
-    return _of_shape(pattern, Shape(num_ranks, size, element, row.root or 0), even)
-
-
-@lru_cache(maxsize=4096)
-def _of_shape(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    return traffic_of(pattern, shape, num_nodes)
-
-
-def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:
-    """What was printed; a bandwidth that was not, by our definition: size / time, and times the factor.
-
-    OSU's least and largest are of the ranks' means; other tools' of their samples.
-    """
-    seconds, algbw, busbw = map(_finite, (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s))
-    if algbw is None and seconds and row.payload_bytes:
-        algbw = row.payload_bytes / seconds
-    if busbw is None and algbw is not None and traffic is not None and traffic.bus_factor is not None:
-        busbw = algbw * traffic.bus_factor
-    least, largest = ("least_mean_s", "largest_mean_s") if tool == "osu" else ("min_s", "max_s")
-    figures = {
-        "mean_s": seconds, least: _finite(row.min_s), largest: _finite(row.max_s),
-        "num_samples": row.num_iterations, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-    }  # fmt: skip
-    if seconds is None and algbw is None and busbw is None:
-        return {}
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) and value >= 0 else None
-
-
-def _of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
-    """A record for each cell; what a tool waived is skipped, with the reason."""
-    mode = "isolated" if matrix.unit == "s" else "pipelined"
-    factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
-    size = matrix.payload_bytes or 0
-    for cell in matrix.cells:
-        value, place = _finite(cell.value), _Place.of(cell)
-        if cell.status == "waived":
-            yield _record(
-                header, mode, size, place=place, skipped=f"waived by {header.transport}: {cell.src} to {cell.dst}"
-            )
-        elif cell.status != OK or value is None:
-            yield _record(header, mode, size, place=place, failed=Failure(f"{cell.src} to {cell.dst}: {cell.status}"))
-        elif matrix.unit == "s":
-            yield _record(header, mode, size, place=place, reported={"mean_s": value})
-        else:
-            rates = {"algbw_bytes_per_s": value, "busbw_bytes_per_s": value * factor}
-            traffic = Traffic(factor, size * factor, None, 1)
-            yield _record(header, mode, size, place=place, reported=rates, traffic=traffic)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Between which two ends: ranks are GPUs, the host is none."""
-
-    group: str
-    src: int | None
-    dst: int | None
-    num_ranks: int
-
-    @classmethod
-    def of(cls, cell: Cell) -> _Place:
-        ends = {end for end in (_rank(cell.src), _rank(cell.dst)) if end is not None}
-        return cls(f"{cell.src}>{cell.dst}", _rank(cell.src), _rank(cell.dst), max(len(ends), 1))
-
-
-def _rank(end: str) -> int | None:
-    """3 of "gpu3"; None of the host."""
-    digits = re.fullmatch(r"gpu(\d{1,6})", end)
-    return int(digits[1]) if digits else None
-
-
-def _record(header: Header, mode: str, size: int, *, place: _Place | None = None, in_place: bool = False,
-            traffic: Traffic | None = None, reported: Mapping[str, float] | None = None, skipped: str | None = None,
-            failed: Failure | None = None, num_wrong: int | None = None,
-            verified: bool | None = None) -> Record:  # fmt: skip
-    return Record(
-        mode=mode,
-        requested_bytes=(size,),
-        payload_bytes=size,
-        num_ranks=place.num_ranks if place else header.num_ranks,
-        num_nodes=header.num_nodes,
-        group=place.group if place else "world",
-        src=place.src if place else None,
-        dst=place.dst if place else None,
-        in_place=in_place,
-        bus_factor=traffic.bus_factor if traffic else None,
-        rank_bytes=traffic.rank_bytes if traffic else None,
-        node_bytes=traffic.node_bytes if traffic else None,
-        min_steps=traffic.min_steps if traffic else 1,
-        verified=verified,
-        num_wrong=num_wrong,
-        reported=reported,
-        skipped=skipped,
-        failed=failed,
-    )
