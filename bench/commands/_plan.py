@@ -15,7 +15,7 @@ from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.tool import Installed, Tool
 from bench.core.units import parse_duration
-from bench.driver import config, expand
+from bench.driver import config, expand, jobs
 from bench.driver.run import machine, other_mpirun
 from bench.probes import nvml
 
@@ -24,9 +24,9 @@ from bench.probes import nvml
 class Planned:
     """A plan and all that carrying it out needs."""
 
-    plan: expand.Plan
+    plan: jobs.Plan
     scenario: config.Scenario
-    machine: expand.Machine
+    machine: jobs.Machine
     patterns: Mapping[str, Pattern]
     launchers: Mapping[str, Launcher]
     tools: Mapping[str, Installed]
@@ -104,7 +104,7 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
     return found
 
 
-def this_machine(python: str | None, mpirun: str | None) -> expand.Machine:
+def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
     """What this machine offers to ranks that are started on it by these, where a cluster names its own."""
     names = plugins.names("transport")
     transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
@@ -121,5 +121,5 @@ def this_machine(python: str | None, mpirun: str | None) -> expand.Machine:
     )
 
 
-def _uses_mpirun(plan: expand.Plan) -> bool:
+def _uses_mpirun(plan: jobs.Plan) -> bool:
     return any(job.launcher == "mpirun" for job in plan.jobs)

@@ -10,7 +10,7 @@ from bench.commands import _output, _plan
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
 from bench.driver import batch
-from bench.driver.expand import Job, Plan
+from bench.driver.jobs import Job, Plan
 from bench.driver.run import to_plain
 
 

@@ -26,7 +26,7 @@ from bench.core.units import parse_duration
 from bench.driver import collect, preflight
 from bench.driver import run as desk
 from bench.driver.config import Cluster
-from bench.driver.expand import Job, Machine
+from bench.driver.jobs import Job, Machine
 from bench.store import runs
 
 

@@ -59,8 +59,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Pairs of one test. `unit`: "bytes_per_s" or "s". `direction`: "h2d", "d2h", "d2d", "bidirectional", ...;
-    `engine`: "ce" (copy engine), "sm" (kernel), None where unknown. `payload_bytes`: of one copy, where it is told."""
+    """Pairs of one test. `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None where unknown.
+    `payload_bytes`: of one copy, where it is told. `direction`, None where unknown:
+
+    - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell. "others" are all GPUs but the cell's own, together;
+    - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": both added up;
+    - "through_host", "through_host_sum": the same between GPUs by way of host memory;
+    - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
+      "calls": the time of asking for a copy, no link.
+    """
 
     name: str
     unit: str

@@ -9,10 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from bench.core.channel import Channel
-from bench.core.errors import UsageError
 from bench.core.program import Group, Round, Step
 from bench.core.world import Place
 
@@ -139,27 +138,6 @@ class Transport(ABC):
     def sync(self) -> None:
         """All ranks of the world wait for each other; of a part, where they were separated."""
 
-    def separate(self, parts: Round) -> None:
-        """From now on `sync` and timed calls wait for the ranks of one's own part only.
-
-        Every rank calls it, once, with the same disjoint parts, and is in one of them.
-        """
-        raise UsageError(f"{type(self).__name__} can not run two patterns at once: --transport mpi or gloo can")
-
-    def arrive(self) -> Callable[[], bool]:
-        """Say that this rank has come here, without waiting; the answer tells, when called, whether all ranks have.
-
-        For ranks that were separated; all of them arrive equally often.
-        """
-        raise NotImplementedError
-
-    def tell(self, value: float) -> Callable[[], float]:
-        """The first rank's value is on its way to all ranks of one's own part; the answer waits for it, and is it.
-
-        For ranks that were separated.
-        """
-        raise NotImplementedError
-
     def before_each(self) -> None:
         """What synchronises the ranks before an isolated call."""
         self.sync()
@@ -171,6 +149,26 @@ class Transport(ABC):
     @abstractmethod
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Pipelined: synchronise once, `num_calls` calls, one completion; one sample, seconds per call."""
+
+
+@runtime_checkable
+class Separable(Protocol):
+    """What a transport that can run two patterns at once, each by a part of the ranks, has besides (`separates`)."""
+
+    def separate(self, parts: Round) -> None:
+        """From now on `sync` and timed calls wait for the ranks of one's own part only.
+
+        Every rank calls it, once, with the same disjoint parts, and is in one of them.
+        """
+
+    def arrive(self) -> Callable[[], bool]:
+        """Say that this rank has come here, without waiting; the answer tells, when called, whether all ranks have.
+
+        All ranks arrive equally often.
+        """
+
+    def tell(self, value: float) -> Callable[[], float]:
+        """The first rank's value is on its way to all ranks of one's own part; the answer waits for it, and is it."""
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:

@@ -23,7 +23,7 @@ from bench.core.errors import EXIT_REFUSED, BenchError, MeasurementError, Refuse
 from bench.core.tool import Installed
 from bench.core.world import World
 from bench.driver.config import Cluster
-from bench.driver.expand import Job
+from bench.driver.jobs import Job
 from bench.launchers import slurm
 from bench.store import runs
 

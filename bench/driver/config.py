@@ -156,6 +156,9 @@ def _cluster(file: YamlFile, name: str, keys: _ClusterKeys) -> Cluster:
     loc: Loc = ("clusters", name)
     if keys.options and keys.launcher == "auto":
         raise file.fail((*loc, "options"), "options belong to one launcher: name it by `launcher:`", key=True)
+    if keys.hosts and keys.launcher != "auto" and plugins.load("launcher", keys.launcher).LAUNCHER.remote:
+        chosen = f"{keys.launcher} chooses the hosts by itself: leave `hosts:` out, or give its own option for them"
+        raise file.fail((*loc, "hosts"), chosen, key=True)
     if keys.hosts and len(keys.hosts) < keys.nodes:
         named = f"{len(keys.hosts)} of the {keys.nodes} nodes have a name here: name them all, or none"
         raise file.fail((*loc, "hosts"), named, key=True)

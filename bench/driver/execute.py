@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.driver import supervise
-from bench.driver.expand import Job
+from bench.driver.jobs import Job
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
 

@@ -8,111 +8,29 @@ thinned, and the plan says so.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
-from bench.analysis.localise_rounds import least_rounds
 from bench.core.case import LADDER_ALONE, Case, alike, to_argv
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
-from bench.core.launcher import SSH, Launcher, Site
+from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.tool import Installed
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver.config import Cluster, Measurement, Scenario
+from bench.driver.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
 
 MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
-_ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
-_LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
-_LAUNCH_TORCH_S = 6.0
-_MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
-_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to come
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
-_LADDER_MOST = 6  # times the rounds that a ladder takes where nothing is slow
 _DEFAULT = Case(pattern="")
-NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 _NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
           "alignment", "bind", "aggressor", "split")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the machine at hand offers, where ranks are started on it. `lacks`: transport -> why it can not run here."""
-
-    num_cpus: int
-    num_gpus: int
-    lacks: Mapping[str, str]
-    python: str
-    mpirun: str
-    default_launcher: Mapping[str, str]  # of each transport
-    mpi: str = ""  # whose mpirun that is: mpich or openmpi; empty: not known
-    separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One launch. `command` is what a person would type; `setup` lines run before it in the same shell."""
-
-    name: str
-    case: Case
-    world: World
-    launcher: str
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    setup: tuple[str, ...]
-    num_rounds: int  # of groups that run at the same time, for each size and mode
-    num_rows: int
-    estimate_s: float
-    launch: int = 1
-    tool: str = ""  # whose program it is; '' for ours
-    hosts: tuple[str, ...] = ()  # where the ranks are, where the site names them
-    agent: tuple[str, ...] = ()  # the words that reach them
-    manifest: str = ""  # shell lines in the command's place, where no command of this machine starts ranks
-    python: str = "python3"  # the ranks' interpreter
-    num_records: int | None = None  # rows times the groups of a round; of a ladder they are not known before
-
-    def script(self) -> str:
-        """The whole of it as shell text: set-up lines, variables, command."""
-        if self.manifest:
-            return self.manifest
-        carried = {"BENCH_CARRY": ",".join(self.env), "BENCH_SETUP": "\n".join(self.setup)} if self.hosts else {}
-        variables = {**self.env, **{name: value for name, value in carried.items() if value}}
-        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-        line = " ".join([*words, shlex.join(self.command)])
-        return "\n".join([*self.setup, line])
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """A job that will not be launched, and why."""
-
-    what: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What will happen. `notes` say every choice that was made for the user."""
-
-    scenario: str
-    cluster: Cluster
-    modelled: bool
-    jobs: tuple[Job, ...]
-    skipped: tuple[Skip, ...]
-    notes: tuple[str, ...]
-    budget_s: float | None
-
-    @property
-    def estimate_s(self) -> float:
-        """Seconds that all jobs together should take."""
-        return sum(job.estimate_s for job in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,55 +80,6 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
             notes += _out_of_proportion(job, share_s, len(wishes))
     return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
                 scenario.budget_s)  # fmt: skip
-
-
-def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster: Cluster, machine: Machine,
-           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher], launch: int = 1, tool: str = "",
-           tools: Mapping[str, Installed] = NO_TOOLS) -> Job:  # fmt: skip
-    """One launch of a case: the very command that a person would type, of ours or of another tool."""
-    launcher = _launcher(case.transport, world, cluster, machine)
-    site = Site(
-        python=cluster.python or launchers[launcher].python or machine.python,
-        options=cluster.options,
-        hosts=() if launchers[launcher].remote else cluster.hosts[: world.num_nodes],
-        agent=cluster.agent or SSH,
-        rendezvous_port=cluster.port,
-        mpirun=cluster.mpirun or machine.mpirun,
-        mpi=machine.mpi if case.transport == "mpi" else "",
-    )
-    pattern, *arguments = to_argv(case)
-    words = ["-m", f"bench.{pattern}", *arguments]
-    if tool:
-        there = tools[tool]
-        site = replace(site, python=there.programs[there.tool.program(case)])  # in the interpreter's place
-        words = there.tool.arguments(case, world)
-    variables = {**launchers[launcher].environment(site), **cluster.env, **env}
-    command = launchers[launcher].command(words, world, site, variables)
-    num_rounds = count_rounds(case, world, patterns[case.pattern])
-    num_rows = num_rounds * len(case.sizes) * len(case.modes)
-    estimate_s = _estimate_s(case, num_rows, world)
-    if launchers[launcher].by_hand and cluster.setup:
-        raise UsageError(f"cluster {cluster.name!r}: `setup:` does not reach into containers: put it into their image")
-    told = ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
-    limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
-    manifest = launchers[launcher].manifest(name, [*words, *told], world, site, variables, limit_s)
-    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows, estimate_s,
-               launch, tool, site.hosts, site.agent, manifest, cluster.python or machine.python,
-               _num_records(case, num_rows, world, patterns[case.pattern]))  # fmt: skip
-
-
-def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> int | None:
-    if case.schedule == "ladder":
-        return None
-    return num_rows * len(rounds(case, world, pattern.topology)[0])
-
-
-def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
-    """Rounds of groups, for each size and mode; of a ladder, those that it takes where nothing is slow."""
-    if case.schedule == "ladder" and pattern.topology == "pairs":
-        num_nics = len(case.nics) or (world.ranks_per_node if case.transport == "nccl" else 1)
-        return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
-    return len(rounds(case, world, pattern.topology))
 
 
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
@@ -368,24 +237,6 @@ def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[s
         f"{format_duration(least_s)} at least ({MIN_ROW_S} s each); its share of the budget is "
         f"{format_duration(share_s)}, so most are left out: give --budget {math.ceil(least_s * num_jobs / 60)}m{fewer}"
     ]
-
-
-def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) -> str:
-    if transport == "model":
-        return "direct"
-    if cluster.launcher != "auto":
-        return cluster.launcher
-    return "direct" if world.num_ranks == 1 and not cluster.hosts else machine.default_launcher[transport]
-
-
-def _estimate_s(case: Case, num_rows: int, world: World) -> float:
-    launch_s = _LAUNCH_S.get(case.transport, _LAUNCH_TORCH_S)
-    if case.transport == "model":
-        return launch_s + num_rows * world.num_ranks * _MODEL_RANK_S
-    sides = 2 if case.aggressor else 1  # without aggressors and with them
-    times = _LADDER_MOST if case.schedule == "ladder" else 1
-    rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S) * times
-    return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
 
 
 def _words(wish: _Wish) -> str:

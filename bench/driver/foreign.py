@@ -9,7 +9,7 @@ from bench.core.case import to_argv
 from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.core.tool import Tool
-from bench.driver.expand import Job
+from bench.driver.jobs import Job
 from bench.probes import versions
 from bench.store import jsonl, runs
 

@@ -19,7 +19,7 @@ from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
 from bench.driver import connect, hosts, judge
 from bench.driver.config import Cluster
-from bench.driver.expand import Job, Machine, Plan
+from bench.driver.jobs import Job, Machine, Plan
 from bench.driver.judge import Finding, Wanted
 from bench.probes import host as probe
 from bench.probes import ports, versions
@@ -155,7 +155,10 @@ def refuse(survey: Survey, cluster: str) -> list[str]:
 
 def _connections(facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]],
                  asked: Ask) -> list[Finding]:  # fmt: skip
-    """Every host listens and connects to every other whose name it knows, in turns of at most _AT_ONCE hosts."""
+    """Every host listens and connects to the others of its turn whose names it knows.
+
+    A turn is the first host, where ranks meet, and _AT_ONCE - 1 others: of more hosts not every pair is tried.
+    """
     names = list(facts)
     if len(names) < 2:
         return []

@@ -23,7 +23,7 @@ from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver import batch, execute, foreign
 from bench.driver.config import Cluster
-from bench.driver.expand import Job, Machine, Plan, job_of
+from bench.driver.jobs import Job, Machine, Plan, job_of
 from bench.store import jsonl, runs
 
 Say = Callable[[str], None]

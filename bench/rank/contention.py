@@ -18,7 +18,7 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.program import Collective, Group, Round
 from bench.core.record import Contention
-from bench.core.transport import Buffers, Compiled, Reduction, Transport
+from bench.core.transport import Buffers, Compiled, Reduction, Separable, Transport
 from bench.rank import sampling
 from bench.rank.gathered import Gathered, Shares
 from bench.rank.rows import Row
@@ -71,6 +71,11 @@ class Contest:
         self._pattern, self._shape = shape_of_aggressors(case, len(parts.aggressors.ranks))
         self._rank, self._channel = transport.place.rank, transport.channel
         idle = (Group("idle", parts.idle),) if parts.idle else ()
+        if not isinstance(transport, Separable):
+            raise UsageError(
+                f"{type(transport).__name__} can not run two patterns at once: --transport mpi or gloo can"
+            )
+        self._parted: Separable = transport
         transport.separate((parts.victims, parts.aggressors, *idle))
         self._program = self._prepared()
         self._call_s, self._rate = self._by_themselves()
@@ -140,20 +145,20 @@ class Contest:
         if self._program is not None and aggressive:
             return self._channel.gather(self._disturb(self._program))
         victim = self._rank in self._parts.victims.ranks
-        _wait(self._transport.arrive(), _POLL_S)
+        _wait(self._parted.arrive(), _POLL_S)
         mine = _Block(sampler.timed(batch, num) if victim else ())
-        _wait(self._transport.arrive(), _POLL_S if victim else _SLEEP_S)
+        _wait(self._parted.arrive(), _POLL_S if victim else _SLEEP_S)
         return self._channel.gather(mine)
 
     def _disturb(self, program: _Program) -> _Block:
         """Calls without a pause until all victims have ended; all aggressors stop after the same call."""
         chunk = max(1, min(_MOST_CHUNK, int(_CHUNK_S / max(self._call_s, 1e-9))))
         program.run(1)
-        running = self._transport.arrive()
-        ended = self._transport.arrive()
+        running = self._parted.arrive()
+        ended = self._parted.arrive()
         began, done = time.perf_counter(), _Block()
         # Whether to stop is a chunk old when it is looked at: what says so shares the links that are being filled.
-        stop = self._transport.tell(ended())
+        stop = self._parted.tell(ended())
         while True:
             at = time.perf_counter()
             program.run(chunk)
@@ -162,7 +167,7 @@ class Contest:
             if stop():  # this chunk disturbed nobody any more
                 break
             done = more
-            stop = self._transport.tell(ended())
+            stop = self._parted.tell(ended())
         _wait(running, _POLL_S)
         _wait(ended, _POLL_S)
         return done if done.calls else more
@@ -222,9 +227,9 @@ class Contest:
                 num = num or max(3, int(_ALONE_S / max(call_s, 1e-9)))
                 began = time.perf_counter()
                 self._program.run(num)
-                call_s = self._transport.tell((time.perf_counter() - began) / num)()
+                call_s = self._parted.tell((time.perf_counter() - began) / num)()
             rate = 1 / call_s
-        _wait(self._transport.arrive(), _SLEEP_S)
+        _wait(self._parted.arrive(), _SLEEP_S)
         told: list[tuple[float, float]] = self._channel.share((call_s, rate))
         return told[self.aggressors[0]]
 

@@ -72,7 +72,7 @@ def _take_table(run: Found, case: dict[str, object], name: str, rows: list[list[
         run.add(name, rows, line)
     printed = case.get("sum")
     if isinstance(printed, int | float) and abs(printed) < 1e300:
-        run.check_sum(float(printed), line, 0.0)
+        run.check_sum(name, float(printed), line, 0.0)
 
 
 def as_list(value: object) -> list[object]:

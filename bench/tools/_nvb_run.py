@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from bench.core.foreign import FAILED, OK, TRUNCATED, Matrix, Remark, Run
 from bench.tools import _grid, _nvb_tests
 
 _MOST_CELLS = 1_000_000
 _MOST_REMARKS = 1000
+# By row and arrow; the arrows between GPUs point against the bytes.
+_BY_TITLE = {
+    ("CPU", "->"): "host_to_device_memcpy",
+    ("CPU", "<-"): "device_to_host_memcpy",
+    ("GPU", "->"): "device_to_device_memcpy_read",
+    ("GPU", "<-"): "device_to_device_memcpy_write",
+}
 _LAST = 1 << 62  # remarks of no line come after the others
 
 _DIRECTIONS = (
@@ -85,14 +94,12 @@ class Found:
         if failed:
             self.fail(line, f"{what.name}: {failed} of {len(cells)} figures are zero or no numbers")
         if what.ends == "rc" and what.unit == "s" and what.direction is None:
-            when = self.version or "a version that is not told; up to v0.7 it"
-            self.remark(
-                line, f"{name} of {when} measured loads from host memory, not from the other GPU (mended in v0.8)"
-            )
+            told = f" (this is {self.version})" if self.version else "; which version this is is not told"
+            self.remark(line, f"up to v0.7 {name} measured loads from host memory, not from the other GPU{told}")
 
-    def check_sum(self, printed: float, line: int | None, slack: float) -> None:
-        """Is the printed sum that of the last table? `slack`: by how much one cell may be off, relative to all."""
-        if not self.matrices:
+    def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
+        """Is the printed sum that of the last table, if that is of this test? `slack`: how far off a cell may be."""
+        if not self.matrices or not self.matrices[-1].name.startswith(name):
             return
         cells = self.matrices[-1].cells
         if any(cell.status in (_grid.UNREADABLE, _grid.FAILED) for cell in cells):
@@ -102,12 +109,12 @@ class Found:
         if abs(total - printed) > slack * max(len(cells), 1) + 2e-5 * abs(total):
             self.remark(line, f"the sum that is printed, {printed:g}, is not that of the figures above, {total:g}")
 
-    def close_grid(self, line: int) -> None:
-        """The table that is open is over."""
+    def close_grid(self, line: int, told: str | None = None) -> None:
+        """The table that is open is over. `told`: its test's name, where the line that ends it holds one."""
         if self.grid is None and self.title is not None:
             self.cut(line, f"the table of {self.test or self.title} is lost")
         if self.grid is not None:
-            name = self.test or self.title or "unknown"
+            name = self.test or told or self._guess(self.title or "")
             what = _nvb_tests.meaning(name, self.version, self.part)
             self.grid.finish(self.grid.columns if what.square else 1, line)
             for where, lost in self.grid.lost:
@@ -115,6 +122,15 @@ class Found:
             if self.grid.rows:
                 self.add(name, [list(row) for row in self.grid.rows], self.grid.line, self.part)
         self.grid = self.title = None
+
+    def _guess(self, title: str) -> str:
+        """The name of a test that nobody told, by the title of its table."""
+        found = re.match(r"memcpy (CE|SM) (CPU|GPU)\(row\) (<-|->) GPU\(column\)", title)
+        if found is None:
+            return title
+        name = f"{_BY_TITLE[found[2], found[3]]}_{found[1].lower()}"
+        self.remark(self.grid.line if self.grid else None, f"the test is not named: by its title it is {name}")
+        return name
 
     def close_test(self, line: int) -> None:
         """The test that is running is over, or the log is."""

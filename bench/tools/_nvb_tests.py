@@ -3,8 +3,8 @@
 - `..._write_...` copies from the row's GPU to the column's, `..._read_...` from the column's to the row's. The arrows
   that it prints over these tables point the other way in every version.
 - Two-way tests time the first of two streams (the other one only disturbs it), except between GPUs: there SM tests
-  gave all bytes of both directions over the whole time up to v0.5, and since v0.6 both engines print each direction by
-  itself and then their sum. The stream of `..._write1` runs from column to row, as that of `..._read1` (v0.6 to v0.8).
+  gave both directions together up to v0.5, and since v0.6 both engines print each direction by itself and then their
+  sum. The stream of `..._write1` runs from column to row, as that of `..._read1` does (v0.6 to v0.8).
 - `all_to_one` and `one_to_all` give one GPU's sum over all its peers.
 - Up to v0.7 device_to_device_latency_sm loaded from host memory (fixed in v0.8, by its change log).
 """

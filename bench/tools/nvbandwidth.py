@@ -22,6 +22,7 @@ _TITLE = re.compile(
     r"|Device to Device Latency .*\(ns\)|Bisect benchmarking,.*)$"
 )
 _PART = re.compile(r"\b(?:Read|Write)([12])\b|\b(Total) bandwidth\b")
+_PART_OF_KEY = re.compile(r"_(?:read[12]|write[12]|total)$")
 _SUM = re.compile(r"SUM (\S+) (\d+(?:\.\d+)?(?:e[+-]?\d+)?)$")
 _WAIVED = re.compile(r"(?:Waived:|Waiving )\s*(.*?)\.?$")
 _ERROR = re.compile(
@@ -57,14 +58,11 @@ class Nvbandwidth(Reader):
         """Take one line in."""
         self._last = line.number
         text = line.text.strip()
-        if self._document is not None:
-            if _VERSION.match(text):
+        if self._document is not None and not (_VERSION.match(text) or _nvb_json.BEGINS.match(text)):
+            self._document.feed(line)
+            if self._document.closed or self._document.too_long:
                 yield from self._close()
-            else:
-                self._document.feed(line)
-                if self._document.closed or self._document.too_long:
-                    yield from self._close()
-                return
+            return
         if _nvb_json.BEGINS.match(text):
             yield from self._close()
             self._document = _nvb_json.Document(line)
@@ -120,8 +118,8 @@ def _take(run: Found, number: int, text: str) -> None:
         part = _PART.search(text)
         run.part = (part[1] or "total") if part else ""
     elif found := _SUM.match(text):
-        run.close_grid(number)
-        run.check_sum(float(found[2]), number, 0.0051)
+        run.close_grid(number, _PART_OF_KEY.sub("", found[1]))
+        run.check_sum(found[1], float(found[2]), number, 0.0051)
     elif found := _WAIVED.match(text):
         run.close_test(number)
         run.waived(number, found[1])

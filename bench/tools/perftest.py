@@ -1,7 +1,8 @@
 """perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints. Read.
 
 By its source: MB/sec is 2^20 bytes per second (newer ones print MiB/sec), Gb/sec is 1e9 bits; a bidirectional bandwidth
-is the sum of both directions; a latency of send and write is half a round trip, of read and atomic a whole one.
+is the sum of both directions; a latency of send and write is half a round trip, of read and atomic a whole one. With
+`-C` it prints cycles under titles that still say usec: its output alone does not tell.
 """
 
 from __future__ import annotations

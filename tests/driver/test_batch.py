@@ -13,7 +13,7 @@ from bench.core.errors import MeasurementError, RefusedError
 from bench.core.world import World
 from bench.driver import batch
 from bench.driver.config import Cluster
-from bench.driver.expand import Job
+from bench.driver.jobs import Job
 
 SCONTROL = "JobId=17 JobName=bench JobState={state} Reason=x ExitCode={code}:0 NodeList={nodes} BatchHost=n1"
 Fake = Callable[..., None]

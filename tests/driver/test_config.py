@@ -238,6 +238,7 @@ racks: {r1: [h0], r2: "x[1-2]"}"""
         ("python: ''", "4:13: clusters.mine.python: some text must stand here"),
         ("links: {nci: 1 GB/s}", "4:13: clusters.mine.links.nci: no link is called 'nci'; did you mean 'nic'?"),
         ("links: {nic: 1 GB}", "4:18: clusters.mine.links.nic: rate '1 GB' is not one such as"),
+        ("hosts: [h0, h1]\nlauncher: slurm", "4:5: clusters.mine.hosts: slurm chooses the hosts by itself"),
         ("hosts: [h0]", "4:5: clusters.mine.hosts: 1 of the 2 nodes have a name here"),
         ("hosts: [h0, '-x']", "4:17: clusters.mine.hosts.1: '-x' is not a host's name"),
         ("hosts: ['h[0-7]', 'h[9-8]']", "4:23: clusters.mine.hosts.1: 'h[9-8]': '9-8' is not a range of numbers"),

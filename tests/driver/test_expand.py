@@ -17,7 +17,8 @@ from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.driver import preflight
 from bench.driver.config import Cluster, Measurement, Scenario
-from bench.driver.expand import MIN_ROW_S, Machine, Plan, expand
+from bench.driver.expand import MIN_ROW_S, expand
+from bench.driver.jobs import Machine, Plan
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
 LAUNCHERS: Mapping[str, Launcher] = {

@@ -264,8 +264,11 @@ def _left_alone(trial: Trial) -> Expected:
 
 
 def _host_named_or_done(trial: Trial) -> Expected:
-    """MPICH's ranks no longer need Hydra's proxy: all rows may be measured before anybody misses it."""
-    codes = (0, 4) if trial.cell.engine == "mpich" else (4,)
+    """Ranks of MPICH need Hydra's proxy no longer, nor Gloo's torchrun: all rows may be measured before it is missed.
+
+    A run whose rows are all there and right did not fail. Open MPI's ranks end with their daemon.
+    """
+    codes = (4,) if trial.cell.engine == "openmpi" else (0, 4)
     return Expected(codes, _host_named(trial).ranks, (trial.host,))
 
 
@@ -313,10 +316,17 @@ def _empty_results(trial: Trial) -> None:
 
 
 def _take_port(trial: Trial) -> None:
-    listen = "import socket, time; door = socket.create_server(('', 29555)); time.sleep(600)"
+    taken = trial.folder / "taken"
+    listen = (
+        "import pathlib, signal, socket; door = socket.create_server(('', 29555)); "
+        f"pathlib.Path({str(taken)!r}).touch(); signal.pause()"
+    )
     trial.beside = trial.bed.popen(trial.hosts[0], [sys.executable, "-c", listen])
     trial.rewrite(port=29555)
-    time.sleep(1)
+    end = time.monotonic() + _READY_S
+    while not (trial.seen / "taken").exists():
+        assert time.monotonic() < end, "the port was never taken"
+        time.sleep(0.02)
 
 
 def _free_port(trial: Trial) -> None:
@@ -427,9 +437,11 @@ def sampled(seed: int, num: int) -> list[Cell]:
 def attempt(cell: Cell, keep: Path | None = None) -> Result:
     """Carry out one cell. What the run wrote is copied to `keep`."""
     for _ in range(_TRIES):
-        with contextlib.suppress(NeverReadyError):
+        try:
             return _trial(cell, keep)
-    return Result(cell, problems=["the run never came as far as the fault: this machine is too busy"])
+        except NeverReadyError as error:
+            why = error
+    return Result(cell, problems=[f"the run never came as far as the fault: {why}"])
 
 
 def _trial(cell: Cell, keep: Path | None) -> Result:

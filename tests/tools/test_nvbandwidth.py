@@ -327,12 +327,61 @@ def test_runs_in_one_file_stay_apart() -> None:
     assert [len(run.matrices) for run in runs] == [2, 3, 2] and runs[1].line > runs[0].line
 
 
+def test_a_document_that_was_cut_ends_where_the_next_begins() -> None:
+    whole = document(case("host_to_device_memcpy_ce", [["5", "6"]]), case("device_local_copy", [["7", "8"]]))
+    cut, after = read(whole[: whole.index('"7"') + 2] + "\n" + whole)
+    assert (cut.status, len(cut.matrices), after.status, len(after.matrices)) == ("truncated", 1, "ok", 2)
+
+
 def test_begins_is_of_this_tool_only() -> None:
     reader = READER()
     assert reader.begins("nvbandwidth Version: v0.8") and reader.begins('\t"nvbandwidth" : ')
     assert reader.begins('{"nvbandwidth": {') and reader.begins("Running all_to_one_read_sm.")
     for other in ("# nccl-tests version 2.17", "Running tests.", "{", "Device 0: GPU", '"name" : "nvbandwidth"'):
         assert not reader.begins(other)
+
+
+def test_a_table_without_its_tests_name_is_named_by_its_sum_or_by_its_title() -> None:
+    bare = "\n".join(TEXT.splitlines()[19:23]) + "\n"  # the title, the columns, two rows
+    named = one(bare + "\nSUM device_to_device_memcpy_read_sm 83.00\n")
+    assert (named.matrices[0].name, named.remarks) == ("device_to_device_memcpy_read_sm", ())
+    two = bare + "SUM device_to_device_memcpy_read_sm 83.00\n" + bare + "SUM device_to_device_memcpy_read_ce 83.00\n"
+    assert [matrix.engine for matrix in one(two).matrices] == ["sm", "ce"]
+    guessed = one(bare)
+    assert (
+        guessed.matrices[0].name == "device_to_device_memcpy_read_ce"
+        and rates(guessed.matrices[0])["gpu1", "gpu0"] == 41
+    )
+    assert "not named" in guessed.remarks[0].text
+    odd = one(bare.replace("GPU(row) -> GPU(column)", "A(row) to B(column)"))
+    assert odd.matrices[0].direction is None
+
+
+def test_many_nodes_name_their_hosts_and_gpus() -> None:
+    text = """nvbandwidth Version: v0.8
+Process 0 (tray1): device 0: Accelerator X1 (00000008:01:00)
+Process 1 (tray2): device 0: Accelerator X1 (00000009:01:00)
+
+Running multinode_device_to_device_bidirectional_memcpy_write_ce.
+memcpy CE CPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
+           0         1
+ 0       N/A    300.00
+ 1    301.00       N/A
+
+SUM multinode_device_to_device_bidirectional_memcpy_write_ce_write1 601.00
+
+memcpy CE CPU(row) <-> GPU(column) Total bandwidth (GB/s)
+           0         1
+ 0       N/A    600.00
+ 1    602.00       N/A
+
+SUM multinode_device_to_device_bidirectional_memcpy_write_ce_total 1202.00
+"""
+    run = one(text)
+    assert (run.hosts, run.gpus, run.status, run.remarks) == (("tray1", "tray2"), ("Accelerator X1",), "ok", ())
+    name = "multinode_device_to_device_bidirectional_memcpy_write_ce"
+    assert [matrix.name for matrix in run.matrices] == [f"{name}_write1", f"{name}_total"]
+    assert rates(run.matrices[0])["gpu1", "gpu0"] == 300 and run.matrices[1].direction == "bidirectional_sum"
 
 
 LINES = st.sampled_from([*TEXT.splitlines(), *document(case("a", PAIRS), three_tables()).splitlines()])

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.core import plugins
 from bench.core.foreign import Line, Run, read_all
@@ -51,7 +53,7 @@ def bandwidth(title: str | None, rows: str, unit: str = "Gb/sec") -> str:
     return table(title, BW.format(unit=unit), rows)
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["source"].rpartition("/")[2][:20])
+@pytest.mark.parametrize("fact", FACTS["bandwidths"], ids=lambda fact: fact["source"].rpartition("/")[2][:20])
 def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[str, Any]) -> None:
     rows = "".join(f" {row[0]:<7}    {row[1]:<10}       " + "            ".join(row[2:]) + "\n" for row in fact["rows"])
     (run,) = read(bandwidth(fact["title"], rows, fact["unit"]))
@@ -65,6 +67,17 @@ def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[s
         # Messages per second times the size: two or three digits of the one or the other were printed.
         assert row.algbw_bytes_per_s * sides == pytest.approx(float(rate) * 1e6 * size, rel=0.03)
         assert row.time_s == pytest.approx(size / row.algbw_bytes_per_s)
+
+
+@pytest.mark.parametrize("fact", FACTS["latencies"], ids=lambda fact: fact["title"])
+def test_latencies_that_others_published_come_out_in_seconds(fact: dict[str, Any]) -> None:
+    noise = "Conflicting CPU frequency values detected: 2400.000000 != 1873.463000. CPU Frequency is not max.\n"
+    (run,) = read(table(fact["title"], LAT, noise + " " + "  ".join(map(str, fact["row"])) + "\n"))
+    (row,) = run.rows
+    size, count, least, largest, _, mean, *_ = fact["row"]
+    assert (row.payload_bytes, row.num_iterations, run.status) == (size, count, "ok")
+    printed = [float(word) * 1e-6 for word in (mean, least, largest)]
+    assert [row.time_s, row.min_s, row.max_s] == pytest.approx(printed)
 
 
 def test_mb_are_mib_and_newer_versions_say_so() -> None:
@@ -149,3 +162,18 @@ def test_a_table_of_two_ports_and_one_of_service_levels_keep_their_columns() -> 
     levels = " #bytes    #sl      #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
     (run,) = read(table("RDMA_Write BW Test", levels, " 8 3 5000 9.00 8.00 125.000000\n"))
     assert (run.rows[0].algbw_bytes_per_s, run.rows[0].num_iterations) == (1e9, 5000)
+
+
+SAMPLE = (
+    bandwidth("RDMA_Write BW Test", " 8 5000 1.00 1.00 15.625000\n") + table("Send Latency Test", LAT, LATENCIES)
+).splitlines()
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.one_of(st.sampled_from(SAMPLE), st.text(max_size=60), st.just(" 8 5000 1e999 9.99 nan")), max_size=40)
+)
+def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+    for run in read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)]):
+        assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
+        assert len(run.rows) <= len(lines) and all(row.time_s for row in run.rows)
