@@ -13,13 +13,17 @@ from typing import Any
 from bench.core.foreign import Run
 from bench.tools._nccl_pattern import PROGRAM, PROGRAMS
 from bench.tools._nccl_rows import Fields, Half, Shape, element_type
-from bench.tools._nccl_run import Named, OpenRun
+from bench.tools._nccl_run import Named, OpenRun, dotted
 
-_BEGINS = re.compile(r'\{?\s*"version"\s*:\s*\d+\s*(?:,|$)|\{?\s*"start_time"\s*:\s*"\d{4}-\d\d-\d\d ')
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BEGINS = re.compile(
+    r'\{\s*"version"\s*:\s*\d+\s*,\s*"start_time"|\{?\s*"version"\s*:\s*\d+\s*,?$|"start_time"\s*:\s*"\d{4}-\d\d-\d\d '
+)
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]')  # a text, or a brace outside of one
+_LIKE_JSON = re.compile(r'["{}\[\]]|(?:[-+.\deE]+|true|false|null|-?nan|-?inf)[\s,\]}]*$')
 _BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # %lf of what is no number
 _KEY = re.compile(r'[\s,]*"(\w+)"\s*:')
 _GAP = re.compile(r"[\s,]*")
+_KEYS = {"nccl_version", "config", "results"}
 _NAN = "nan"
 _NOTHING: Any = object()
 
@@ -37,22 +41,31 @@ class Document:
         """Its first line, or its first key where it was printed over many lines."""
         return _BEGINS.match(text) is not None
 
-    def feed(self, text: str) -> bool:
-        """Take a line in. A document whose opening brace was on a line of its own gets it back."""
+    def feed(self, text: str) -> bool | None:
+        """Take a line in: is the document whole now? None where the line can be no part of one.
+
+        A document whose opening brace was on a line of its own gets it back.
+        """
         if not self._texts and text[0] != "{":
             text = "{" + text
+        if not _LIKE_JSON.match(text):
+            return None
         self._texts.append(text)
-        bare = _TEXT.sub("", text) if len(text) < 100_000 or not text.endswith("}") else text[0] + text[-1]
-        self._depth += bare.count("{") - bare.count("}")
+        for token in _TOKEN.finditer(text):
+            self._depth += {"{": 1, "}": -1}.get(token[0], 0)
         return self._depth <= 0
 
     def finish(self) -> list[Run]:
-        """The run of the document, as far as it goes."""
+        """The run of the document, as far as it goes; none where it is another program's."""
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)
         whole = _parsed(text)
         if isinstance(whole, dict):
+            if not set(whole) >= _KEYS:
+                return []
             _fill(run, whole)
+        elif not all(f'"{key}"' in text for key in _KEYS - {"results"}):
+            return []
         else:
             _salvage(run, text)
         return [run.close()]
@@ -194,9 +207,3 @@ def _read_end(run: OpenRun, document: dict[str, Any]) -> None:
     for error in errors if isinstance(errors, list) else []:
         if isinstance(error, str) and error:
             run.fail(error[:300])
-
-
-def dotted(code: int) -> str:
-    """22907 -> 2.29.7; 2804 -> 2.8.4, as codes were written before 2.9."""
-    major = 10000 if code >= 10000 else 1000
-    return f"{code // major}.{code % major // 100}.{code % 100}"

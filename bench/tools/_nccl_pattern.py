@@ -23,6 +23,7 @@ PROGRAMS = {
 }  # fmt: skip
 _NAMES = "|".join(sorted(PROGRAMS, key=len, reverse=True))
 PROGRAM = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})_perf")
+COMMAND = re.compile(PROGRAM.pattern + r"(?:_mpi)?\s+-")
 SOURCE = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})\.cu:\d")
 # busbw / algbw of n ranks
 _TWICE = ("allreduce",)

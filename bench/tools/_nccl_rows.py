@@ -111,6 +111,14 @@ class Shape:
 UNTITLED = Shape()
 
 
+def is_half(tokens: list[str], shape: Shape) -> bool:
+    """Are these one or two halves, without the size that they belong to?"""
+    width = shape.width or 4
+    return (
+        len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
+    )
+
+
 def read(tokens: list[str], shape: Shape = UNTITLED) -> Fields | None:
     """The fields of a row, or of its beginning. None where a field is not what its column holds.
 

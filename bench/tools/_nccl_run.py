@@ -34,7 +34,7 @@ class OpenRun:
     settings: dict[str, str] = field(default_factory=dict)
     named: Named | None = None  # by its own banner
     command: Named | None = None  # by a command line near it
-    gpus_of_command: int | None = None
+    ranks_of_command: int | None = None
     title: tuple[str, ...] = ()
     shape: Shape = UNTITLED
     titled_again: bool = False
@@ -42,6 +42,7 @@ class OpenRun:
     hosts: dict[str, None] = field(default_factory=dict)
     gpus: dict[str, None] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+    elided: list[int] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     num_unsaid: int = 0
     checked: list[bool] = field(default_factory=lambda: [False, False])
@@ -78,6 +79,7 @@ class OpenRun:
 
     def add(self, fields: Fields, line: int) -> None:
         """The halves of a row: out of place, then in place."""
+        self.last_line = line
         only_in_place = self.shape.halves == 1
         for index, half in enumerate(fields.halves):
             in_place = index == 1 or (only_in_place and len(fields.halves) == 1)
@@ -106,6 +108,7 @@ class OpenRun:
         self._check(pattern, ranks, seen)
         self._check_whole()
         status = FAILED if self.failure else TRUNCATED if self.cut else OK
+        self.remarks.sort(key=lambda remark: (remark.line is None, remark.line or 0))
         if self.num_unsaid:
             self.remarks.append(Remark(None, f"{self.num_unsaid} more remarks are left out"))
         return Run(
@@ -165,20 +168,20 @@ class OpenRun:
             return known
         if (
             known is None
-            and self.gpus_of_command
-            and (pattern is None or seen is None or fits(pattern, seen, self.gpus_of_command))
+            and self.ranks_of_command
+            and (pattern is None or seen is None or fits(pattern, seen, self.ranks_of_command))
         ):
             self.say(
-                None, f"num_ranks is {self.gpus_of_command} by -g and -t of the command line, one process on one node"
+                None, f"num_ranks is {self.ranks_of_command} by -g and -t of the command line, one process on one node"
             )
-            return self.gpus_of_command
+            return self.ranks_of_command
         return None
 
     def _nodes(self, complete: bool, ranks: int | None) -> int | None:
         if complete:
             first = min(group for group, _ in self.ranks)
             return len({host for (group, _), host in self.ranks.items() if group == first})
-        return 1 if ranks and ranks == self.gpus_of_command and not self.ranks else None
+        return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[Row], tuple[str, ...]]:
         """hypercube prints (n-1)/n of our algbw; -C prints the time of the calls, not of the operation."""
@@ -203,14 +206,27 @@ class OpenRun:
             for row in self.rows:
                 if not _is_consistent(row, share):
                     self.say(row.line, f"line {row.line} contradicts itself: algbw is not size / time")
+        whole = self._is_average_of_rows()
+        if whole is False:
+            self.say(
+                self.average_line, f"line {self.average_line}: the average busbw is not the rows': rows are missing"
+            )
+        for line in self.elided:
+            if whole:
+                self.say(line, f"line {line}: lines were left out here; by the average no row is among them")
+            else:
+                self.lose(
+                    line,
+                    f"line {line}: rows were left out here by whoever wrote this",
+                    f"rows were left out in line {line}",
+                )
+
+    def _is_average_of_rows(self) -> bool | None:
+        """Is the closing average that of the rows? None where there is none."""
         rates = [row.busbw_bytes_per_s for row in self.rows if row.busbw_bytes_per_s is not None]
         if self.average is None or not rates or not math.isfinite(self.average):
-            return
-        mean, line = sum(rates) / len(rates) / 1e9, self.average_line
-        if abs(mean - self.average) > 0.0051 + _AVERAGE_DIGITS * abs(self.average):
-            self.say(
-                line, f"line {line}: the average busbw, {self.average:g}, is not the rows' ({mean:g}): rows are missing"
-            )
+            return None
+        return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
 
     def _check_whole(self) -> None:
         """Did it end, and did it measure what it was asked for?"""
@@ -244,3 +260,9 @@ def _is_consistent(row: Row, share: float) -> bool:
     if not row.payload_bytes or not row.time_s or row.time_s < 0 or row.algbw_bytes_per_s is None:
         return True
     return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share)
+
+
+def dotted(code: int) -> str:
+    """22907 -> 2.29.7; 2804 -> 2.8.4, as codes were written before 2.9."""
+    major = 10000 if code >= 10000 else 1000
+    return f"{code // major}.{code % major // 100}.{code % 100}"

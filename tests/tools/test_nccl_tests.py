@@ -262,6 +262,14 @@ def test_a_pattern_is_told_by_what_only_it_prints(pattern: str, ranks: int) -> N
     assert f"those of {pattern}" in remarks(run)
 
 
+def test_ranks_of_a_command_count_only_where_no_launcher_is_near() -> None:
+    table = "\n".join([TITLE, *rows("sendrecv", 2)])
+    assert only(f"./build/sendrecv_perf -b 1K -g 8\n{table}").num_ranks == 8
+    assert only(f"./build/sendrecv_perf -b 1K -t 2 -g 4\n{table}").num_nodes == 1
+    assert only(f"mpirun -n 2 ./build/sendrecv_perf -g 8\n{table}").num_ranks is None
+    assert only(f"mpirun -n 2 \\\n  ./build/sendrecv_perf -g 8\n{table}").num_ranks is None
+
+
 def test_where_several_fit_no_pattern_is_told() -> None:
     run = only(log("gather"))  # scatter prints the same
     assert (run.pattern, len(run.rows), run.status) == (None, 10, OK)
@@ -346,6 +354,22 @@ def test_rccl_tests_are_known_by_their_version_line() -> None:
     )
     run = only(text.replace("[0x10]", "[0000:0c:00.0]"))
     assert (run.tool, run.tool_version, run.num_ranks, len(run.rows)) == ("rccl_tests", "develop:1a2b3c4", 4, 10)
+
+
+def test_rccl_s_own_lines_are_read() -> None:
+    text = (
+        log()
+        .replace("#\n# Using", "#\nrccl-tests: Version :+\n# Using")
+        .replace("#\n" + TITLE, f"RCCL version : 2.22.3-HEAD:0a\nHIP version  : 6.4\n#\n{TITLE}")
+    )
+    run = only(
+        text.replace(
+            "# Out of", "# Errors with asterisks indicate errors that have exceeded the maximum threshold.\n# Out of"
+        )
+    )
+    assert (run.tool, run.tool_version, run.status, run.pattern) == ("rccl_tests", ":+", OK, "allreduce")
+    assert dict(run.settings)["rccl"] == "2.22.3-HEAD:0a"
+    assert bare(run.rows) == bare(WHOLE.rows)
 
 
 def test_in_place_only_is_what_its_header_says() -> None:
@@ -541,6 +565,14 @@ def test_a_cut_row_keeps_the_half_that_is_whole() -> None:
     assert "line 14: the row is cut, its in-place half is lost" in remarks(run)
 
 
+def test_a_last_field_that_may_be_cut_is_not_believed() -> None:
+    text = row("allreduce", SIZES[4], 4, "4096")
+    place = text.index("4096", 20) + 2  # "40": as many wrong elements as were never counted
+    run = only("\n".join([*banner(), TITLE, *rows()[:4], text[:place]]))
+    assert bare(run.rows) == bare(WHOLE.rows)[:8]
+    assert {14} <= {remark.line for remark in run.remarks}
+
+
 def test_rows_that_were_left_out_are_named() -> None:
     for mark in ("...", "…", "[...]", "# ... (left out) ...", "....", "[snip]"):
         table = rows()
@@ -552,8 +584,15 @@ def test_rows_that_were_left_out_are_named() -> None:
 def test_an_average_that_is_not_the_rows_is_said() -> None:
     table = rows()
     run = only("\n".join([*banner(), TITLE, *table[1:], *footer(table)]))
-    assert run.remarks[-1].line == 15
-    assert "rows are missing" in run.remarks[-1].text
+    assert run.remarks[0].line == 15
+    assert "rows are missing" in run.remarks[0].text
+
+
+def test_lines_left_out_between_rows_are_no_loss_where_the_average_shows_it() -> None:
+    table = rows()
+    run = only("\n".join([*banner(), TITLE, *table[:2], "...", *table[2:], *footer(table)]))
+    assert (run.status, run.remarks[0].line) == (OK, 12)
+    assert "no row is among them" in run.remarks[0].text
 
 
 def test_a_log_that_ends_early_is_truncated_even_after_a_whole_row() -> None:
@@ -742,6 +781,19 @@ def test_a_document_s_failures_are_failures() -> None:
     assert "no number" in remarks(run)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": 3, "start_time": "2026-01-02 03:04:05", "other": {}}',
+        '{"version": 3,',
+        '{\n"version": 3,\n"a": 1\n}',
+    ],
+)
+def test_a_document_of_others_is_nothing_and_what_follows_is_read(text: str) -> None:
+    assert [bare(run.rows) for run in read(f"{text}\n{log()}")] == [bare(WHOLE.rows)]
+    assert read(text) == []
+
+
 def test_a_document_that_is_cut_keeps_its_whole_results() -> None:
     whole = bare(only(json.dumps(document())).rows)
     for indent in (None, 1):
@@ -760,10 +812,10 @@ def test_a_document_that_is_cut_keeps_its_whole_results() -> None:
 
 WORDS = st.sampled_from(
     [
-        *log().splitlines(), *log("broadcast").splitlines(), *rows(), "...", "8 2", "8 2 float", "-1", "0", "N/A", "nan",
+        *log().splitlines(), *log("broadcast").splitlines(), *rows(), "...", "8 2", "8 2 float", "-1", "0", "nan",
         "8 2 float sum -1", "83.3 1.00 1.00 0", f"1 2 float sum -1{INFO} x", f"1.00 2.00 3.00 0{INFO}", "{", "}",
         '{"version": 3,', '"start_time": "2026-01-02 ', "# Rank 99999999999999 Pid 1 on h device 0 [x] y",
-        "# Avg bus bandwidth : nan", "# Out of bounds values : 9999999999999999999 FAILED", "Test NCCL failure",
+        "# Avg bus bandwidth : nan", "# Out of bounds values : 99999999999999999 FAILED", "Test NCCL failure",
         "a: Test NCCL failure b.cu:1 'c'", "all_reduce_perf -g 999 -t 999", "# size count type time algbw busbw",
         "1e999 1e999 1e999 1e+99", "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
     ]
@@ -808,11 +860,16 @@ def test_talk_is_not_held() -> None:
 
     for line in endless():
         assert list(reader.feed(line)) == []
-    run = reader._run
+    run = reader._text._run
     assert run is not None
     assert len(run.rows) == 10
     assert (
-        len(reader._pieces) + len(run.remarks) + len(run.hosts) + len(run.gpus) + len(run.settings) + len(run.ranks)
+        len(reader._text._pieces)
+        + len(run.remarks)
+        + len(run.hosts)
+        + len(run.gpus)
+        + len(run.settings)
+        + len(run.ranks)
         < 40
     )
 
