@@ -10,7 +10,7 @@ from bench.analysis.summary import BOUND_TOLERANCE
 from bench.core.case import Case, from_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Header
+from bench.core.record import Header, known
 from bench.core.world import World
 from bench.hardware.bounds import bounds_of
 
@@ -85,7 +85,7 @@ def _case(words: Any) -> Case | None:
 
 def _absent(run: Material, name: str, case: Case, header: Header) -> Iterator[Fault]:
     try:
-        in_time = rounds(case, World(header.num_nodes, header.ranks_per_node), header.topology)
+        in_time = rounds(case, World(known(header.num_nodes), known(header.ranks_per_node)), header.topology)
     except BenchError:  # a header that was edited, or a topology that this program does not know
         yield Fault("which groups of ranks were to be measured can not be told from the header", name)
         return
@@ -164,7 +164,7 @@ def timing_is_told(run: Material) -> Iterator[Fault]:
 
 def _missing_skew(job: str, header: Header) -> Iterator[Fault]:
     """Only ranks that are synchronised, by a library that completes on the host, can tell how far apart they start."""
-    if header.num_ranks < 2 or header.clock != "host" or header.settings.get("sync") == "none":
+    if known(header.num_ranks) < 2 or header.clock != "host" or header.settings.get("sync") == "none":
         return
     middle, tails = _SKEW
     if header.calibration.get(middle) is None or all(header.calibration.get(tail) is None for tail in tails):

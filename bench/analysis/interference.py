@@ -12,7 +12,7 @@ from statistics import median
 from bench.analysis import launches, stats
 from bench.analysis.model import case_of
 from bench.core.case import from_argv
-from bench.core.record import Contention, Header, Interference, Record
+from bench.core.record import Contention, Header, Interference, Record, known
 
 # A block in which an aggressor was outside its calls for longer, or hardly got anything through, says too little.
 _LEAST_BUSY = 0.8
@@ -56,9 +56,9 @@ def _of_one(
         mode=record.mode,
         group=record.group,
         payload_bytes=record.payload_bytes,
-        num_ranks=record.num_ranks,
-        num_nodes=record.num_nodes,
-        ranks_per_node=header.ranks_per_node,
+        num_ranks=known(record.num_ranks),
+        num_nodes=known(record.num_nodes),
+        ranks_per_node=known(header.ranks_per_node),
         split=from_argv(header.case).split,
         aggressor=contention.aggressor,
         aggressor_bytes=contention.aggressor_bytes,

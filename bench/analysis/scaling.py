@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.analysis.inference import ratio_interval, time_ratio
 from bench.analysis.launches import Cell, cells, launch_medians
-from bench.core.record import Header, Scaling, Summary
+from bench.core.record import Header, Scaling, Summary, known
 
 # What follows from the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
@@ -54,10 +54,10 @@ def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
     points = [point for cell in cells(headers, summaries) for point in _points(cell, headers)]
     found = []
     for curve in _curves(points):
-        by_size = sorted(curve, key=lambda point: point.first.num_ranks)
+        by_size = sorted(curve, key=lambda point: known(point.first.num_ranks))
         if by_size[-1].first.payload_bytes > by_size[0].first.payload_bytes * (1 + _SAME_SIZE):
             continue
-        factor = "nodes" if by_size[0].first.num_nodes > 1 else "ranks per node"
+        factor = "nodes" if known(by_size[0].first.num_nodes) > 1 else "ranks per node"
         found += [_beside(point, by_size[0], factor) for point in by_size]
     found += [_beside(point, linear, "order") for point, linear in _orders(points)]
     return tuple(found)
@@ -67,14 +67,15 @@ def _points(cell: Cell, headers: Mapping[str, Header]) -> list[_Point]:
     """The cell as a point, where it may stand on a curve: all ranks in one group, two of them at least, right data."""
     medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
-    if first is None or first.src is not None or first.topology != "world" or first.num_ranks < _SMALLEST:
+    if first is None or first.src is not None or first.topology != "world" or known(first.num_ranks) < _SMALLEST:
         return []
     factors = tuple((name, value) for name, value in cell.factors.items() if name not in (*_OF_THE_WORLD, "order"))
     alike = (first.pattern, first.mode, first.group, first.requested_bytes, *factors)
     header = headers[first.job]
     cpus = [node["num_cpus"] for node in header.nodes.values() if node.get("num_cpus")]
-    oversubscribed = any(header.ranks_per_node > num for num in cpus)
-    return [_Point(first, cell.factors["order"] or "linear", header.ranks_per_node, oversubscribed, medians, alike)]
+    ranks_per_node = known(header.ranks_per_node)
+    oversubscribed = any(ranks_per_node > num for num in cpus)
+    return [_Point(first, cell.factors["order"] or "linear", ranks_per_node, oversubscribed, medians, alike)]
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
@@ -106,7 +107,7 @@ def _beside(point: _Point, reference: _Point, factor: str) -> Scaling:
     return Scaling(
         job=row.job, pattern=row.pattern, transport=row.transport, mode=row.mode, payload_bytes=row.payload_bytes,
         factor=factor, value=_value(point, factor), reference=_value(reference, factor), order=point.order,
-        num_ranks=row.num_ranks, num_nodes=row.num_nodes, ranks_per_node=point.ranks_per_node,
+        num_ranks=known(row.num_ranks), num_nodes=known(row.num_nodes), ranks_per_node=point.ranks_per_node,
         num_launches=len(point.medians), median_s=point.median_s, time_ratio=ratio, time_ratio_low=low,
         time_ratio_high=high, interval_over=over, busbw_bytes_per_s=rate,
         efficiency=None if share is None else share / ratio,

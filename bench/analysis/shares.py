@@ -11,7 +11,7 @@ from bench.analysis import stats
 from bench.core.case import from_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Header, Record, Samples
+from bench.core.record import Header, Record, Samples, known
 from bench.core.world import World
 
 # No rank of these can finish before the last one arrives, so the shortest of the ranks' times holds no waiting.
@@ -51,7 +51,8 @@ class Shares:
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
             return None
         header = self._header
-        members = _members(header.case, header.num_nodes, header.ranks_per_node, header.topology, self._record.group)
+        num_nodes, per_node = known(header.num_nodes), known(header.ranks_per_node)
+        members = _members(header.case, num_nodes, per_node, header.topology, self._record.group)
         member = counts.index(max(counts))
         return members[member] if member < len(members) else None
 

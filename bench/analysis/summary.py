@@ -22,8 +22,14 @@ SKEW_SHARE = 0.05
 # One-way: clocks that are known no better than this share of a time leave its size unknown.
 CLOCK_SHARE = 0.1
 
-# The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them.
-_OSU_NAMES = {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"}
+# The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
+_NCCL_NAMES = {"mean_s": "nccl_tests_s", "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
+               "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s"}  # fmt: skip
+_THEIR_NAMES = {
+    "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
+    "nccl_tests": _NCCL_NAMES,
+    "rccl_tests": _NCCL_NAMES,
+}
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
@@ -121,7 +127,7 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
     if record.samples is not None:
         times = _from_samples(header, record, record.samples)
     elif record.reported is not None:
-        times = _from_reported(record)
+        times = _from_reported(header, record)
     else:
         raise ValueError("a skipped or failed record has no summary: it is a row of Document.skipped or .failures")
     summary = _described(job, header, record, times)
@@ -138,7 +144,8 @@ def _on_two_clocks(summary: Summary) -> Summary:
         summary = replace(summary, ci_low_s=max(0.0, low_s - bound_s), ci_high_s=high_s + bound_s)
     if not clock_limited(bound_s, middle):
         return summary
-    return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, flags=(*summary.flags, "clock-limited"))
+    flags = (*summary.flags, "clock-limited")
+    return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, wire_bytes_per_s=None, flags=flags)
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
@@ -153,6 +160,7 @@ class _Times:
     num_samples: int = 0
     num_effective: float | None = None
     seconds: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(_TIMES))
+    mean_s: float | None = None
     last_arriver_s: float | None = None
     slowest_rank: int | None = None
     slowest_counts: tuple[int, ...] = ()
@@ -200,15 +208,16 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
     )
 
 
-def _from_reported(record: Record) -> _Times:
-    reported = record.reported or {}
+def _from_reported(header: Header, record: Record) -> _Times:
+    reported, names = record.reported or {}, _THEIR_NAMES.get(header.transport, {})
     return _Times(
         num_samples=int(reported.get("num_samples", 0)),
         seconds={name: reported.get(name) for name in _TIMES},
-        compat={_OSU_NAMES[name]: value for name, value in reported.items() if name in _OSU_NAMES},
+        mean_s=reported.get("mean_s"),
+        compat={names[name]: value for name, value in reported.items() if name in names},
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
-        flags=("reported",),
+        flags=("imported" if header.imported else "reported",),
     )
 
 
@@ -220,7 +229,7 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         pattern=header.pattern,
         transport=header.transport,
         mode=record.mode,
-        dtype=header.dtype,
+        dtype=header.dtype or None,
         reduce_op=header.reduce_op,
         root=header.root,
         in_place=record.in_place,
@@ -267,7 +276,20 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         clock_bound_s=record.clock_bound_s,
         software_s=header.calibration.get("software_s"),
         compat=times.compat,
+        mean_s=times.mean_s,
+        imported=bool(header.imported),
+        wire_bytes_per_s=_on_the_wire(record, times.algbw_bytes_per_s),
     )
+
+
+def _on_the_wire(record: Record, algbw: float | None) -> float | None:
+    """Bytes per second that leave a node through its NICs: what an operation must send, by its time.
+
+    Of the algorithms of sends and receives the one that sends the least; switches that reduce carry less.
+    """
+    if algbw is None or not record.node_bytes or not record.payload_bytes:
+        return None
+    return algbw * record.node_bytes / record.payload_bytes
 
 
 def _disturbances(header: Header, record: Record, times: _Times) -> list[str]:
@@ -303,7 +325,9 @@ def _judged(summary: Summary, bound: Bound | None) -> Summary:
     if bound is not None:
         summary = replace(summary, bound_bytes_per_s=bound.bytes_per_s, bound_name=bound.name, bound_kind=bound.kind)
     if summary.verified is False:
-        return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, compat={})
+        return replace(
+            summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, wire_bytes_per_s=None, mean_s=None, compat={}
+        )
     if bound is None or summary.busbw_bytes_per_s is None:
         return summary
     fraction = summary.busbw_bytes_per_s / bound.bytes_per_s

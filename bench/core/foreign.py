@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
 
@@ -134,6 +134,9 @@ class Reader(ABC):
     """
 
     tool: str  # its word, as in `tools/`
+    # Words in lower case, of which every line that `begins` knows holds one: where none is near it is not asked.
+    # Empty where there are no such words.
+    hints: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def begins(self, text: str) -> bool:

@@ -70,15 +70,15 @@ class Record:
     """One (payload, mode, group) of a case: exactly one of samples, reported, skipped, failed.
 
     `requested_bytes` lists every asked size that rounds to this payload. `verified`: True all bytes were right, False
-    some were wrong (`num_wrong` elements), None nothing was moved (modelled). `reported` is a foreign tool's statistics
-    by name, SI units.
+    some were wrong (`num_wrong` elements), None nothing was moved (modelled) or nothing was checked. `reported` is a
+    foreign tool's statistics by name, SI units. Only a log that was imported leaves `num_ranks` or `num_nodes` unknown.
     """
 
     mode: str
     requested_bytes: tuple[int, ...]
     payload_bytes: int
-    num_ranks: int
-    num_nodes: int
+    num_ranks: int | None
+    num_nodes: int | None
     group: str = "world"
     src: int | None = None
     dst: int | None = None
@@ -109,13 +109,20 @@ class Record:
             raise ValueError("a record is exactly one of samples, reported, skipped, failed")
 
 
+# What `Header.imported` tells: the tool's word and its version (null: unknown), the file as it was named and its
+# SHA-256, the line at which the run begins, how it ended (core/foreign.py: status, failure), what was recomputed so
+# that a figure is by our definitions (words), and [{"line", "text"}] of what was lost, doubtful or worth knowing.
+IMPORTED_KEYS = ("tool", "tool_version", "source", "sha256", "line", "status", "failure", "translations", "remarks")
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The first line of a results file: what is needed to repeat and to judge its numbers.
 
     `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank,
     process and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
-    `links` the links of one node of the named instance (core/fabric.py: NodeLinks), which bound the run.
+    `links` the links of one node of the named instance (core/fabric.py: NodeLinks), which bound the run. `imported` is
+    where rows that another tool's log gave come from, and how its run ended (see IMPORTED_KEYS); {} for rows of ours.
     """
 
     job: str
@@ -127,9 +134,9 @@ class Header:
     root: int | None
     direction: str | None
     topology: str
-    num_ranks: int
-    num_nodes: int
-    ranks_per_node: int
+    num_ranks: int | None
+    num_nodes: int | None
+    ranks_per_node: int | None
     clock: str
     modelled: bool
     started: str
@@ -145,6 +152,7 @@ class Header:
     links: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     launch: int = 1  # which of the launches of the same case this is
+    imported: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,7 @@ class Summary:
     pattern: str
     transport: str
     mode: str
-    dtype: str
+    dtype: str | None
     reduce_op: str | None
     root: int | None
     in_place: bool
@@ -182,8 +190,8 @@ class Summary:
     requested_bytes: int
     also_requested_bytes: tuple[int, ...]
     payload_bytes: int
-    num_ranks: int
-    num_nodes: int
+    num_ranks: int | None
+    num_nodes: int | None
     num_samples: int
     num_effective: float | None
     median_s: float | None
@@ -220,6 +228,9 @@ class Summary:
     clock_bound_s: float | None = None  # one-way: the most by which a time is wrong because two clocks differ
     software_s: float | None = None  # what the call costs without communication, measured at start; never subtracted
     compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples as other tools would print them
+    mean_s: float | None = None  # what another tool reports in the place of a median; None for samples of ours
+    imported: bool = False  # read from another tool's log: one mean, no samples, often one launch
+    wire_bytes_per_s: float | None = None  # through one node's NICs and direction, if nothing is reduced on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +399,13 @@ class Interference:
 DOCUMENT_SCHEMA = "bench.document/1"
 
 
+def known(count: int | None) -> int:
+    """A count of ranks or nodes that every measured row tells. Raises ValueError for one that a log left out."""
+    if count is None:
+        raise ValueError("the number of ranks or nodes is not known: it was imported from a log that does not tell it")
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A run as reports and figures see it: `headers` by job, derived summaries, and what was not measured.
@@ -407,3 +425,4 @@ class Document:
     parities: tuple[Parity, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     interferences: tuple[Interference, ...] = ()
+    show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

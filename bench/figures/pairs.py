@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.analysis import localise_input
 from bench.analysis.localise import Accused, Places
 from bench.core.errors import UsageError
-from bench.core.record import Document, Header, Summary
+from bench.core.record import Document, Header, Summary, known
 from bench.figures import _style
 
 _MOST_ANNOTATED_RANKS = 16
@@ -63,7 +63,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     figure, axes = _style.panels(len(maps), height_in=4.0)
     blank = False
     places, accused = localise_input.places(asdict(header)), _accused(header, rows)
-    order = sorted(range(header.num_ranks), key=lambda rank: places.racks.get(places.hosts[rank], ""))
+    order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
@@ -72,7 +72,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
             _frame(panel, one, places, order, _ranks_of_a_cell(header))
         if any(row.modelled for row in each.rows):
             _style.watermark(panel)
-    parted = 1 < header.num_nodes <= _MOST_PARTED_NODES
+    parted = 1 < known(header.num_nodes) <= _MOST_PARTED_NODES
     remarks = ["darker is worse; white lines part the nodes" if parted else "darker is worse"]
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
@@ -106,7 +106,8 @@ def _bandwidths(rows: list[Summary]) -> _Map | None:
     largest = max(row.payload_bytes for row in rates)
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
-    title = f"bandwidth of {_style.size_words(largest)}, {'two-way, per direction' if two_way else 'one-way'}"
+    what = _style.size_words(largest) if largest else "copies"  # whose size other tools do not tell
+    title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
     return _Map(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
 
@@ -116,22 +117,23 @@ def _times(rows: list[Summary]) -> _Map | None:
         return None
     smallest = min(row.payload_bytes for row in times)
     shown = [row for row in times if row.payload_bytes == smallest]
-    what = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
-    title = f"time of {_style.size_words(smallest)}, {what}"
-    return _Map(title, "us", "viridis_r", shown, lambda row: (row.median_s or 0.0) * 1e6, True)
+    how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
+    title = f"time of {_style.size_words(smallest)}, {how}" if smallest else "time of a small copy"
+    return _Map(title, "us", "viridis_r", shown, lambda row: _style.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:
     """1, or so many whole nodes' ranks that a side has no more cells than can be told apart."""
-    if header.num_ranks <= _MOST_CELLS:
+    num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
+    if num_ranks <= _MOST_CELLS:
         return 1
-    return -(-header.num_ranks // (_MOST_CELLS * header.ranks_per_node)) * header.ranks_per_node
+    return -(-num_ranks // (_MOST_CELLS * per_node)) * per_node
 
 
 def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
     """Values as [source, destination] in this order, the worst of each cell; NaN where nothing was measured."""
     share = _ranks_of_a_cell(header)
-    side = -(-header.num_ranks // share)
+    side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
     # The colours of times are turned round: there the largest is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin

@@ -8,7 +8,7 @@ mistake. `reference` bounds are ceilings met in practice, which may be exceeded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 
@@ -18,7 +18,11 @@ from bench.core.units import format_rate
 from bench.hardware.catalogue import pcie_packet_share
 
 # Transports that move bytes from host memory: a GPU's ports say nothing about them.
-HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi"})
+HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
+
+
+# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest.
+COPIES = ("host_device", "peer_copy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class _Traffic:
     header: Header
     record: Record
     links: NodeLinks
+    num_ranks: int
+    num_nodes: int
     useful_bytes: float  # S x factor: what the bus bandwidth counts
 
     @property
@@ -38,15 +44,16 @@ class _Traffic:
     @property
     def one_node(self) -> bool:
         """Does nothing leave a node? Messages between two ranks of one node may run in a group that spans several."""
-        return self.record.num_nodes == 1 or self.record.node_bytes == 0
+        return self.num_nodes == 1 or self.record.node_bytes == 0
 
     @property
     def one_rank_per_node(self) -> bool:
-        return self.record.num_ranks == self.record.num_nodes
+        return self.num_ranks == self.num_nodes
 
     @property
     def in_gpus(self) -> bool:
-        return self.links.peer != "memory" and self.header.transport not in HOST_MEMORY_TRANSPORTS
+        of_host = self.header.transport in HOST_MEMORY_TRANSPORTS and self.header.facts.get("memory") != "device"
+        return self.links.peer != "memory" and not of_host
 
     @property
     def by_nvlink(self) -> bool:
@@ -68,15 +75,36 @@ class _Traffic:
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
-    """Every known bound on the bus bandwidth of a record, tightest first; none where no bus bandwidth is defined."""
-    if not record.bus_factor or not record.payload_bytes or record.num_ranks < 2:
+    """Every known bound on the bus bandwidth of a record, tightest first; none where no bus bandwidth is defined.
+
+    None either where nobody knows how many ranks there were, or on how many nodes.
+    """
+    if header.pattern in COPIES:
+        return _copy_bounds(header, record)
+    if not record.bus_factor or not record.payload_bytes:
+        return ()
+    if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return ()
     found = list(_memory_bound(header, record))
     if header.links:
         links = NodeLinks.from_dict(header.links)
-        traffic = _Traffic(header, record, links, record.payload_bytes * record.bus_factor)
+        useful_bytes = record.payload_bytes * record.bus_factor
+        traffic = _Traffic(header, record, links, record.num_ranks, record.num_nodes, useful_bytes)
         found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+
+
+def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
+    """Of a copy between a GPU and its host, or two GPUs, as other tools measure it; its size, often untold, cancels."""
+    if not record.bus_factor or not header.links or record.num_ranks is None:
+        return ()
+    useful_bytes = (record.payload_bytes or 1) * record.bus_factor
+    one = replace(record, payload_bytes=record.payload_bytes or 1, rank_bytes=useful_bytes)
+    traffic = _Traffic(header, one, NodeLinks.from_dict(header.links), record.num_ranks, 1, useful_bytes)
+    by_host = header.pattern == "host_device" or (header.direction or "").startswith("through_host")
+    if by_host:
+        return tuple(_pcie_bounds(traffic)) if traffic.in_gpus else ()
+    return tuple(_port_bounds(traffic)) if record.num_ranks > 1 else ()
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
@@ -84,7 +112,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
 
     Pipelined operations overlap: their latency is no floor.
     """
-    if record.mode == "pipelined" or record.num_ranks < 2:
+    if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
     steps = record.min_steps
     message_s = header.calibration.get("message_s")
@@ -92,7 +120,8 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
         return steps * float(message_s), _times("ping-pong", steps)
     if not header.links:
         return None
-    traffic = _Traffic(header, record, NodeLinks.from_dict(header.links), 0.0)
+    links = NodeLinks.from_dict(header.links)
+    traffic = _Traffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
     if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
         steps = min(steps, 2)  # up to the switch and down again, however many ranks there are
     known = [(latency, name) for latency, name in _latencies(traffic) if latency is not None]
@@ -136,13 +165,13 @@ def _port_bounds(traffic: _Traffic) -> Iterator[Bound]:
 def _keeps_to_nvlink(traffic: _Traffic) -> bool:
     """Is NVLink the way between any two ranks of the group?"""
     if traffic.links.peer == "nvlink_pairs":
-        return traffic.one_node and traffic.record.num_ranks == 2
-    return traffic.one_node or traffic.record.num_nodes <= traffic.links.nvlink_nodes
+        return traffic.one_node and traffic.num_ranks == 2
+    return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
 
 
 def _nvlink_rate(traffic: _Traffic) -> tuple[float, str]:
     """One rank's NVLink bytes per second inside its group, and how that comes."""
-    links, peers = traffic.links, traffic.record.num_ranks - 1
+    links, peers = traffic.links, traffic.num_ranks - 1
     assert links.nvlink_bytes_per_s is not None
     pairs = None if links.pair_bytes_per_s is None else peers * links.pair_bytes_per_s
     if pairs is not None and pairs < links.nvlink_bytes_per_s:
@@ -160,10 +189,9 @@ def _nvlink_bounds(
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes
     message = f"{why}; {port_bytes:.6g} bytes must leave through it"
-    record = traffic.record
-    num = min(record.num_ranks, record.num_ranks // record.num_nodes * traffic.links.nvlink_nodes)
+    num = min(traffic.num_ranks, traffic.num_ranks // traffic.num_nodes * traffic.links.nvlink_nodes)
     reduced = nvlink * num / (num + 1) + pcie  # payload per second
-    payload = record.payload_bytes
+    payload = traffic.record.payload_bytes
     if not _reduces_in_node(traffic) or reduced / payload <= rate / port_bytes:
         yield traffic.bound(rate, port_bytes, name, "hard", message, used)
         return
@@ -207,7 +235,9 @@ def _network_bounds(traffic: _Traffic) -> Iterator[Bound]:
 def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
     """One rank of each node: only the NICs that a rank has to itself, where ranks share out a node's."""
     links, per_node = traffic.links, traffic.header.ranks_per_node
-    alone = traffic.in_gpus and traffic.one_rank_per_node and not traffic.one_node and per_node > 1
+    if per_node is None or per_node < 2:
+        return
+    alone = traffic.in_gpus and traffic.one_rank_per_node and not traffic.one_node
     if not alone or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
         return
     num = links.nics_of_a_rank(per_node)

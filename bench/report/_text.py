@@ -23,6 +23,8 @@ MARKS = {
     "clock-limited": ("?", "one way between two clocks, which are compared too coarsely: the time is not exact"),
     "drift": ("~", "the samples drift: the median depends on when it was taken"),
     "warmup-residue": ("~", "the first samples are still warm-up"),
+    "imported": ("m", "imported from another tool's log: a mean without samples, not a median"),
+    "reported": ("m", "a mean taken over from another tool's report, not a median"),
 }
 # Flags without a mark: nothing about the figure is in doubt.
 _REMARKS = {
@@ -32,7 +34,6 @@ _REMARKS = {
     "software-bound": "whose time is less than 3 times what the call costs without communication",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
-    "reported": "taken over from another tool's report",
 }
 _MOST_STRAGGLERS = 8
 
@@ -42,6 +43,8 @@ _SAID_ELSEWHERE = ("invalid", "modelled")
 ISOLATED = "isolated: one operation at a time, each after a synchronisation"
 PIPELINED = "pipelined: operations back to back, one completion"
 STATISTICS = "times are the slowest rank's; median, 95 % interval of the median within this launch, nearest-rank p95"
+IMPORTED = "imported: figures are what the tool printed, a mean of one start; no samples, no interval, no verdict"
+WIRE = "wire: bytes per second through one node's NICs and direction, if no switch reduces on the way"
 _LIKE = {
     "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",
     "osu": "as OSU: avg, min and max over ranks of each rank's mean; one hot buffer",
@@ -54,8 +57,10 @@ def like(header: Header) -> str:
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
 
-def reading(tool: str) -> tuple[str, ...]:
+def reading(tool: str, imported: bool = False) -> tuple[str, ...]:
     """How the figures are to be read, in sentences."""
+    if imported:
+        return (IMPORTED,)
     return (_LIKE[tool],) if tool else (ISOLATED, PIPELINED, STATISTICS)
 
 
@@ -83,6 +88,16 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def percent(fraction: float | None) -> str:
     """A fraction in percent with one decimal; '-' when unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
+
+
+def size(summary: Summary) -> str:
+    """The payload in binary units; '-' where a log does not tell how much was copied."""
+    return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
+
+
+def time(summary: Summary) -> str:
+    """The median in microseconds; the mean of a tool that reports no more (its row has the mark `m`)."""
+    return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
 def interval(summary: Summary) -> str:
@@ -192,7 +207,7 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
             lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
     lines += _straggler_lines(summaries)
     slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
-    judged = sum(row.num_ranks > 2 for row in summaries)
+    judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in summaries)
     for rank, number in slowest.most_common(3):
         lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
     return list(dict.fromkeys(lines))
@@ -247,7 +262,7 @@ def failure_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def facts(header: Header) -> list[tuple[str, str]]:
     """(name, value) of what a reader must know of a run before its figures."""
-    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    world = _world(header)
     if header.topology != "world":
         world += f", topology {header.topology}"
     pairs = [
@@ -255,7 +270,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
         ("case", " ".join(header.case)),
         ("hosts", hostlist.compress(header.nodes)),
         ("instance", header.instance or ""),
-        ("clock", f"{header.clock}, started {header.started}"),
+        ("clock", ", ".join(filter(None, [header.clock, header.started and f"started {header.started}"]))),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
     ]
     return [(name, value) for name, value in pairs if value]
@@ -263,10 +278,10 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 def job_line(job: str, header: Header) -> str:
     """One line that tells a job from the others of its run."""
-    world = f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+    world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
-    modelled = ", modelled" if header.modelled else ""
-    return f"{header.pattern} over {header.transport}, {world}{topology}{modelled} [{job}]"
+    kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
+    return f"{header.pattern} over {header.transport}, {world}{topology}{kind} [{job}]"
 
 
 def modelled_line(header: Header) -> str | None:
@@ -291,5 +306,9 @@ def _what(row: Mapping[str, Any]) -> str:
     return words
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _world(header: Header) -> str:
+    return f"{_count(header.num_ranks, 'rank')} on {_count(header.num_nodes, 'node')}"
+
+
+def _count(number: int | None, word: str) -> str:
+    return f"{'an unknown number of' if number is None else number} {word}{'' if number == 1 else 's'}"

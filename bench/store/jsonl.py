@@ -7,6 +7,8 @@ Schema history (the `schema` key of each header line):
   bench.results/3   `contention` where others disturbed a row; a line of type `clocks` after the rows: what is then
                     known of each host's clock, in the place of the header's `calibration.clocks`; `clock_bound_s` of
                     one-way rows
+  bench.results/4   `imported` in the header of rows that another tool's log gave; `num_ranks`, `num_nodes`,
+                    `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
@@ -28,9 +30,10 @@ import numpy as np
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, Record, Samples
 
-SCHEMA = "bench.results/3"
+SCHEMA = "bench.results/4"
 _AT_ONCE = 256  # records written before the disk is waited for
-_READABLE = ("bench.results/1", "bench.results/2", SCHEMA)
+_READABLE = ("bench.results/1", "bench.results/2", "bench.results/3", SCHEMA)
+_ALWAYS = ("num_ranks", "num_nodes")  # told even where they are unknown: a line without them is not whole
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
 
 T = TypeVar("T")
@@ -63,8 +66,7 @@ class Writer:
     def append(self, *records: Record) -> None:
         """Write records, together where there are several. Raises MeasurementError when the disk is full."""
         for first in range(0, len(records), _AT_ONCE):
-            told = [_plain(record).items() for record in records[first : first + _AT_ONCE]]
-            lines = [{key: value for key, value in one if value not in (None, [], {})} for one in told]
+            lines = [_told(_plain(record)) for record in records[first : first + _AT_ONCE]]
             self._write(*({"type": "record", **line} for line in lines))
 
     def clocks(self, clocks: Mapping[str, Mapping[str, float]]) -> None:
@@ -97,6 +99,11 @@ def _ends_torn(path: Path) -> bool:
             return file.read(1) != b"\n"
     except OSError:
         return False
+
+
+def _told(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says of a record: not what is unknown or empty, for brevity."""
+    return {key: value for key, value in plain.items() if value not in (None, [], {}) or key in _ALWAYS}
 
 
 def _plain(record: Record) -> dict[str, Any]:

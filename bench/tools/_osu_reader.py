@@ -62,6 +62,7 @@ class OsuReader(Reader):
     """A file may hold many runs: each begins with its own title."""
 
     tool = "osu"
+    hints = ("osu ",)
 
     def __init__(self) -> None:
         self._run: _Found | None = None

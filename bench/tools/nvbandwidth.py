@@ -39,6 +39,7 @@ class Nvbandwidth(Reader):
     """Text and JSON alike; a file may hold several runs."""
 
     tool = "nvbandwidth"
+    hints = ("nvbandwidth", "running ", "checking the pattern", "(row)", "(column)")
 
     def __init__(self) -> None:
         self._run: Found | None = None

@@ -40,6 +40,7 @@ class P2p(Reader):
     """A file may hold several runs."""
 
     tool = "p2p_bandwidth_latency"
+    hints = ("gpu bandwidth latency test", "p2p connectivity matrix", "p2p=")
 
     def __init__(self) -> None:
         self._run: _Found | None = None

@@ -33,6 +33,7 @@ class Perftest(Reader):
     """A file may hold many runs, and both sides of one."""
 
     tool = "perftest"
+    hints = ("bw test", "latency test", "iterations")
 
     def __init__(self) -> None:
         self._run: _Found | None = None
@@ -124,6 +125,8 @@ class _Found:
     def _take_row(self, line: int, text: str, words: list[str]) -> None:
         values = dict(zip(self._columns, words, strict=False))
         used = [words[index] for index in self._used() if index < len(words)]
+        if not used and len(words) == len(self._columns):
+            return  # of a table that is not read, as was said where it begins
         if len(words) != len(self._columns) or not all(map(_VALUE.fullmatch, used)):
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
                 self._lose(line, f"this row is cut or not readable: {text[:80]}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.record import Document, Header, Summary
+from bench.core.record import Document, Header, Summary, known
 
 GB = 1e9
 SIZES = tuple(1 << power for power in range(3, 31))
@@ -45,7 +45,7 @@ def header(job: str, pattern: str, transport: str, **overrides: Any) -> Header:
 
 
 def summary(of: Header, mode: str, payload: int, median: float, spread: float = 0.02, **overrides: Any) -> Summary:
-    factor = FACTORS[of.pattern](of.num_ranks)
+    factor = FACTORS[of.pattern](known(of.num_ranks))
     algbw = payload / median if payload else None
     busbw = algbw * factor if algbw and factor else None
     bound = overrides.get("bound_bytes_per_s")
@@ -73,7 +73,7 @@ def sweep(
 ) -> list[Summary]:  # fmt: skip
     """Rows of a library with this latency (s) and rate (bytes/s of busbw); some do not converge."""
     draw = random.Random(f"{of.job}")
-    factor = FACTORS[of.pattern](of.num_ranks) or 0.0
+    factor = FACTORS[of.pattern](known(of.num_ranks)) or 0.0
     noise = 0.0 if of.modelled else noise
     rows = []
     for payload in sizes:
