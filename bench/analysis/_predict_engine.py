@@ -15,9 +15,10 @@ from bench.core.plugins import nearest
 from bench.core.schedules import algorithms
 from bench.core.world import World
 
-# What NCCL and RCCL choose from at large sizes; the others of core/schedules.py bound them. "direct" is for meshes.
+# What NCCL and RCCL choose from: rings, NVLS and pieces for large messages, trees for small ones; "direct" is for meshes.
+# The others of core/schedules.py bound them.
 LIBRARY = {
-    "allreduce": ("ring", "nvls", "pipelined", "direct"),
+    "allreduce": ("ring", "nvls", "pipelined", "direct", "tree"),
     "allgather": ("ring", "direct"),
     "reducescatter": ("ring", "direct"),
     "broadcast": ("chain",),
@@ -75,7 +76,7 @@ class Task:
     ranks_per_node: int
     algorithms: tuple[Algorithm, ...]
     bounds: tuple[tuple[str, Loads], ...]
-    floor_s: float  # the least latency that any of them needs
+    floor_s: float  # the least latency that one of `algorithms` needs
 
     def ideal_s(self, payload_bytes: float) -> float:
         """Seconds by the links alone, with the best of all algorithms: what the `model` transport says."""
@@ -135,8 +136,8 @@ def _task(pattern: str, hashed: _Hashed, num_nodes: int, ranks_per_node: int) ->
         known = ((name, core_loads.loads(fabric, pattern, name)) for name in algorithms(pattern))
         found = {name: loads for name, loads in known if loads is not None}
     chosen = [_algorithm(name, found[name], links, world) for name in LIBRARY[pattern] if name in found]
-    latencies = [_latency_s(loads) for loads in found.values()]
-    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), min(latencies, default=0.0))
+    least = min((each.latency_s for each in chosen), default=0.0)
+    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), least)
 
 
 def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algorithm:
