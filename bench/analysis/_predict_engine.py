@@ -15,7 +15,7 @@ from bench.core.plugins import nearest
 from bench.core.schedules import algorithms
 from bench.core.world import World
 
-# What NCCL and RCCL choose from: rings, NVLS and pieces for large messages, trees for small ones; "direct" is for meshes.
+# What NCCL and RCCL choose from: rings, NVLS and pieces for large messages, trees for small ones, "direct" for meshes.
 # The others of core/schedules.py bound them.
 LIBRARY = {
     "allreduce": ("ring", "nvls", "pipelined", "direct", "tree"),
@@ -46,6 +46,7 @@ LINK_WORDS = {
 # Copies through host memory, where GPUs can not reach each other, are bound by the host rather than by the GPU's link:
 # their evidence is bytes per second, told as a part of this rate.
 HOST_RATE = 10e9
+MOST_UNLIKE = 2048  # GPUs of an alltoall whose rounds are not alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,9 @@ _WORDS = ("sources", "verified", "instance")
 def _task(pattern: str, hashed: _Hashed, num_nodes: int, ranks_per_node: int) -> Task:
     links, world = hashed.links, World(num_nodes, ranks_per_node)
     fabric = Fabric(links, world)
+    if pattern == "alltoall" and not fabric.alike and world.num_ranks > MOST_UNLIKE:
+        raise UsageError(f"an alltoall across oversubscribed leaf switches is predicted for {MOST_UNLIKE} GPUs at "
+                         f"most, not for {world.num_ranks}: every one of its rounds differs")  # fmt: skip
     found: dict[str, Loads] = {}
     if world.num_ranks < 2:
         pass

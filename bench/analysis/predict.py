@@ -286,7 +286,8 @@ def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence,
     if links.pcie_bytes_per_s is None:
         raise UsageError(f"the PCIe link of {links.instance or 'these nodes'} is unknown: give it, such as pcie=25GB/s")
     found = _copy_range(evidence, links.instance, direction)
-    alone = num_bytes / links.pcie_bytes_per_s
+    sharing = min(gpus_at_once, links.gpus_per_pcie_switch or 1)
+    alone = num_bytes * sharing / links.pcie_bytes_per_s
     low, high = LAUNCH_S + alone / found.high, 3 * LAUNCH_S + alone / found.low
     told = found.told
     return Prediction(

@@ -149,6 +149,13 @@ def test_published_curves_belong_to_rows_of_the_reference() -> None:
         (lambda: predict.collective("alreduce", GIB, P4D, 1, 8, KNOWN), "did you mean 'allreduce'"),
         (lambda: predict.collective("allreduce", GIB, P4D, 1, 9, KNOWN), "has 8 GPUs per node, not 9"),
         (lambda: predict.curve("allreduce", [GIB], P4D, 1, 8, KNOWN, "nvls"), "has no algorithm 'nvls'"),
+        (
+            lambda: predict.collective(
+                "alltoall", GIB, replace(P4D, nodes_per_leaf=8, oversubscription=2.0), 512, 8, KNOWN
+            ),
+            "for 2048 GPUs at most",
+        ),
+        (lambda: replace(P4D, gpus_per_pcie_switch=0), "must be 1 or more"),
         (lambda: predict.copy("sideways", 1e9, P4D, KNOWN), "no copy goes 'sideways'"),
     ],
 )
