@@ -511,6 +511,15 @@ WITHOUT_END = b"        1024           256     float     sum      -1    20.00   
 DEVICE = b"#  Rank  0 Group  0 Pid   1100 on  alpha-1 device  0 [0x17] NVIDIA Model Q\n"
 TITLE = b"nvbandwidth Version: v0.6\nRunning host_to_device_memcpy_ce.\n"
 TITLE += b"memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
+# What fuzzing found, made small.
+FOUND = {"a number below a table of perftest's that is not read": b"#bytes #iterations t_foo[usec]\n7\n"}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_a_fault_once_is_none(name: str) -> None:
+    assert imported(FOUND[name], "json") in (0, 1, 2)
+
+
 HOSTILE = {
     "one long line": b"8 2 float sum -1 " * 60_000,
     "digits": b"9" * 1_000_000,
