@@ -455,7 +455,8 @@ def test_the_library_s_messages_between_lines_change_no_row() -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=20))
 def test_where_chunks_end_changes_nothing(sizes: list[int]) -> None:
-    text = (samples.OSU + samples.NCCL + samples.NVBANDWIDTH + samples.P2P).encode()
+    on_one_line = json.dumps(json.loads(samples.NVBANDWIDTH_JSON)) + "\n"  # its word stands far before its end
+    text = (samples.OSU + samples.NCCL + on_one_line + samples.P2P + samples.NVBANDWIDTH).encode()
     chunks, at, turn = [], 0, 0
     while at < len(text):
         chunks.append(text[at : at + sizes[turn % len(sizes)]])
