@@ -10,7 +10,7 @@ from statistics import median
 from bench.analysis._explain_log import Hint
 from bench.core.fabric import NodeLinks
 from bench.core.foreign import Row, Run
-from bench.core.pattern import Pattern, Shape
+from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Bound, Header, Record
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
 from bench.hardware.machine import Machine
@@ -25,6 +25,7 @@ _ROUNDING, _STEP = 0.002, 0.005e9
 _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
 # Bytes per second and direction of the NICs that are sold: 100, 200, 400 and 800 Gb/s.
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)
+_MOST_RANKS_OF_MESSAGES = 2048
 _MOST_GPUS = 16  # of one node that is sold
 _HOST_MEMORY_TOOLS = ("osu", "perftest")
 
@@ -136,12 +137,14 @@ def gathered(
     seen = Seen(run, machine, rows, ranks, nodes, tuple(filter(None, (told, so))), hints=tuple(hints))
     if ranks is None or nodes is None:
         return seen
-    if pattern is not None and nodes > 1 and ranks > 1:
-        shape = Shape(ranks, LARGE_BYTES)
-        crossing = pattern.crossing(shape, ranks)
-        seen = replace(seen, wire_factor=pattern.crossing(shape, nodes) / crossing if crossing else None)
-    if pattern is not None and machine.links is not None and seen.best is not None:
-        seen = replace(seen, bounds=_bounds(seen, pattern, seen.best), above=_above(seen, pattern))
+    best = seen.best
+    if pattern is not None and best is not None:
+        traffic = _traffic(pattern, best, ranks, nodes)
+        if traffic.node_bytes and traffic.rank_bytes:
+            seen = replace(seen, wire_factor=traffic.node_bytes / traffic.rank_bytes)
+        if machine.links is not None:
+            bounds = _bounds(seen, pattern.name, best, traffic)
+            seen = replace(seen, bounds=bounds, above=_above(rows, bounds))
     return with_references(seen)
 
 
@@ -161,11 +164,13 @@ def _references(seen: Seen) -> tuple[Reference, ...]:
 def _rated(row: Row, pattern: Pattern, num_ranks: int) -> Row:
     """A row with the bandwidths that its time gives, where the tool printed none."""
     algbw = row.algbw_bytes_per_s
+    if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
+        return row
     if algbw is None and row.time_s:
         algbw = (row.payload_bytes or 0) / row.time_s
     if row.busbw_bytes_per_s is not None or algbw is None:
         return row
-    factor = pattern.bus_factor(Shape(num_ranks, row.payload_bytes or 0))
+    factor = traffic_of(pattern, Shape(num_ranks, row.payload_bytes or 0), None).bus_factor
     return replace(row, algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * factor if factor else None)
 
 
@@ -222,51 +227,52 @@ def _near(network: float, each: Reference) -> bool:
     return each.network_bytes_per_s is not None and abs(each.network_bytes_per_s / network - 1) < 0.01
 
 
-def _bounds(seen: Seen, pattern: Pattern, row: Row) -> tuple[Bound, ...]:
-    """Hard bounds and references of a row, tightest first."""
+def _traffic(pattern: Pattern, row: Row, ranks: int, nodes: int) -> Traffic:
+    """What must cross which boundary; nothing is known of a world too large to lay its messages out."""
+    if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
+        return Traffic(None, None, None, 1)
+    return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
+
+
+def _bounds(seen: Seen, pattern: str, row: Row, traffic: Traffic) -> tuple[Bound, ...]:
+    """Hard bounds and references of a row, tightest first. They bound rates, so that they are those of every size."""
     machine = seen.machine
     assert machine.links is not None
-    found = list(_of_links(seen, pattern, row, machine.links))
+    found = list(_of_links(seen, pattern, row, traffic, machine.links))
     if machine.likely is not None and seen.over_nics and seen.num_ranks != seen.num_nodes:
         found += [
             replace(bound, kind="reference", why=f"{bound.why}, if it is one of the machines named above")
-            for bound in _of_links(seen, pattern, row, machine.likely)
+            for bound in _of_links(seen, pattern, row, traffic, machine.likely)
             if bound.name.startswith("network")
         ]
     if machine.links.peer == "nvlink_pairs" and seen.num_nodes == 1 and seen.num_ranks == 2:
         plain = replace(machine.links, peer="host", nvlink_bytes_per_s=None)
         found += [
             replace(bound, kind="reference", name=f"{bound.name} without NVLink bridge")
-            for bound in _of_links(seen, pattern, row, plain)
+            for bound in _of_links(seen, pattern, row, traffic, plain)
             if bound.kind == "hard"
         ]
     return tuple(sorted(found, key=lambda bound: bound.bytes_per_s))
 
 
-def _of_links(seen: Seen, pattern: Pattern, row: Row, links: NodeLinks) -> tuple[Bound, ...]:
-    ranks, nodes = seen.num_ranks, seen.num_nodes
-    assert ranks and nodes and row.payload_bytes
-    shape = Shape(ranks, row.payload_bytes)
+def _of_links(seen: Seen, pattern: str, row: Row, traffic: Traffic, links: NodeLinks) -> tuple[Bound, ...]:
     header = Header(
-        job="", case=(), pattern=pattern.name, dtype="", reduce_op="", root=None, direction=None, topology="world",
-        transport="mpi" if seen.run.tool in _HOST_MEMORY_TOOLS else "nccl", num_ranks=ranks, num_nodes=nodes,
+        job="", case=(), pattern=pattern, dtype="", reduce_op="", root=None, direction=None, topology="world",
+        transport=seen.run.tool, num_ranks=seen.num_ranks, num_nodes=seen.num_nodes,
         ranks_per_node=seen.ranks_per_node, clock="host", modelled=False, started="", links=links.to_dict(),
     )  # fmt: skip
     record = Record(
-        mode="pipelined", requested_bytes=(row.payload_bytes,), payload_bytes=row.payload_bytes, num_ranks=ranks,
-        num_nodes=nodes, bus_factor=pattern.bus_factor(shape), rank_bytes=pattern.crossing(shape, ranks),
-        node_bytes=pattern.crossing(shape, nodes) if nodes > 1 else None, reported={},
+        mode="pipelined", requested_bytes=(), payload_bytes=row.payload_bytes or 0, num_ranks=seen.num_ranks,
+        num_nodes=seen.num_nodes, bus_factor=traffic.bus_factor, rank_bytes=traffic.rank_bytes,
+        node_bytes=traffic.node_bytes, reported={},
     )  # fmt: skip
     return bounds_of(header, record)
 
 
-def _above(seen: Seen, pattern: Pattern) -> tuple[tuple[Row, Bound], ...]:
-    """Rows above a hard bound by more than figures are rounded."""
-    assert seen.machine.links is not None
-    found = []
-    for row in seen.rows:
-        rate = busbw(row) * (1 - _ROUNDING) - _STEP
-        hard = [each for each in _of_links(seen, pattern, row, seen.machine.links) if each.kind == "hard"]
-        if hard and rate > hard[0].bytes_per_s:
-            found.append((row, hard[0]))
-    return tuple(found)
+def _above(rows: Sequence[Row], bounds: Sequence[Bound]) -> tuple[tuple[Row, Bound], ...]:
+    """Rows above the tightest hard bound by more than figures are rounded, the farthest first."""
+    hard = next((bound for bound in bounds if bound.kind == "hard"), None)
+    if hard is None:
+        return ()
+    over = [row for row in rows if busbw(row) * (1 - _ROUNDING) - _STEP > hard.bytes_per_s]
+    return tuple((row, hard) for row in sorted(over, key=busbw, reverse=True))
