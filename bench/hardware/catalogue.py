@@ -6,6 +6,7 @@ asked. Rates in bytes per second and direction, sizes in bytes, prices in US dol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.plugins import nearest
 
 _FOLDER = Path(__file__).parent
+_VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU model. `pcie`: (generation, lanes) that it can link at; `flops`: dense operations per second by type."""
+    """A GPU model. `pcie`: (generation, lanes) that it can link at; `flops`: dense operations per second by type;
+    `drivers`: how drivers print its name, where that is another."""
 
     name: str
     architecture: str
@@ -44,6 +47,7 @@ class Gpu:
     measured_bf16_flops: float | None
     source: str
     verified: bool
+    drivers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,12 @@ class Instance:
 
 def instances() -> tuple[str, ...]:
     """The names of all instance types, in the order of the file."""
-    return tuple(_file("instances")["instances"])
+    return tuple(yaml_file("instances")["instances"])
 
 
 def instance(name: str) -> Instance:
     """One instance type. Raises UsageError naming the nearest name when there is none."""
-    entries = _file("instances")["instances"]
+    entries = yaml_file("instances")["instances"]
     if name not in entries:
         raise UsageError(f"no instance type is called {name!r}{nearest(name, instances())}")
     return _instance(name, entries[name])
@@ -91,6 +95,14 @@ def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
         most = found.gpus
         raise UsageError(f"{name} has {most} GPUs, not {ranks_per_node}: give {most} ranks per node or less")
     return found.links
+
+
+def node_network(name: str) -> float | None:
+    """All NICs of one node of an instance type, bytes per second and direction; None where it is unknown."""
+    links = instance(name).links
+    if links.nic_bytes_per_s is None or links.num_nics is None:
+        return None
+    return links.nic_bytes_per_s * links.num_nics
 
 
 def bounding_links(
@@ -111,12 +123,12 @@ def bounding_links(
 
 def gpus() -> tuple[str, ...]:
     """The names of all GPU models."""
-    return tuple(_file("gpus")["gpus"])
+    return tuple(yaml_file("gpus")["gpus"])
 
 
 def gpu(name: str) -> Gpu:
     """One GPU model. Raises UsageError naming the nearest name when there is none."""
-    file = _file("gpus")
+    file = yaml_file("gpus")
     if name not in file["gpus"]:
         raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
     entry = file["gpus"][name]
@@ -129,9 +141,62 @@ def gpu(name: str) -> Gpu:
         nvlink_generation=entry["nvlink"],
         flops={kind: rate * 1e12 for kind, rate in entry["tflops"].items()},
         measured_bf16_flops=_scaled(entry.get("measured_bf16", {}).get("tflops"), 1e12),
-        source=_source(file, entry),
+        source=source_of(file, entry),
         verified=_verified(entry),
+        drivers=tuple(entry.get("drivers", ())),
     )
+
+
+def gpu_printed(name: str) -> str | None:
+    """Our word for a GPU as drivers print it ("NVIDIA H100 80GB HBM3", "Tesla T4"); None for one that is not here."""
+    bare = _VENDOR.sub("", name.strip())
+    for known, entry in yaml_file("gpus")["gpus"].items():
+        if bare == known or bare in entry.get("drivers", ()):
+            return str(known)
+    return None
+
+
+def gpu_links(name: str, num_gpus: int) -> NodeLinks:
+    """What `num_gpus` GPUs of a model tell of their node: each one's ports at their most, and nothing of its NICs.
+
+    Where switches may reduce it is said that they do, which makes bounds looser, never tighter. Raises UsageError for
+    an unknown model.
+    """
+    found = gpu(name)
+    file = yaml_file("gpus")
+    entry = file["gpus"][name]
+    peers, c2c = entry.get("peers"), entry.get("c2c_gbyte_per_s")
+    switch = peers is not None and peers["kind"] == "nvswitch"
+    pcie = pcie_bytes_per_s(*found.pcie) if found.pcie else _scaled(c2c, 1e9)
+    told = _links_told(entry, found)
+    return NodeLinks(
+        instance="",
+        gpus=num_gpus,
+        peer=peers["kind"] if peers else "host",
+        nvlink_bytes_per_s=_scaled(peers["gbyte_per_s"], 1e9) if peers else None,
+        pair_bytes_per_s=_scaled(peers.get("pair_gbyte_per_s"), 1e9) if peers else None,
+        pcie_bytes_per_s=pcie,
+        nvls=switch and yaml_file("links")["nvlink"][found.nvlink_generation]["switch_reduces"],
+        network_reduces=True,
+        nvlink_nodes=max(1, (peers or {}).get("domain_gpus", num_gpus) // num_gpus),
+        sources={link: f"the GPU's own, {source}" for link, (source, _) in told.items()},
+        verified={link: verified for link, (_, verified) in told.items()},
+    )
+
+
+def _links_told(entry: Mapping[str, Any], found: Gpu) -> dict[str, tuple[str, bool]]:
+    """Where the rates of a GPU's links come from, and whether they were read there: of whole generations links.yaml."""
+    links, told = yaml_file("links"), {}
+    if "peers" in entry:
+        whole = entry["peers"]["kind"] in ("nvswitch", "nvlink_mesh") and found.nvlink_generation is not None
+        block = links["nvlink"][found.nvlink_generation] if whole else None
+        told["nvlink"] = (source_of(links, block), _verified(block)) if block else (found.source, found.verified)
+    if found.pcie is not None:
+        block = links["pcie"][found.pcie[0]]
+        told["pcie"] = (f"PCIe {found.pcie[0]} x{found.pcie[1]} at most: {source_of(links, block)}", found.verified)
+    elif "c2c_gbyte_per_s" in entry:
+        told["pcie"] = (found.source, found.verified)
+    return told
 
 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float:
@@ -139,7 +204,7 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
 
     Raises UsageError for a generation that is not in links.yaml.
     """
-    generations = _file("links")["pcie"]
+    generations = yaml_file("links")["pcie"]
     if generation not in generations:
         known = ", ".join(map(str, generations))
         raise UsageError(f"PCIe generation {generation} is not in links.yaml; there are: {known}")
@@ -148,19 +213,30 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
     return float(entry["gt_per_s"] * 1e9 * lanes * data / sent / 8)
 
 
+def pcie_as_linked(told: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(generation, lanes) of a GPU's link, from what its driver tells of it; None where that is not all there.
+
+    `told`: pcie_generation and pcie_lanes as they are now, pcie_max_generation at most. Lanes stay as they are linked;
+    the generation falls to 1 on an idle GPU and says nothing then, so that the highest counts.
+    """
+    generation = told.get("pcie_max_generation") or told.get("pcie_generation")
+    lanes = told.get("pcie_lanes")
+    return (int(generation), int(lanes)) if generation and lanes else None
+
+
 def pcie_packet_share() -> tuple[float, str]:
     """What packet headers leave of a PCIe link's rate (a fraction), and the derivation with its source."""
-    file = _file("links")
+    file = yaml_file("links")
     packet = file["pcie_packet"]
     payload, overhead = packet["payload_bytes"], packet["overhead_bytes"]
     why = f"packets of {payload} bytes carry {overhead} bytes more: {payload}/{payload + overhead}"
-    return payload / (payload + overhead), f"{why} ({_source(file, packet)})"
+    return payload / (payload + overhead), f"{why} ({source_of(file, packet)})"
 
 
 def _instance(name: str, entry: Mapping[str, Any]) -> Instance:
     blocks = {key: entry[key] for key in ("host", "peers", "pcie", "network", "nics") if key in entry}
     host, pcie = blocks.get("host", {}), blocks.get("pcie", {})
-    file = _file("instances")
+    file = yaml_file("instances")
     return Instance(
         name=name,
         provider=entry["provider"],
@@ -172,7 +248,7 @@ def _instance(name: str, entry: Mapping[str, Any]) -> Instance:
         nic_kind=blocks["nics"]["kind"],
         links=_links(name, entry["gpus"], blocks),
         prices=tuple(
-            Price(each["usd_per_hour"], each["region"], each["date"], _source(file, each), _verified(each))
+            Price(each["usd_per_hour"], each["region"], each["date"], source_of(file, each), _verified(each))
             for each in entry["prices"]
         ),
         notes={key: block["note"] for key, block in blocks.items() if "note" in block},
@@ -180,7 +256,7 @@ def _instance(name: str, entry: Mapping[str, Any]) -> Instance:
 
 
 def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) -> NodeLinks:
-    file, links = _file("instances"), _file("links")
+    file, links = yaml_file("instances"), yaml_file("links")
     peers, nics = blocks["peers"], blocks["nics"]
     latency = links["latency"]
     of_link = {"peers": "nvlink" if peers["kind"] in NVLINK_PEERS else "peers", "nics": "nic"}
@@ -200,8 +276,8 @@ def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) ->
         nvls=peers["kind"] == "nvswitch" and links["nvlink"][peers["nvlink"]]["switch_reduces"],
         network_reduces=links["nics"][nics["kind"]]["switch_reduces"],
         nvlink_nodes=max(1, peers.get("domain_gpus", num_gpus) // num_gpus),
-        sources={key: _source(file, block) for key, block in described.items()}
-        | {"latency": _source(links, latency["network"])},
+        sources={key: source_of(file, block) for key, block in described.items()}
+        | {"latency": source_of(links, latency["network"])},
         verified={key: _verified(block) for key, block in described.items()}
         | {"latency": all(_verified(each) for each in latency.values())},
     )
@@ -216,7 +292,7 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
     return pcie_bytes_per_s(block["generation"], block["lanes"])
 
 
-def _source(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
+def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
     """`<what> (<date>)` of a block: its own date if it has one, else the source's."""
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]
@@ -232,7 +308,7 @@ def _scaled(number: float | None, factor: float) -> float | None:
 
 
 @cache
-def _file(name: str) -> dict[str, Any]:
+def yaml_file(name: str) -> dict[str, Any]:
     """One of this folder's files. They ship with the suite; a test holds their form."""
     import yaml
 

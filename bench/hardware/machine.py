@@ -1,0 +1,99 @@
+"""Which machine a foreign log comes from: named by the user, by the log's own words, or proposed from its GPUs.
+
+Several instance types share a GPU. Then bounds rest on what the GPU itself tells (its ports), what all the types that
+come into question have in common is `likely`, and what is not known is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.core.fabric import NodeLinks
+from bench.core.units import format_rate
+from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, node_network
+
+_PROVIDER_OF_HOST = (("aws", re.compile(r"ip-\d+-\d+-\d+-\d+")), ("gcp", re.compile(r"gke-|gk3-")))
+# As aws-ofi-nccl calls the platform it runs on.
+_PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is known of the nodes of a log.
+
+    `links`: certain of a node (None: nothing is). `likely`: the same with the NICs that several `candidates` agree
+    on; a bound on them is a reference only. `how`: how the machine is known; `unknown`: what is not, both in words.
+    """
+
+    instance: str | None
+    gpu: str | None
+    links: NodeLinks | None
+    how: str
+    likely: NodeLinks | None = None
+    candidates: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def machine_of(
+    named: str | None,
+    gpus: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    ranks_per_node: int | None = None,
+    platform: str | None = None,
+) -> Machine:
+    """The machine of a run. `named`: an instance type as the user gives it; `platform`: as the log's own lines do;
+    `gpus`: as drivers print them. Raises UsageError for a name that is no instance type."""
+    if named is not None:
+        found = instance(named)
+        odd = {gpu_printed(each) for each in gpus} - {None, found.gpu}
+        differs = f", whose GPU is {found.gpu}, while the log names {', '.join(map(str, sorted(odd, key=str)))}"
+        return Machine(named, found.gpu, found.links, f"{named}, as named{differs if odd else ''}")
+    if (told := _instance_of_platform(platform)) is not None:
+        found = instance(told)
+        return Machine(told, found.gpu, found.links, f"{told}: the log says that it runs on {platform}")
+    if not gpus:
+        return Machine(None, None, None, "not known: the log names no GPU", unknown=("GPUs, links and NICs",))
+    known = {gpu_printed(each) for each in gpus}
+    if None in known or len(known) > 1:
+        return Machine(None, None, None, f"not known: {', '.join(gpus)}", unknown=("links and NICs",))
+    return _proposed(str(known.pop()), hosts, ranks_per_node)
+
+
+def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Machine:
+    """What the GPU alone tells, and which instance types come into question."""
+    links = gpu_links(gpu, ranks_per_node or 8)
+    fitting = [each for name in instances() if (each := instance(name)).gpu == gpu and each.gpus >= links.gpus]
+    providers = {provider for provider, shape in _PROVIDER_OF_HOST for host in hosts if shape.match(host)}
+    fitting = [each for each in fitting if each.provider in providers] or ([] if providers else fitting)
+    names = tuple(each.name for each in fitting)
+    if not fitting:
+        return Machine(None, gpu, links, f"{gpu}, an unknown machine", unknown=("PCIe as wired", "NICs"))
+    how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
+    networks = {node_network(name) for name in names}
+    if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:
+        rates = ", ".join(f"{name} {format_rate(node_network(name))}" for name in names)
+        return Machine(None, gpu, links, how, None, names, (f"its NICs ({rates} per node)",))
+    first = fitting[0].links
+    fewest = min(each.links.num_nics or 1 for each in fitting)
+    likely = replace(
+        links,
+        nic_bytes_per_s=(node_network(names[0]) or 0.0) / fewest,
+        num_nics=fewest,
+        network_reduces=any(each.links.network_reduces for each in fitting),
+        nvlink_nodes=max(each.links.nvlink_nodes for each in fitting),
+        sources={**links.sources, **{link: first.sources[link] for link in ("network", "nic")}},
+        verified={**links.verified, **{link: first.verified[link] for link in ("network", "nic")}},
+    )
+    rate = f"its NICs ({format_rate(node_network(names[0]))} per node if it is one of these)"
+    return Machine(None, gpu, links, how, likely, names, (rate,))
+
+
+def _instance_of_platform(platform: str | None) -> str | None:
+    """`P4d` or `p5.48xlarge` -> the instance type of that family, if there is just one."""
+    found = _PLATFORM.match(platform or "")
+    if not found:
+        return None
+    family = [name for name in instances() if name.split(".")[0] == found[1].lower()]
+    return family[0] if len(family) == 1 else None

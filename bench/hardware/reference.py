@@ -1,0 +1,173 @@
+"""What others reached on the same hardware: look-ups in reference.yaml beside this file.
+
+Figures to set a result beside, each with its source and date; no limits to pass or fail by. Rates in bytes per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bench.hardware import catalogue
+from bench.hardware.catalogue import source_of, yaml_file
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One collective that somebody measured. `busbw`: bytes per second by payload bytes; `small_s`: seconds likewise.
+
+    `network_bytes_per_s`: of all NICs of one node, None on one node or where it is unknown. `limited`: what is known to
+    have held it back, so that it is not what the hardware does.
+    """
+
+    gpu: str
+    instance: str | None
+    num_nodes: int
+    num_ranks: int
+    pattern: str
+    busbw: Mapping[int, float]
+    small_s: Mapping[int, float]
+    network_bytes_per_s: float | None
+    note: str | None
+    limited: str | None
+    source: str
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """(payload bytes, bytes per second) where it was fastest."""
+        return max(self.busbw.items(), key=lambda point: point[1])
+
+    def near(self, payload_bytes: int) -> tuple[int, float] | None:
+        """The point at this size, within a factor of two; None when there is none."""
+        within = [size for size in self.busbw if payload_bytes / 2 <= size <= payload_bytes * 2]
+        if not within:
+            return None
+        size = min(within, key=lambda each: abs(each - payload_bytes))
+        return size, self.busbw[size]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What nvbandwidth told of one machine, (least, most) over its GPUs or pairs, by the copy engine."""
+
+    where: str
+    instance: str | None
+    gpu: str
+    gpus: int
+    pcie: tuple[int, int] | None
+    rates: Mapping[str, tuple[float, float]]  # h2d, d2h, peer
+    version: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The least busbw of an allreduce over a node that somebody's acceptance check passes."""
+
+    gpu: str
+    bytes_per_s: float
+    source: str
+
+
+@cache
+def collectives() -> tuple[Reference, ...]:
+    """Every collective, in the order of the file."""
+    file = yaml_file("reference")
+    return tuple(_reference(file, entry) for entry in file["collectives"])
+
+
+@cache
+def copies() -> tuple[Copies, ...]:
+    """Every machine's copies, in the order of the file."""
+    file = yaml_file("reference")
+    return tuple(_copies(file, entry) for entry in file["copies"])
+
+
+def limits(gpu: str | None) -> tuple[Limit, ...]:
+    """What acceptance checks ask of a GPU model."""
+    file = yaml_file("reference")
+    found = (each for each in file["limits"] if each["gpu"] == gpu)
+    return tuple(Limit(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)
+
+
+def same_shape(
+    pattern: str, gpu: str | None, instance: str | None, num_nodes: int, num_ranks: int
+) -> tuple[Reference, ...]:
+    """What was measured of this pattern with as many ranks and nodes: this instance type first, then its GPU, then
+    GPUs with the same links. Across nodes the network must be the same where both are known."""
+    network = catalogue.node_network(instance) if instance and num_nodes > 1 else None
+    ranked = []
+    for each in collectives():
+        if (each.pattern, each.num_nodes, each.num_ranks) != (pattern, num_nodes, num_ranks):
+            continue
+        if network and each.network_bytes_per_s and each.network_bytes_per_s != network:
+            continue
+        if instance and each.instance == instance:
+            ranked.append((0, each))
+        elif each.gpu == gpu:
+            ranked.append((1, each))
+        elif gpu and _links_of(each.gpu) == _links_of(gpu):
+            ranked.append((2, each))
+    ranked.sort(key=lambda pair: (pair[0], -pair[1].best[1]))
+    return tuple(each for _, each in ranked)
+
+
+def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
+    """The fastest of this pattern with as many ranks on every machine, for a log that does not tell its own."""
+    best: dict[str, Reference] = {}
+    for each in collectives():
+        alike = (each.pattern, each.num_ranks) == (pattern, num_ranks) and num_nodes in (None, each.num_nodes)
+        name = each.instance or each.gpu
+        if alike and each.limited is None and (name not in best or best[name].best[1] < each.best[1]):
+            best[name] = each
+    return tuple(sorted(best.values(), key=lambda each: -each.best[1]))
+
+
+def same_machine(gpu: str | None, instance: str | None) -> tuple[Copies, ...]:
+    """Copies of this instance type where it is known, else of every machine with this GPU."""
+    if instance and (own := tuple(each for each in copies() if each.instance == instance)):
+        return own
+    return tuple(each for each in copies() if each.gpu == gpu)
+
+
+@cache
+def _links_of(gpu: str) -> tuple[Any, ...]:
+    links = catalogue.gpu_links(gpu, 8)
+    ports = (links.peer, links.nvlink_bytes_per_s, links.nvls)
+    return ports if links.nvlink_bytes_per_s else (*ports, gpu)  # without links of their own, cards are not alike
+
+
+def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:
+    instance, nodes = entry.get("instance"), entry["nodes"]
+    network = entry["nic_gbyte_per_s"] * 1e9 if "nic_gbyte_per_s" in entry else None
+    if network is None and instance is not None and nodes > 1:
+        network = catalogue.node_network(instance)
+    return Reference(
+        gpu=entry["gpu"],
+        instance=instance,
+        num_nodes=nodes,
+        num_ranks=entry["ranks"],
+        pattern=entry["pattern"],
+        busbw={size: rate * 1e9 for size, rate in entry["busbw"].items()},
+        small_s={size: us * 1e-6 for size, us in entry.get("small_us", {}).items()},
+        network_bytes_per_s=network,
+        note=entry.get("note"),
+        limited=entry.get("limited"),
+        source=source_of(file, entry),
+    )
+
+
+def _copies(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Copies:
+    rates = {name: entry[name] for name in ("h2d", "d2h", "peer") if name in entry}
+    return Copies(
+        where=entry["where"],
+        instance=entry.get("instance"),
+        gpu=entry["gpu"],
+        gpus=entry["gpus"],
+        pcie=tuple(entry["pcie"]) if "pcie" in entry else None,
+        rates={name: (least * 1e9, most * 1e9) for name, (least, most) in rates.items()},
+        version=entry["version"],
+        source=source_of(file, entry),
+    )
