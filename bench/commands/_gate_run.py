@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis import gate as gates
+from bench.analysis.gate_published import published
 from bench.analysis.gate_rules import Rules
 from bench.commands import _here, _output
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
@@ -91,6 +92,7 @@ def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.Materi
         networks={job: gates.networks_in(_log(path, job)) for job in document.headers} if is_run else {},
         baseline=baseline,
         now=datetime.now(UTC),
+        published=published,
     )
     return found if not why else replace(found, no_baseline=why)
 
