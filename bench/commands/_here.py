@@ -25,6 +25,11 @@ def scenarios_folder() -> Path:
     return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
 
 
+def rules_folder() -> Path:
+    """rules/ here, else the one beside the package."""
+    return Path("rules") if Path("rules").is_dir() else PACKAGE_ROOT / "rules"
+
+
 def lacks(transport: str) -> str | None:
     """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
     missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]

@@ -1,4 +1,4 @@
-"""Show all patterns, transports, launchers, scenarios, clusters and instance types, and what can not run here."""
+"""Show patterns, transports, launchers, scenarios, rules, clusters and instance types, and what can not run here."""
 
 from __future__ import annotations
 
@@ -63,10 +63,18 @@ def _launchers() -> Iterator[Entry]:
 
 
 def _scenarios() -> Iterator[Entry]:
-    for path in sorted(_here.scenarios_folder().glob("*.yaml")):
+    yield from _described("scenario", _here.scenarios_folder())
+
+
+def _rules() -> Iterator[Entry]:
+    yield from _described("rules", _here.rules_folder())
+
+
+def _described(kind: str, folder: Path) -> Iterator[Entry]:
+    for path in sorted(folder.glob("*.yaml")):
         value = yaml_file.load(path).value
         described = value.get("description") if isinstance(value, dict) else None
-        yield Entry("scenario", path.stem, " ".join(str(described or "").split()))
+        yield Entry(kind, path.stem, " ".join(str(described or "").split()))
 
 
 def _clusters() -> Iterator[Entry]:
@@ -101,6 +109,7 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "transports": _transports,
     "launchers": _launchers,
     "scenarios": _scenarios,
+    "rules": _rules,
     "clusters": _clusters,
     "instances": _instances,
 }

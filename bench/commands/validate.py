@@ -86,6 +86,8 @@ def _verdict(heading: str, one: Worth) -> str:
     target = validate.TARGETS.get(name)
     if target is None:
         return "none: stated as measured"
+    if not one.num_pointed:
+        return f"{100 * target:.0f} % or less: not met, no point is predicted"
     return f"{100 * target:.0f} % or less: {'met' if one.error <= target else 'MISSED'}"
 
 

@@ -30,7 +30,7 @@ class Published:
 @cache
 def published() -> tuple[Published, ...]:
     """Every published collective whose links are known; one that is known to have been held back is left out, save
-    where what held it back is itself a machine to know: NVLS off, a bridge that is not there, fewer NICs."""
+    where what held it back is itself a machine to know: NVLS off, fewer NICs."""
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
@@ -50,7 +50,6 @@ def published() -> tuple[Published, ...]:
 
 _KNOWN_LIMITS: dict[str, dict[str, Any]] = {
     "NVLS off": {"nvls": False},
-    "no NVLink": {"peer": "pcie_p2p", "nvlink_bytes_per_s": None},
     "one NIC": {},
 }
 
