@@ -278,7 +278,7 @@ def _wired(machine: Machine) -> str | None:
 def shared_uplink(copying: Copying) -> Reason | None:
     """All GPUs at once get less than one alone."""
     alone, together = copying.way("h2d"), copying.named("host_to_all_memcpy_ce")
-    if alone is None or together is None or together is alone or together.least > 0.75 * alone.least:
+    if alone is None or together is None or not 0 < together.least <= 0.75 * alone.least:
         return None
     share = together.least / alone.least
     evidence = (

@@ -49,17 +49,18 @@ Rule = Callable[[Seen], Reason | None]
 
 def _listen(seen: Seen) -> str:
     """The command that lets NCCL tell what it does."""
-    test = f"{program(seen)} -b 8 -e 8G -f 2 2>&1 | python -m bench explain -"
+    test = f"{program(seen)} 2>&1 | python -m bench explain -"
     if seen.over_nics:
         return f"mpirun ... -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
     return f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
 
 
-def program(seen: Seen) -> str:
-    """The program of nccl-tests that measures this pattern."""
+def program(seen: Seen, first: str = "8") -> str:
+    """The command of nccl-tests that measures this pattern: over the GPUs of a node, or under a launcher."""
     names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
     pattern = seen.run.pattern or "allreduce"
-    return f"{names.get(pattern, pattern)}_perf"
+    gpus = f" -g {seen.num_ranks}" if seen.num_nodes == 1 and seen.num_ranks else ""
+    return f"{names.get(pattern, pattern)}_perf -b {first} -e 8G -f 2{gpus}"
 
 
 def reasons(seen: Seen) -> tuple[Reason, ...]:
@@ -200,7 +201,7 @@ def through_the_host(seen: Seen) -> Reason | None:
     elif alike:
         evidence += f"; others with {alike[0].gpu} and peer access refused: {_span(alike)}"
     command = "p2pBandwidthLatencyTest 2>&1 | python -m bench explain -"
-    step = "see whether peer access is granted (GeForce drivers refuse it; some guests do), and by which lanes"
+    step = "see whether peer access is granted (GeForce drivers refuse it; some guests do)"
     return Reason("GPUs talk through host memory", evidence, 0.95 if said else 0.75, step, command)
 
 
@@ -243,7 +244,7 @@ def settings(seen: Seen) -> Reason | None:
     names = " ".join(f"-u {name}" for name in dict.fromkeys(name for name, _ in found))
     what = "the environment tells NCCL what to do: " + ", ".join(dict.fromkeys(name for name, _ in found))
     weight = 0.97 if any(name == "NCCL_TOPO_FILE" for name, _ in found) else 0.65
-    return Reason(what, evidence, weight, "measure again without it", f"env {names} {program(seen)} -b 8 -e 8G -f 2")
+    return Reason(what, evidence, weight, "measure again without it", f"env {names} {program(seen)}")
 
 
 def few_channels(seen: Seen) -> Reason | None:
@@ -328,7 +329,7 @@ def small_sizes(seen: Seen) -> Reason | None:
         f"{gain:.0%}"
     )
     step = "measure larger sizes, until three in a row are alike"
-    command = f"{program(seen)} -b 64M -e 8G -f 2"
+    command = program(seen, "64M")
     if seen.own:
         command = f"python -m bench.{seen.run.pattern} --sizes 64M:4G:4"
     elif seen.of_hosts:

@@ -237,6 +237,9 @@ def _unknown(seen: Seen) -> str:
 
 
 def _others(seen: Seen) -> Iterator[str]:
+    if seen.num_wrong:
+        yield "not compared: the data were wrong"
+        return
     if seen.machine.links is None and seen.run.pattern and seen.num_ranks:
         found = best_of_each(seen.run.pattern, seen.num_ranks, seen.num_nodes)[:_MOST_ANYWHERE]
         yield from (f"as many ranks on another machine: {_reference(each, True)}" for each in found)
