@@ -35,7 +35,8 @@ def fewer_nics(seen: Seen) -> Reason | None:
         return None
     links = seen.machine.links
     exact = seen.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
-    if network is None or rate > 0.72 * network or (links and seen.nics_heard > (links.num_nics or 1) // 2):
+    most = max(1, (links.num_nics or 1) // 2 if links else 1)
+    if network is None or rate > 0.72 * network or seen.nics_heard > most:
         return None
     used = _whole_nics(
         rate, _own_rates(seen) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
@@ -48,6 +49,8 @@ def fewer_nics(seen: Seen) -> Reason | None:
         f"{rate / capacity:.0%} of {name} ({format_rate(capacity)}), which is full, where a node "
         f"{'has' if exact else 'of this kind has'} {format_rate(network)}"
     )
+    if seen.nics_heard:
+        evidence += f"; the channels name {seen.nics_heard} NIC{'s' if seen.nics_heard > 1 else ''}"
     heard = seen.hint("nics")
     if heard:
         evidence += f'; the log names the NICs it uses: "{heard.value[:80]}" (line {heard.line})'

@@ -44,6 +44,8 @@ def test_a_log_that_names_all_nics_contradicts_few_of_them() -> None:
     seen = seen_of(half, "p4d.24xlarge", said=said)
     named = tuple(replace(seen.hints[0], value=f"NET/AWS Libfabric/{nic}/GDRDMA") for nic in range(4))
     assert network.fewer_nics(replace(seen, hints=named)) is None
+    one = network.fewer_nics(seen_of(a_run(92.2, 16, 2), gpu="NVIDIA H200", said={"path": "NET/IB/0/GDRDMA"}))
+    assert one is not None and "the channels name 1 NIC" in one.evidence
 
 
 def test_three_gb_on_nodes_of_400_are_sockets() -> None:
