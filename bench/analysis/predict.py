@@ -1,19 +1,42 @@
-"""How long a collective or a copy will take on given links: an interval, a middle where one is known, and what it rests on.
+"""How long a collective or a copy takes on given links: an interval, a middle where one is known, and what it rests on.
 
 The one engine is core/fabric.py with core/schedules.py: messages of an algorithm share links max-min fairly. Evidence
 says only which part of a link's rate, and how long a step, machines of the same kind reached: it scales links, never
-patterns, so that half a link is felt exactly by the patterns whose messages cross it.
+patterns, so that half a link is felt exactly by the patterns whose messages cross it (docs/prediction.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import median
 
+from bench.analysis import _predict_engine as engine
+from bench.analysis._predict_engine import patterns
+from bench.analysis._predict_evidence import LAUNCH_S, Evidence, Rows, evidence_of, of_run, published
+from bench.analysis._predict_pool import Curve, Estimate, Query, estimate, student
+from bench.core.errors import UsageError
 from bench.core.fabric import NodeLinks
+
+__all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "collective", "copy", "curve", "evidence_of",
+           "link_class", "of_run", "patterns", "published"]  # fmt: skip
 
 BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, the surest first
 CONFIDENCE = 0.9  # of every interval: as often should a measurement lie inside
+WIDEST = 4.0  # an interval whose ends differ by more than this factor has no middle that deserves to be shown
+# Families whose efficiencies bracket one that nobody measured: none is slower than the first, none faster than the last.
+BRACKETS = {
+    "nvlink-domain": ("nvswitch",), "nvswitch-nvls": ("nvswitch",), "nvswitch": ("nvlink-mesh", "infinity-fabric"),
+    "nvlink-mesh": ("nvlink-pairs", "nvswitch"), "infinity-fabric": ("nvlink-mesh", "nvswitch"),
+    "nvlink-pairs": ("nvlink-mesh", "nvswitch"), "pcie-p2p": ("nvlink-pairs", "nvswitch"), "no-p2p": (), "network": (),
+    "pcie-link": (), "memory": (),
+}  # fmt: skip
+LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # where nothing at all is known of a family
+_OVERHEAD = (
+    9.0,
+    0.6,
+)  # small messages over their links' latency: middle, and half interval of ln, where nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +46,7 @@ class Prediction:
     `basis`: one of BASES. `rests_on`: the sources, in words, with their dates. `algorithm`: as core/schedules.py calls
     it; "" for a copy. `bottleneck`: the link that is full, in words ("NVLink port", "NIC", "PCIe link", "latency").
     `link_class`: see `link_class`. `pool`: a word for the evidence whose error is shared: in the ratio of two predictions
-    of one pool it cancels. `spread`: the standard deviation of ln(seconds) that is not shared with `pool`.
+    of one pool it cancels. `spread`: the standard deviation of ln(seconds) of one machine about its pool.
     `verified`: were all figures of links and of evidence read in a source? `ideal_s`: what the links alone would take.
     """
 
@@ -40,72 +63,27 @@ class Prediction:
     verified: bool
     ideal_s: float
 
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measured row as evidence: so long did one operation take on such links.
-
-    `system`: whose machine; rows of one system are left out together. `basis`: "measured" (the user's own runs),
-    "imported" or "published". `pattern`: a collective, or "h2d", "d2h" (copies; payload_bytes is then their size).
-    """
-
-    system: str
-    basis: str
-    source: str
-    pattern: str
-    links: NodeLinks
-    num_nodes: int
-    ranks_per_node: int
-    payload_bytes: int
-    seconds: float
-    reduces: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """All that is known. An empty one leaves bounds and typical efficiencies."""
-
-    points: tuple[Point, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-
-    def __add__(self, other: Evidence) -> Evidence:
-        """Both."""
-        return Evidence(self.points + other.points, self.notes + other.notes)
-
-    def without(self, system: str) -> Evidence:
-        """All but one system's own rows."""
-        return Evidence(tuple(each for each in self.points if each.system != system), self.notes)
-
-
-def published() -> Evidence:
-    """What hardware/reference.yaml tells (published measurements; those with a known defect are left out)."""
-    raise NotImplementedError
-
-
-def of_run(headers: Sequence[object], summaries: Sequence[object], system: str) -> Evidence:
-    """What a run of this suite, or an imported log, measured: its rows on GPUs with right data and known links."""
-    raise NotImplementedError
+    @property
+    def centre_s(self) -> float:
+        """The middle, or where none is known the geometric middle of the interval."""
+        return self.middle_s if self.middle_s is not None else sqrt(self.low_s * self.high_s)
 
 
 def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
-    """The class of hardware that decides: nvswitch-nvls, nvswitch, nvlink-mesh, nvlink-pairs, pcie-p2p, no-p2p, memory,
-    or network-<kind of NIC> when messages cross the network."""
-    raise NotImplementedError
+    """The class of hardware that decides: nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p,
+    no-p2p, memory; nvlink-domain for nodes that one NVLink network joins; network-<kind of NIC> across nodes."""
+    if num_nodes > max(1, links.nvlink_nodes):
+        return f"network-{links.nic_kind}" if links.nic_kind else "network"
+    return engine.peer_family(links, num_nodes, links.reduces and num_nodes == 1 and ranks_per_node > 1)
 
 
 def collective(
-    pattern: str,
-    payload_bytes: float,
-    links: NodeLinks,
-    num_nodes: int,
-    ranks_per_node: int,
-    evidence: Evidence,
+    pattern: str, payload_bytes: float, links: NodeLinks, num_nodes: int, ranks_per_node: int, evidence: Evidence
 ) -> Prediction:
-    """One collective among num_nodes x ranks_per_node GPUs: the fastest of its algorithms.
+    """One collective among num_nodes x ranks_per_node GPUs: the fastest of the algorithms that libraries have.
 
-    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers). `pattern`: a collective of
-    core/schedules.py, or "sendrecv" (each rank to the next, around). UsageError: unknown pattern, too many ranks per
-    node, a rate that is unknown.
+    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers). `pattern`: one of `patterns()`.
+    UsageError: unknown pattern, too many ranks per node, a rate that is unknown, fewer than two ranks.
     """
     return curve(pattern, (payload_bytes,), links, num_nodes, ranks_per_node, evidence)[payload_bytes]
 
@@ -119,10 +97,194 @@ def curve(
     evidence: Evidence,
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
-    """`collective` for many sizes at once (the schedule is solved once); `algorithm`: only that one."""
-    raise NotImplementedError
+    """`collective` for many sizes at once (the schedule is solved once); `algorithm`: only that one, if it can run."""
+    if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
+        raise UsageError(f"{num_nodes} x {ranks_per_node} ranks exchange nothing: give at least two")
+    for size in sizes:
+        if not 0 <= size < float("inf"):
+            raise UsageError(f"a payload of {size} bytes can not be sent")
+    task = engine.task(pattern, links, num_nodes, ranks_per_node)
+    chosen = [each for each in task.algorithms if algorithm in (None, each.name)]
+    if not chosen:
+        there = ", ".join(each.name for each in task.algorithms)
+        raise UsageError(
+            f"{pattern} has no algorithm {algorithm!r} on {num_nodes} x {ranks_per_node} GPUs; there is {there}"
+        )
+    asked = _Asked(task, links, evidence)
+    return {size: asked.predict(chosen, size) for size in sizes}
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The efficiency of one family at one busy time."""
+
+    low: float
+    middle: float | None
+    high: float
+    told: Estimate | None
+    bracket: tuple[str, ...] = ()
+
+    @property
+    def guess(self) -> float:
+        return self.middle if self.middle is not None else sqrt(self.low * self.high)
+
+
+class _Asked:
+    """One pattern on one cluster, beside the evidence."""
+
+    def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
+        self.task, self.links, self.evidence = task, links, evidence
+        self.overhead, self.overhead_half = self._overhead()
+
+    def predict(self, chosen: Sequence[engine.Algorithm], payload_bytes: float) -> Prediction:
+        """The fastest of `chosen` by its middle (or the middle of its interval)."""
+        told = [self._of(algorithm, payload_bytes) for algorithm in chosen]
+        return min(told, key=lambda one: one.centre_s)
+
+    def _of(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
+        needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
+        ranges = {key: self._range(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
+        steps_s = algorithm.latency_s * self.overhead
+        far = self.overhead_half
+        low, middle, high = (
+            LAUNCH_S
+            + steps_s * exp(away)
+            + _moving(algorithm, payload_bytes, {key: pick(one) for key, one in ranges.items()})
+            for away, pick in ((-far, lambda one: one.high), (0.0, lambda one: one.guess), (far, lambda one: one.low))
+        )
+        ideal_s = self.task.ideal_s(payload_bytes)
+        low, middle, high = max(low, ideal_s), max(middle, ideal_s), max(high, ideal_s)
+        moving = {key: busy_s / ranges[key].guess for key, busy_s in needs.items() if key in ranges}
+        key = max(moving, key=lambda each: moving[each], default=None)
+        decides = ranges[key] if key is not None else None
+        known = all(ranges[each].middle is not None for each in moving if moving[each] >= 0.5 * middle)
+        pointed = known and high / low <= WIDEST
+        by_latency = key is None or moving[key] < 0.5 * middle
+        return Prediction(
+            low_s=low,
+            middle_s=middle if pointed else None,
+            high_s=high,
+            basis=decides.told.basis if decides is not None and decides.told is not None else "bound",
+            rests_on=self._rests_on(decides),
+            algorithm=algorithm.name,
+            bottleneck="latency" if by_latency else engine.LINK_WORDS[key[0]] if key is not None else "latency",
+            link_class=link_class(self.links, self.task.num_nodes, self.task.ranks_per_node),
+            pool=self._pool(key),
+            spread=decides.told.deviation if decides is not None and decides.told is not None else 0.5,
+            verified=self._verified(key, decides),
+            ideal_s=ideal_s,
+        )
+
+    def _range(self, family: str, busy_s: float) -> _Range:
+        """The efficiency with which links of a family are used while one alone would be busy for `busy_s`."""
+        if family == "pcie-link":
+            return _copy_range(self.evidence, self.links.instance, None)
+        exact, group = engine.generation(self.links, family)
+        query = Query(family, exact, group, engine.style(self.task.pattern), self.links.instance,
+                      self.task.num_nodes * self.task.ranks_per_node, self.task.num_nodes)  # fmt: skip
+        found = estimate(self.evidence.curves, query, log(busy_s))
+        if found is None:
+            return self._bracket(family, busy_s)
+        sigmas = student(round(found.freedom), CONFIDENCE)
+        return _Range(found.quantile(-sigmas), found.quantile(0.0), found.quantile(sigmas), found)
+
+    def _bracket(self, family: str, busy_s: float) -> _Range:
+        """Nobody measured it: from the least that a slower family reached to the most of a faster one."""
+        curves = [each for each in self.evidence.curves if each.family in BRACKETS[family]]
+        values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
+        low, high = min(values, default=LEAST_TYPICAL), max(values, default=MOST_TYPICAL)
+        around = tuple(dict.fromkeys(each.family for each in curves))
+        return _Range(min(low, LEAST_TYPICAL), None, max(high, MOST_TYPICAL), None, around)
+
+    def _overhead(self) -> tuple[float, float]:
+        """How many times its links' latency a small message needs beyond the launch: middle, half interval of ln."""
+        crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
+        near: list[Curve] = [each for each in self.evidence.curves if each.overhead is not None
+                             and (each.num_nodes > 1) == crossing]  # fmt: skip
+        own = [each for each in near if each.basis != "published" and each.instance == self.links.instance != ""]
+        systems: dict[str, list[float]] = {}
+        for each in own or near:
+            systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
+        values = [median(told) for told in systems.values()]
+        if not values:
+            return _OVERHEAD
+        middle = median(values)
+        squares = sum((value - middle) ** 2 for value in values) + 2 * _OVERHEAD[1] ** 2
+        spread = 0.15 if own else sqrt(squares / (len(values) + 1))
+        return exp(middle), spread * student(len(values) + 1, CONFIDENCE)
+
+    def _rests_on(self, decides: _Range | None) -> tuple[str, ...]:
+        if decides is not None and decides.told is not None:
+            return decides.told.sources
+        if decides is not None and decides.bracket:
+            return (f"no measurement of this class; between what {' and '.join(decides.bracket)} reached",)
+        return (f"no measurement; {LEAST_TYPICAL:.0%} to {MOST_TYPICAL:.0%} of what the links allow",)
+
+    def _pool(self, key: tuple[str, str] | None) -> str:
+        if key is None:
+            return "latency"
+        exact, _ = engine.generation(self.links, key[1])
+        return f"{key[1]} {exact}"
+
+    def _verified(self, key: tuple[str, str] | None, decides: _Range | None) -> bool:
+        of_kind = {"nvlink": ("nvlink",), "nvls": ("nvlink",), "pcie": ("pcie",), "host": ("pcie",),
+                   "nic": ("network", "nic"), "memory": ("memory",)}  # fmt: skip
+        links = of_kind[key[0]] if key is not None else ("latency",)
+        read = all(self.links.verified.get(link, True) for link in links)
+        return read and (decides is None or decides.told is None or decides.told.verified)
+
+
+def _moving(algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]) -> float:
+    """Seconds in which bytes move: of each phase, the longest of its links at their efficiencies."""
+    total = 0.0
+    for repeat, excess, needs in algorithm.parts:
+        total += (
+            repeat * excess * max((slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items()))
+        )
+    return total
 
 
 def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence, gpus_at_once: int = 1) -> Prediction:
-    """A copy between host memory and one GPU, "h2d" or "d2h", while as many of the node's GPUs copy as well."""
-    raise NotImplementedError
+    """A copy between host memory and one GPU, "h2d" or "d2h", while as many of the node's GPUs copy as well.
+
+    How several at once share the host was measured nowhere in public: then there is no middle, and each may have as
+    little as half (two GPUs behind one switch, or what the host's memory gives).
+    """
+    if direction not in ("h2d", "d2h"):
+        raise UsageError(f"no copy goes {direction!r}: h2d (host to device) or d2h")
+    if links.pcie_bytes_per_s is None:
+        raise UsageError(f"the PCIe link of {links.instance or 'these nodes'} is unknown: give it, such as pcie=25GB/s")
+    found = _copy_range(evidence, links.instance, direction)
+    alone = num_bytes / links.pcie_bytes_per_s
+    low, high = LAUNCH_S + alone / found.high, 3 * LAUNCH_S + alone / found.low
+    told = found.told
+    return Prediction(
+        low_s=low,
+        middle_s=2 * LAUNCH_S + alone / found.guess if gpus_at_once == 1 and found.middle is not None else None,
+        high_s=high * (2 if gpus_at_once > 1 else 1),
+        basis=told.basis if told else "bound",
+        rests_on=told.sources if told else ("packet headers alone",),
+        algorithm="",
+        bottleneck=engine.LINK_WORDS["pcie"],
+        link_class="pcie-link",
+        pool="pcie-link",
+        spread=told.deviation if told else 0.1,
+        verified=links.verified.get("pcie", True),
+        ideal_s=alone,
+    )
+
+
+def _copy_range(evidence: Evidence, instance: str, direction: str | None) -> _Range:
+    """Which part of a PCIe link copies reach: this instance type's own where it was measured, else of all systems."""
+    fitting = [each for each in evidence.copies if direction in (None, each[2])]
+    own = [each for each in fitting if instance and each[1] == instance]
+    values = [log(each[3]) for each in own or fitting]
+    if not values:
+        return _Range(0.8, None, 0.95, None)
+    middle = median(values)
+    squares = sum((value - middle) ** 2 for value in values)
+    deviation = 0.01 if own else max(0.03, sqrt(squares / len(values)))
+    sources = tuple(each[4] for each in own) or (f"nvbandwidth on {len({each[0] for each in fitting})} systems",)
+    told = Estimate(middle, deviation, 10.0, "published", sources, len(values), True)
+    sigmas = student(10, CONFIDENCE)
+    return _Range(told.quantile(-sigmas), told.quantile(0.0), told.quantile(sigmas), told)

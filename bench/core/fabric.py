@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import UsageError
+from bench.core.fairness import completions
 from bench.core.plugins import nearest
 from bench.core.world import World
 
@@ -41,7 +42,9 @@ class NodeLinks:
     `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
     that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
     `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
-    until the first byte of a message arrives. `sources` and `verified` say for each link (nvlink, pcie, nic, network,
+    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all of
+    them do), and `oversubscription`: how many times their NICs could send what the switch's uplinks carry. `nic_kind`
+    and `nvlink_generation` say what the links are, and change no time. `sources` and `verified` say for each link (nvlink, pcie, nic, network,
     memory, latency) where its figure comes from and whether that was read. JSON: `to_dict`, `from_dict`.
     """
 
@@ -60,6 +63,10 @@ class NodeLinks:
     nvls: bool = False
     network_reduces: bool = False
     nvlink_nodes: int = 1
+    nodes_per_leaf: int | None = None
+    oversubscription: float = 1.0
+    nic_kind: str = ""
+    nvlink_generation: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     verified: Mapping[str, bool] = field(default_factory=dict)
 
@@ -68,6 +75,8 @@ class NodeLinks:
         if self.peer not in PEERS:
             hint = nearest(self.peer, PEERS)
             raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
+        if (self.nodes_per_leaf is not None and self.nodes_per_leaf < 1) or not self.oversubscription >= 1:
+            raise UsageError(f"{self.instance}: nodes_per_leaf and oversubscription must be 1 or more")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a results file."""
@@ -94,6 +103,16 @@ class NodeLinks:
             verified={**self.verified, **dict.fromkeys(given, True)},
             **rates,
         )
+
+    @property
+    def reduces(self) -> bool:
+        """Can the node's switch combine what its GPUs send?"""
+        return self.nvls and self.peer in NVLINK_PEERS
+
+    @property
+    def mesh(self) -> bool:
+        """Are GPUs joined pair by pair, without a switch?"""
+        return self.peer in ("nvlink_mesh", "infinity_fabric")
 
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
@@ -139,7 +158,7 @@ class Fabric:
         scaled = num_bytes / largest if largest else num_bytes
         key = b"".join(part.tobytes() for part in (sources, targets, scaled))
         if key not in self._solved:
-            self._solved[key] = _completions(self._paths(sources, targets), self.capacity, scaled)
+            self._solved[key] = completions(self._paths(sources, targets), self.capacity, scaled)
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow]) -> tuple[Ints, Floats, Floats]:
@@ -160,6 +179,7 @@ class Fabric:
         per_rank, world = self.world.num_ranks, self.world
         sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
         sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
+        sizes |= dict.fromkeys(("leaf out", "leaf in"), self._num_leaves())
         sizes["pair"] = per_rank * world.ranks_per_node if self.links.pair_bytes_per_s else 0
         layout, first = {}, 0
         for kind, number in sizes.items():
@@ -175,6 +195,7 @@ class Fabric:
         if nic is not None:
             nic *= links.nics_of_a_rank(self.world.ranks_per_node)
         rates = {"nvlink": links.nvlink_bytes_per_s, "pcie": links.pcie_bytes_per_s, "nic": nic}
+        rates["leaf"] = self._leaf_rate()
         rates |= {"memory": links.memory_bytes_per_s, "pair": links.pair_bytes_per_s, "none": np.inf}
         parts = [
             np.full(number, np.nan if rates[kind.split()[0]] is None else rates[kind.split()[0]], dtype=np.float64)
@@ -182,17 +203,51 @@ class Fabric:
         ]
         return np.concatenate(parts)
 
+    def _num_leaves(self) -> int:
+        """Switches whose uplinks can be full; none where all nodes hang on one, or uplinks carry all that comes."""
+        per_leaf = self.links.nodes_per_leaf
+        if per_leaf is None or per_leaf >= self.world.num_nodes or self.links.oversubscription <= 1:
+            return 0
+        return -(-self.world.num_nodes // per_leaf)
+
+    def _leaf_rate(self) -> float | None:
+        """Bytes per second of one switch's uplinks together: what its nodes' NICs can send, oversubscribed."""
+        if self.links.nic_bytes_per_s is None:
+            return None
+        nodes = self.links.nodes_per_leaf or 1
+        return self.links.nic_bytes_per_s * (self.links.num_nics or 1) * nodes / self.links.oversubscription
+
+    @property
+    def alike(self) -> bool:
+        """Is the way from one node (of `ranks_per_domain`) to another as long as to any other?"""
+        return not self._num_leaves()
+
+    @property
+    def ranks_per_domain(self) -> int:
+        """Ranks that reach each other without the network: a node's, or those of all nodes that NVLink joins."""
+        joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
+        return self.world.ranks_per_node * min(joined, self.world.num_nodes)
+
+    def links_by_kind(self) -> dict[str, slice]:
+        """The ids, as in `capacity` and `routes`, of the links of each kind: nvlink, pcie, memory, nic, leaf, pair."""
+        found: dict[str, slice] = {}
+        for name, (first, number) in self._kinds.items():
+            kind = name.split()[0]
+            if number and kind != "none":
+                found[kind] = slice(found[kind].start if kind in found else first, first + number)
+        return found
+
     def _name(self, link: int) -> str:
         kind, first = next((k, first) for k, (first, n) in self._kinds.items() if first <= link < first + n)
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Link ids of each flow, (flows, 4); the id of no link where a path is shorter. Unknown rates are refused."""
+        """Link ids of each flow, (flows, 4 or 6); the id of no link where a path is shorter. Unknown rates are refused."""
         import numpy as np
 
         crosses, by_nvlink = self._routes(sources, targets)
         none = self._kinds["none"][0]
-        paths = np.full((len(sources), 4), none, dtype=np.int64)
+        paths = np.full((len(sources), 6 if self._num_leaves() else 4), none, dtype=np.int64)
         by_port = ~by_nvlink & (sources != targets)
         inner = "pcie"
         if self.links.peer == "memory":
@@ -208,8 +263,17 @@ class Fabric:
             direct = by_nvlink & (sources != SWITCH) & (targets != SWITCH)
             per_node = self.world.ranks_per_node
             paths[direct, 1] = self._kinds["pair"][0] + sources[direct] * per_node + targets[direct] % per_node
+        if self._num_leaves():
+            self._climb(paths, crosses, sources, targets)
         self._refuse_unknown(paths)
         return paths
+
+    def _climb(self, paths: Ints, crosses: NDArray[np.bool_], sources: Ints, targets: Ints) -> None:
+        """Put the uplinks into the paths of messages between nodes of different leaf switches."""
+        ranks_per_leaf = self.world.ranks_per_node * (self.links.nodes_per_leaf or 1)
+        up = crosses & (sources // ranks_per_leaf != targets // ranks_per_leaf)
+        for column, way, ranks in ((4, "out", sources), (5, "in", targets)):
+            paths[up, column] = self._kinds[f"leaf {way}"][0] + ranks[up] // ranks_per_leaf
 
     def _routes(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of each flow: does it cross the network, does it go by NVLink? Neither: through the host (or itself)."""
@@ -256,50 +320,3 @@ class Fabric:
 
     def _whose(self) -> str:
         return self.links.instance or "these nodes"
-
-
-def _completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
-    """Seconds until each flow has sent its bytes; shares are found anew whenever one has finished."""
-    import numpy as np
-
-    left = np.where((paths < len(capacity) - 1).any(axis=1), num_bytes, 0.0)
-    if paths.size < len(capacity):  # one message among thousands of links: only its own matter
-        none = len(capacity) - 1
-        used, hops = np.unique(np.append(paths, none), return_inverse=True)
-        paths, capacity = hops[:-1].reshape(paths.shape), capacity[used]
-    done = np.zeros(len(left))
-    live = left > 0
-    now = 0.0
-    while live.any():
-        rates = fair_rates(paths[live], capacity)
-        seconds = left[live] / rates
-        now += float(seconds.min())
-        finished = seconds <= seconds.min() * (1 + 1e-9)
-        left[live] = np.where(finished, 0.0, left[live] - rates * seconds.min())
-        done[np.flatnonzero(live)[finished]] = now
-        live = left > 0
-    return done
-
-
-def fair_rates(paths: Ints, capacity: Floats) -> Floats:
-    """Max-min fair bytes per second of each flow, by progressive filling.
-
-    `paths`: (flows, hops) link ids, whose last id (infinite capacity) means "no link"; `capacity`: bytes per second by
-    id. All rates grow together until a link is full; its flows stop there, the others go on (Bertsekas and Gallager,
-    Data Networks, section 6.5.2).
-    """
-    import numpy as np
-
-    rates = np.zeros(len(paths))
-    left = capacity.copy()
-    growing = np.ones(len(paths), dtype=np.bool_)
-    while growing.any():
-        users = np.bincount(paths[growing].ravel(), minlength=len(left))
-        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
-        least = share.min()
-        full = growing & (share <= least * (1 + 1e-12))[paths].any(axis=1)
-        rates[full] = least
-        taken = np.bincount(paths[full].ravel(), minlength=len(left)) * least
-        left = np.maximum(left - taken, 0.0)
-        growing &= ~full
-    return rates

@@ -30,6 +30,7 @@ class Call:
     """One collective of one group. `ranks[m]` is the world rank of member m; `root` is a member.
 
     `split[i][j]`: bytes from member i to member j (alltoallv only). `reduces`: the node's switch combines (NVLS).
+    `mesh`: the node's GPUs are joined pair by pair.
     `alike`: the way to one node is as long as to any other, so that one may stand for all.
     """
 
@@ -40,6 +41,7 @@ class Call:
     split: tuple[tuple[int, ...], ...] = ()
     reduces: bool = False
     alike: bool = False
+    mesh: bool = False
 
     @property
     def num(self) -> int:
@@ -65,6 +67,7 @@ class Call:
 
 
 Phases = list[Phase]
+PIECES = 8  # in flight on a pipelined way, as many as NCCL's buffers hold (NCCL_STEPS)
 Rounds = list[list[tuple[int, int]]]
 
 
@@ -147,6 +150,35 @@ def _hierarchical_allreduce(call: Call) -> Phases | None:
     inside, rails = levels
     between = _rings(rails, call.ranks_per_node, call.block_bytes)
     return [inside, Phase(2 * (len(rails[0]) - 1), between), inside]
+
+
+def _pipelined_allreduce(call: Call) -> Phases | None:
+    """In pieces, so that node and network work at the same time: a tree or rails between nodes, fed by NVLS or rings.
+
+    Per port S (1 + 1/L) with NVLS and 2 (L-1)/L S without, per rail 2 (N-1)/N S/L: what any algorithm must send. The
+    first and last piece meet empty links: of PIECES, one goes through the levels one after the other.
+    """
+    levels = _levels(call)
+    if levels is None:
+        return None
+    inside, rails = levels
+    size, num = len(rails), len(rails[0])
+    between = _rings(rails, call.ranks_per_node, 2 * (num - 1) / num * call.payload_bytes / size)
+    if call.reduces:
+        num_bytes = call.payload_bytes * (1 + 1 / size)
+        within = tuple((rank, SWITCH, num_bytes) for rank in call.ranks)
+        within += tuple((SWITCH, rank, num_bytes) for rank in call.ranks)
+        steps = 1
+    else:
+        within = tuple((a, b, 2 * (size - 1) * num_bytes) for a, b, num_bytes in inside.flows)
+        steps = size - 1
+    filling = [Phase(2 * steps - 1, _scaled(within, 0.0)), Phase(2 * log2_steps(num) - 1, _scaled(between, 0.0))]
+    singly = [Phase(1, _scaled(each, 1 / PIECES)) for each in (within, between)]
+    return [*filling, *singly, Phase(1, _scaled(within + between, 1 - 1 / PIECES))]
+
+
+def _scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
+    return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
 
 
 def _hierarchical_allgather(call: Call) -> Phases | None:
@@ -264,7 +296,13 @@ def _chain_reduce(call: Call) -> Phases:
 def _linear_scatter(call: Call) -> Phases:
     """The root sends each member its block, one after the other."""
     root = call.ranks[call.root]
-    return [Phase(1, ((root, rank, call.block_bytes),)) for rank in call.ranks if rank != root]
+    others = [rank for rank in call.ranks if rank != root]
+    if not call.alike:
+        return [Phase(1, ((root, rank, call.block_bytes),)) for rank in others]
+    near = [rank for rank in others if rank // call.ranks_per_node == root // call.ranks_per_node]
+    far = [rank for rank in others if rank // call.ranks_per_node != root // call.ranks_per_node]
+    singly = [Phase(1, ((root, rank, call.block_bytes),)) for rank in near]
+    return singly + ([Phase(len(far), ((root, far[0], call.block_bytes),))] if far else [])
 
 
 def _linear_gather(call: Call) -> Phases:
@@ -337,6 +375,24 @@ def _dissemination(call: Call) -> Phases:
     ]
 
 
+def _direct(call: Call) -> Phases | None:
+    """allgather, reducescatter inside a node: everybody sends S/n to everybody at once, over all links of a mesh.
+
+    Messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
+    """
+    if not call.mesh or len(call.nodes()) > 1:
+        return None
+    edges = [(a, b) for a in call.ranks for b in call.ranks if a != b]
+    filling = Phase(log2_steps(call.num) - 1, tuple((a, b, 0.0) for a, b in edges))
+    return [filling, Phase(1, tuple((a, b, call.block_bytes) for a, b in edges))]
+
+
+def _direct_allreduce(call: Call) -> Phases | None:
+    """Reduce-scatter, then all-gather."""
+    once = _direct(call)
+    return once and once * 2
+
+
 def _nvls_allreduce(call: Call) -> Phases | None:
     """The node's switch reduces: each member has the switch read and combine 1/n of all buffers, then copy it to all.
 
@@ -361,9 +417,16 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
         "halving_doubling": _halving_doubling,
         "recursive_doubling": _recursive_doubling,
         "tree": _tree_allreduce,
+        "pipelined": _pipelined_allreduce,
+        "direct": _direct_allreduce,
     },
-    "allgather": {"ring": _ring, "hierarchical": _hierarchical_allgather, "doubling": _doubling},
-    "reducescatter": {"ring": _ring, "hierarchical": _hierarchical_reducescatter, "halving": _halving},
+    "allgather": {"ring": _ring, "hierarchical": _hierarchical_allgather, "doubling": _doubling, "direct": _direct},
+    "reducescatter": {
+        "ring": _ring,
+        "hierarchical": _hierarchical_reducescatter,
+        "halving": _halving,
+        "direct": _direct,
+    },
     "broadcast": {"chain": _chain_broadcast, "tree": _tree_broadcast},
     "reduce": {"chain": _chain_reduce, "tree": _tree_reduce},
     "gather": {"linear": _linear_gather, "tree": _tree_gather},

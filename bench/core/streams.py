@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bench.core.fabric import Fabric, fair_rates
+from bench.core.fabric import Fabric
+from bench.core.fairness import fair_rates
 from bench.core.schedules import Phases
 
 if TYPE_CHECKING:

@@ -162,6 +162,7 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
         pcie_bytes_per_s=pcie,
         nvls=switch and yaml_file("links")["nvlink"][found.nvlink_generation]["switch_reduces"],
         network_reduces=True,
+        nvlink_generation=found.nvlink_generation,
         sources={link: f"the GPU's own: {found.source}" for link, known in described.items() if known},
         verified={link: found.verified for link, known in described.items() if known},
     )
@@ -233,6 +234,8 @@ def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) ->
         nvls=peers["kind"] == "nvswitch" and links["nvlink"][peers["nvlink"]]["switch_reduces"],
         network_reduces=links["nics"][nics["kind"]]["switch_reduces"],
         nvlink_nodes=max(1, peers.get("domain_gpus", num_gpus) // num_gpus),
+        nic_kind=nics["kind"],
+        nvlink_generation=peers.get("nvlink"),
         sources={key: source_of(file, block) for key, block in described.items()}
         | {"latency": source_of(links, latency["network"])},
         verified={key: _verified(block) for key, block in described.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from bench.core import streams
-from bench.core.fabric import NVLINK_PEERS, Fabric, Flow
+from bench.core.fabric import Fabric, Flow
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
 from bench.core.units import format_rate
@@ -48,7 +48,7 @@ class Model:
         names = []
         for at_once in _by_step(steps):
             # One group alone meets nobody on its way to another node, whichever that is.
-            alike = len(groups) == 1 and self.fabric.links.nvlink_nodes == 1
+            alike = len(groups) == 1 and self.fabric.alike
             took, name, _ = self._fastest(groups, at_once, alike)
             seconds = [before + more for before, more in zip(seconds, took, strict=True)]
             names.append(name)
@@ -103,12 +103,13 @@ class Model:
         calls = [each for each in steps if isinstance(each, Collective)]
         return Call(
             ranks=group.ranks,
-            ranks_per_node=self.fabric.world.ranks_per_node,
+            ranks_per_node=self.fabric.ranks_per_domain,
             payload_bytes=max(max(each.send_bytes, each.recv_bytes) for each in calls),
             root=calls[0].root,
             split=tuple(each.send_split for each in calls),
             alike=alike,
-            reduces=self.fabric.links.nvls and self.fabric.links.peer in NVLINK_PEERS,
+            reduces=self.fabric.links.reduces,
+            mesh=self.fabric.links.mesh,
         )
 
     def _run(self, phases: Sequence[Phases]) -> list[float]:

@@ -129,9 +129,9 @@ def test_half_an_nvlink_slows_what_is_inside_nodes_and_nothing_on_rails(name: st
     assert rails[0] == rails[1]
 
 
-def test_half_an_nvlink_slows_the_hierarchical_allreduce_of_two_nodes() -> None:
+def test_half_an_nvlink_slows_the_pipelined_allreduce_of_two_nodes_by_its_first_piece() -> None:
     slow = P4D.with_rates({"nvlink": 150e9})
-    assert seconds(slow, TWO_NODES, "allreduce") > 1.1 * seconds(P4D, TWO_NODES, "allreduce")
+    assert seconds(slow, TWO_NODES, "allreduce") > 1.02 * seconds(P4D, TWO_NODES, "allreduce")
 
 
 def test_rails_that_run_together_share_the_nics() -> None:

@@ -1,0 +1,59 @@
+"""Max-min fair shares of links, as TCP and credit-based networks approach them, and the times that follow from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+def completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
+    """Seconds until each flow has sent its bytes; shares are found anew whenever one has finished."""
+    import numpy as np
+
+    left = np.where((paths < len(capacity) - 1).any(axis=1), num_bytes, 0.0)
+    if paths.size < len(capacity):  # one message among thousands of links: only its own matter
+        none = len(capacity) - 1
+        used, hops = np.unique(np.append(paths, none), return_inverse=True)
+        paths, capacity = hops[:-1].reshape(paths.shape), capacity[used]
+    done = np.zeros(len(left))
+    live = left > 0
+    now = 0.0
+    while live.any():
+        rates = fair_rates(paths[live], capacity)
+        seconds = left[live] / rates
+        now += float(seconds.min())
+        finished = seconds <= seconds.min() * (1 + 1e-9)
+        left[live] = np.where(finished, 0.0, left[live] - rates * seconds.min())
+        done[np.flatnonzero(live)[finished]] = now
+        live = left > 0
+    return done
+
+
+def fair_rates(paths: Ints, capacity: Floats) -> Floats:
+    """Max-min fair bytes per second of each flow, by progressive filling.
+
+    `paths`: (flows, hops) link ids, whose last id (infinite capacity) means "no link"; `capacity`: bytes per second by
+    id. All rates grow together until a link is full; its flows stop there, the others go on (Bertsekas and Gallager,
+    Data Networks, section 6.5.2).
+    """
+    import numpy as np
+
+    rates = np.zeros(len(paths))
+    left = capacity.copy()
+    growing = np.ones(len(paths), dtype=np.bool_)
+    while growing.any():
+        users = np.bincount(paths[growing].ravel(), minlength=len(left))
+        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
+        least = share.min()
+        full = growing & (share <= least * (1 + 1e-12))[paths].any(axis=1)
+        rates[full] = least
+        taken = np.bincount(paths[full].ravel(), minlength=len(left)) * least
+        left = np.maximum(left - taken, 0.0)
+        growing &= ~full
+    return rates
