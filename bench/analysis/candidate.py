@@ -21,7 +21,7 @@ from bench.analysis.training import Communication, Group, Layout, communications
 from bench.core.errors import UsageError
 from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.workload import Workload
-from bench.hardware import catalogue
+from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import Gpu, Instance
 
 # Of the time of hidden communication, what is lost again because computing beside it is slower: mean and most of what
@@ -80,6 +80,11 @@ class Candidate:
     def range(self, part: str) -> Range:
         """Of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
         return range_of(getattr(self.step, part))
+
+    @property
+    def has_middle(self) -> bool:
+        """Is any time of its communication known better than by an interval?"""
+        return all(prediction.middle_s is not None for _, prediction in self.exchanges)
 
     @property
     def samples_per_s(self) -> Range:
@@ -166,7 +171,12 @@ def candidate(name: str, num_nodes: int, question: Question, draws: Draws) -> Ca
         },
         unknowns=_unknowns(instance, computed, exchanges, feed, question),
         verified=_verified(workload, computed, exchanges, feed, priced),
-        remarks=(*remarks, *_unverified(instance, workload, gpu, computed, exchanges, feed), *priced.remarks),
+        remarks=(
+            *_unmeasured(gpu, exchanges),
+            *remarks,
+            *_unverified(workload, gpu, computed, exchanges, feed),
+            *priced.remarks,
+        ),
     )
 
 
@@ -206,8 +216,8 @@ def _feed(found: Layout, instance: Instance, evidence: Evidence) -> tuple[Predic
     num_bytes = workload.input_bytes * workload.batch * workload.accumulation
     try:
         return predict.copy("h2d", num_bytes, instance.links, evidence, found.gpus_per_node), []
-    except UsageError as error:
-        return None, [f"{instance.name}: the host-to-device feed is left out: {error}"]
+    except UsageError:  # unknown: the PCIe link
+        return None, ["the host-to-device feed is left out: the PCIe link is unknown"]
 
 
 def _links_name(instance: Instance, prediction: Prediction) -> str:
@@ -231,11 +241,10 @@ def _unknowns(instance: Instance, computed: Compute, exchanges: Exchanges, feed:
         "train with and without parallel.overlap and compare",
     )
     for each, prediction in exchanges:
-        nodes = f" --nodes {each.group.num_nodes}" if each.group.num_nodes > 1 else ""
-        how = (
-            f"on {name}: python -m bench run bandwidth{nodes}; then "
-            f"python -m bench select --workload {question.workload.name} --runs results/RUN"
-        )
+        many = each.group.num_nodes > 1
+        where = f"from a cluster of {each.group.num_nodes} x {name} in bench.yaml" if many else f"on {name}"
+        run = f"python -m bench run bandwidth{' --cluster CLUSTER' if many else ''}"
+        how = f"{where}: {run}; then python -m bench select --workload {question.workload.name} --runs results/RUN"
         what = f"the {each.collective} of {name} ({prediction.link_class})"
         known.setdefault(_links_name(instance, prediction), (what, how))
         known.setdefault(f"pool {prediction.pool}", (f"what links of the class {prediction.link_class} reach", how))
@@ -246,6 +255,19 @@ def _unknowns(instance: Instance, computed: Compute, exchanges: Exchanges, feed:
     return known
 
 
+def _unmeasured(gpu: Gpu, exchanges: Exchanges) -> list[str]:
+    """Where nobody published a figure of this class, an interval stands in the place of a number, and it is said."""
+    public = {(one.gpu, one.num_nodes > 1, one.pattern) for one in reference.collectives() if one.num_ranks > 1}
+    vague = dict.fromkeys(
+        f"no public figure of {each.collective} among several {gpu.name} "
+        f"{'on several nodes' if each.group.num_nodes > 1 else 'of one node'} is known: its time is an interval from "
+        "other machines, without a middle"
+        for each, prediction in exchanges
+        if prediction.middle_s is None and (gpu.name, each.group.num_nodes > 1, each.collective) not in public
+    )
+    return list(vague)
+
+
 def _verified(workload: Workload, computed: Compute, exchanges: Exchanges, feed: Prediction | None,
               priced: Priced) -> bool:  # fmt: skip
     predictions = [prediction for _, prediction in exchanges] + ([feed] if feed else [])
@@ -253,17 +275,17 @@ def _verified(workload: Workload, computed: Compute, exchanges: Exchanges, feed:
     return workload.verified and computed.verified and price and all(each.verified for each in predictions)
 
 
-def _unverified(instance: Instance, workload: Workload, gpu: Gpu, computed: Compute, exchanges: Exchanges,
+def _unverified(workload: Workload, gpu: Gpu, computed: Compute, exchanges: Exchanges,
                 feed: Prediction | None) -> list[str]:  # fmt: skip
     """Which figures nobody read in a source."""
     doubtful = []
     if not workload.verified:
         doubtful.append(f"the workload ({'; '.join(each for each in workload.sources if each.startswith('not read'))})")
     if not computed.verified:
-        doubtful.append(f"the rates of {gpu.name}")
+        doubtful.append(f"the rates or the memory bandwidth of {gpu.name}")
     doubtful += dict.fromkeys(
         f"the links that {each.collective} takes" for each, found in exchanges if not found.verified
     )
     if feed is not None and not feed.verified:
         doubtful.append("the link to the host")
-    return [f"{instance.name}: not read in a source (unverified): {', '.join(doubtful)}"] if doubtful else []
+    return [f"not read in a source (unverified): {', '.join(doubtful)}"] if doubtful else []

@@ -86,7 +86,8 @@ def compute(found: Layout, gpu: Gpu, draws: Draws) -> Compute:
         achieved_line,
         update_line,
     )
-    return Compute(passes_s, update_s, "assumed", unknowns | update_unknowns, lines, verified)
+    read = verified and (gpu.verified or gpu.memory_bytes_per_s is None)
+    return Compute(passes_s, update_s, "assumed", unknowns | update_unknowns, lines, read)
 
 
 def _achieved(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str, str], bool]:

@@ -19,7 +19,7 @@ GIVEN = "given for this comparison"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one instance and what a reader must know of it. `price` None: none is known."""
+    """The price of one instance, and remarks on it. `price` None: none is known."""
 
     price: Price | None
     remarks: tuple[str, ...] = ()
@@ -37,11 +37,11 @@ def priced(found: Instance, today: date, region: str | None = None, on: date | N
     known = [each for each in found.prices if region in (None, each.region)]
     if not known:
         where = f" in {region}" if region else ""
-        return Priced(None, (f"{found.name}: no price is known{where}: give one by --price {found.name}=USD_PER_HOUR",))
+        return Priced(None, (f"no price is known{where}: give one by --price INSTANCE=USD_PER_HOUR",))
     price = known[-1] if on is None else in_force(known, on)
     if price is None:
-        return Priced(None, (f"{found.name}: no price of {on} is known, the first is of {known[0].date}",))
-    return Priced(price, tuple(_remarks(found.name, price, on or today)))
+        return Priced(None, (f"no price of {on} is known, the first is of {known[0].date}",))
+    return Priced(price, tuple(_remarks(price, on or today)))
 
 
 def in_force(prices: Sequence[Price], on: date) -> Price | None:
@@ -73,14 +73,14 @@ def since(found: Instance, price: Price) -> Price:
     return replace(price, date=first.date)
 
 
-def _remarks(name: str, price: Price, today: date) -> list[str]:
+def _remarks(price: Price, today: date) -> list[str]:
     said = []
     if price.date is None:
-        said.append(f"{name}: its price has no date")
+        said.append("its price has no date")
     elif (today - date.fromisoformat(price.date)).days > OLD_AFTER_DAYS:
-        said.append(f"{name}: its price was seen on {price.date}, more than a year before {today}: check it")
+        said.append(f"its price was seen on {price.date}, more than a year before {today}: check it")
     if not price.verified:
-        said.append(f"{name}: its price was not read in a source (unverified)")
+        said.append("its price was not read in a source (unverified)")
     return said
 
 

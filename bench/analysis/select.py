@@ -84,14 +84,13 @@ def select(machines: Sequence[tuple[str, int]], question: Question, by: str = "c
     verdicts = [
         verdict(metric, ranked[0], other, draws) for other in ranked[1:] for metric in _judged(by, ranked[0], other)
     ]
-    remarks = dict.fromkeys(remark for each in ranked for remark in each.remarks)
     return Selection(
         question=question,
         by=by,
         candidates=tuple(ranked),
         refused=tuple(refused),
         verdicts=tuple(verdicts),
-        remarks=(*remarks, *_reversals(ranked)),
+        remarks=(*_together(ranked), *_reversals(ranked)),
     )
 
 
@@ -130,6 +129,15 @@ def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doub
     largest = max(shares, key=lambda name: shares[name])
     what, command = wanted[largest]
     return Doubt(what, shares[largest], command)
+
+
+def _together(ranked: Sequence[Candidate]) -> list[str]:
+    """Each remark once, behind the names of all machines that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for each in ranked:
+        for remark in each.remarks:
+            about.setdefault(remark, {})[each.instance.name] = None
+    return [f"{', '.join(names)}: {remark}" for remark, names in about.items()]
 
 
 def _reversals(ranked: Sequence[Candidate]) -> list[str]:

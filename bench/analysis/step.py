@@ -49,8 +49,8 @@ def step(found: Layout, passes_s: Floats, update_s: Floats, seconds: Seconds, ex
 
     `passes_s`: forward and backward of all micro-batches on one GPU alone, without communication; `update_s`: the
     optimizer's. `seconds`: of one call. `lost_share`: of the time of hidden communication, as much is lost again
-    because it slows the computation beside it. `copied_s`: input copied from the host; `shares_link`: by the link that the
-    exchange takes as well.
+    because it slows the computation beside it. `copied_s`: input copied from the host; `shares_link`: by the link that
+    the exchange takes as well.
     """
     workload = found.workload
     micro, stages = workload.accumulation, workload.mesh.pipeline

@@ -92,7 +92,7 @@ def _evidence(runs: list[Path]) -> Evidence:
     evidence = predict.published()
     for path in runs:
         document = collect.document(path)
-        evidence = evidence + predict.of_run(list(document.headers.values()), document.summaries, path.name)
+        evidence = evidence + predict.of_run(document.headers, document.summaries, path.name)
     return evidence
 
 

@@ -12,6 +12,7 @@ from bench.analysis.training import Communication, bus_factor
 from bench.core.fabric import NVLINK_PEERS
 from bench.core.units import format_bytes
 from bench.hardware import reference
+from bench.hardware.reference import Reference
 from bench.report._select import span
 
 _MOST_PUBLISHED = 3
@@ -106,52 +107,57 @@ def by_hand(each: Candidate) -> Iterator[str]:
     alike = [call for call in inside if (call.collective, call.group) == (largest.collective, largest.group)]
     sent = sum(call.sent_bytes for call in alike)
     yield f"{largest.collective} within a node, all of its calls: {sent / 1e9:.4g} GB through each GPU's port, each way"
+    rates = [*_bounds(each), *_published(each, largest)]
+    for words, rate in rates:
+        yield f"{words}, {rate / 1e9:.4g} GB/s: {sent / rate * 1e3:.4g} ms"
+    if not _same(each, largest):
+        yield (
+            f"no public figure of {largest.collective} among several {each.gpu.name} of one node is known "
+            "(hardware/reference.yaml): only an interval can be given"
+        )
+    published = [rate for words, rate in rates if "published" in words]
+    if len(published) > 1:
+        fastest, slowest = (f"{sent / rate * 1e3:.4g}" for rate in (max(published), min(published)))
+        yield f"by these published rates: {fastest}..{slowest} ms a step, if nothing hides it"
+
+
+_Rate = tuple[str, float]  # words, bytes per second
+
+
+def _bounds(each: Candidate) -> Iterator[_Rate]:
+    """The rates of the link that the exchange takes: raw, and as copies from the host reach it."""
     links = each.instance.links
     if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
-        yield _at(sent, links.nvlink_bytes_per_s, "at the NVLink port's rate (bound)")
+        yield "at the NVLink port's rate (bound)", links.nvlink_bytes_per_s
     elif links.pcie_bytes_per_s:
-        yield _at(sent, links.pcie_bytes_per_s, "at the rate of the PCIe link as wired (bound)")
-        yield from _at_copies(each, sent)
-    yield from _at_published(each, largest, sent)
+        yield "at the rate of the PCIe link as wired (bound)", links.pcie_bytes_per_s
+        for known in reference.copies():
+            if known.instance == each.instance.name and "h2d" in known.rates:
+                words = f"if that link were the limit: what copies from the host reach (published: {known.source})"
+                yield words, known.rates["h2d"][0]
 
 
-def _at(sent: float, rate: float, words: str) -> str:
-    return f"{words}, {rate / 1e9:.4g} GB/s: {sent / rate * 1e3:.4g} ms"
+def _same(each: Candidate, call: Communication) -> list[Reference]:
+    """What others reached with as many GPUs of this model in one node, this very instance type first."""
+    found = [
+        one for one in reference.collectives()
+        if (one.gpu, one.num_nodes, one.num_ranks) == (each.gpu.name, 1, call.group.size)
+        and one.pattern == call.collective and not one.limited
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (one.instance != each.instance.name, -one.best[1]))[:_MOST_PUBLISHED]
 
 
-def _at_copies(each: Candidate, sent: float) -> Iterator[str]:
-    for known in reference.copies():
-        if known.instance == each.instance.name and "h2d" in known.rates:
-            rate = known.rates["h2d"][0]
-            yield _at(
-                sent,
-                rate,
-                f"at least, if that link were the limit, as host-to-device copies reach it (published: {known.source})",
-            )
-
-
-def _at_published(each: Candidate, call: Communication, sent: float) -> Iterator[str]:
-    """What others reached on the same GPUs within a node; where nobody did, on machines without peer access."""
-    within = [one for one in reference.collectives() if one.num_nodes == 1 and one.pattern == call.collective]
-    same = [one for one in within if one.gpu == each.gpu.name and one.num_ranks == call.group.size and not one.limited]
-    same.sort(key=lambda one: (one.instance != each.instance.name, -one.best[0]))
-    for one in same[:_MOST_PUBLISHED]:
-        size, rate = one.best
+def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
+    """The same in words; where nobody did it, the fastest and the slowest machine without access between peers."""
+    for one in _same(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"
-        yield _at(sent, rate, f"as published for {where} at {format_bytes(size)} ({one.source})")
-    if not same:
-        yield (
-            f"no public figure of {call.collective} among several {each.gpu.name} of one node is known "
-            "(hardware/reference.yaml): an interval, no middle"
-        )
-    if not same and each.instance.links.peer == "host":
-        rates = [one.best[1] for one in within if _BY_HOST in (one.note or "")]
-        if rates:
-            yield (
-                f"as published machines without peer access behave, {min(rates) / 1e9:.3g} to {max(rates) / 1e9:.3g} "
-                f"GB/s of busbw ({len(rates)} figures, 2 and 4 consumer GPUs): {sent / max(rates) * 1e3:.4g} to "
-                f"{sent / min(rates) * 1e3:.4g} ms"
-            )
+        yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]
+    if _same(each, call) or each.instance.links.peer != "host":
+        return
+    others = [one for one in reference.collectives() if one.pattern == call.collective and _BY_HOST in (one.note or "")]
+    others.sort(key=lambda one: -one.best[1])
+    for one in others if len(others) < 3 else (others[0], others[-1]):
+        yield f"as published for {one.num_ranks} x {one.gpu} without peer access ({one.source})", one.best[1]
 
 
 def _step(each: Candidate) -> Iterator[str]:

@@ -21,6 +21,9 @@ _TITLES = (
     "", "instance", "nodes", "GPUs", "step (ms)", "compute (ms)", "bubble (ms)", "exposed (ms)", "feed (ms)",
     "bottleneck", "samples/s", "$/1M samples", "$/epoch", "$/h", "$/h waiting", "price of",
 )  # fmt: skip
+_FEW = 4  # machines, about each of which everything is said
+_VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
+_ARITHMETIC = ": weights "  # where the arithmetic of memory begins in a reason
 _LEFT = ("instance", "bottleneck", "price of")
 
 
@@ -69,11 +72,11 @@ def _head(selection: Selection) -> list[str]:
         f"{name} {size}" for name, size in (("tensor", workload.mesh.tensor), ("pipeline", workload.mesh.pipeline),
                                             ("expert", workload.mesh.expert)) if size > 1
     )  # fmt: skip
+    step = f"{workload.batch} samples per micro-batch and data-parallel rank, {workload.accumulation} of them a step"
     return [
         f"{what} (modelled)",
-        f"{model.parameters:.4g} parameters, {workload.strategy}{', ' + mesh if mesh else ''}, {workload.batch} samples "
-        f"per micro-batch and data-parallel rank, {workload.accumulation} of them a step; gradients {workload.gradients}, "
-        f"compression {workload.compression}, computed in {workload.compute}",
+        f"{model.parameters:.4g} parameters, {workload.strategy}{', ' + mesh if mesh else ''}, {step}; gradients "
+        f"{workload.gradients}, compression {workload.compression}, computed in {workload.compute}",
     ]
 
 
@@ -130,19 +133,39 @@ def fine_print(selection: Selection) -> list[str]:
     return [
         f"{100 * CONFIDENCE:.0f} % intervals; what each number rests on: {meaning}"
         + ("; ? with figures that nobody read in a source" if doubtful else ""),
-        *map(sentence, selection.verdicts),
-        *(f"left out: {_refused(each)}" for each in selection.refused),
+        *_decided(selection),
+        *_left_out(selection.refused),
         *selection.remarks,
     ]
 
 
-def _refused(each: Refused) -> str:
-    return f"{each.num_nodes} x {each.instance}: {each.reason}"
+def _decided(selection: Selection) -> list[str]:
+    """Every verdict of a few machines; of many the open ones, in what they are ranked by, the others in one line."""
+    if len(selection.candidates) <= _FEW:
+        return [sentence(each) for each in selection.verdicts]
+    asked = [each for each in selection.verdicts if each.by == selection.verdicts[0].by]
+    best, better = selection.candidates[0].name, _VERBS[asked[0].by][1]
+    beaten = [each.other.name for each in asked if each.decided and each.ratio.high < 1]
+    others = [each for each in asked if each.other.name not in beaten]
+    lines = [f"{best} is {better} than each of {', '.join(beaten)}"] if beaten else []
+    lines += [sentence(each) for each in others[:_FEW]]
+    more = [each.other.name for each in others[_FEW:]]
+    return lines + ([f"nor is it decided against {', '.join(more)} (--format json tells why)"] if more else [])
+
+
+def _left_out(refused: Sequence[Refused]) -> list[str]:
+    """Each machine with its reason; of many the arithmetic of memory is told once."""
+    lines = [f"left out: {each.num_nodes} x {each.instance}: {each.reason}" for each in refused]
+    if len(refused) <= _FEW:
+        return lines
+    short = [line.partition(_ARITHMETIC)[0] for line in lines]
+    told = next((line.partition(_ARITHMETIC)[2] for line in lines if _ARITHMETIC in line), "")
+    return short + ([f"memory of one GPU: weights {told}"] if told else [])
 
 
 def sentence(verdict: Verdict) -> str:
     """`p4d.24xlarge costs 0.21..0.64 of g6e.48xlarge per sample: decided`, or why not and what would decide it."""
-    verb, better = ("costs", "cheaper") if verdict.by == "cost" else ("takes", "faster")
+    verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
     said = f"a sample {verb} on {first} {span(verdict.ratio)} of what it {verb} on {other}: "
     if verdict.doubt is None:
@@ -197,17 +220,19 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
     }
     for name, part in (("step", "total_s"), ("compute", "compute_s"), ("bubble", "bubble_s"), ("exposed", "exposed_s"),
                        ("feed", "feed_s"), ("exchange", "exchange_s")):  # fmt: skip
-        found |= _ends(name, "_s", each.range(part))
-    found |= _ends("samples_per_s", "", each.samples_per_s)
-    found |= _ends("usd_per_million_samples", "", each.usd(_MILLION))
-    found |= _ends("usd_per_epoch", "", each.usd(epoch) if epoch else None)
-    found |= _ends("usd_per_hour_waiting", "", each.usd_per_hour_waiting)
+        known = each.has_middle or name in ("compute", "bubble")
+        found |= _ends(name, "_s", each.range(part), known)
+    known = each.has_middle
+    found |= _ends("samples_per_s", "", each.samples_per_s, known)
+    found |= _ends("usd_per_million_samples", "", each.usd(_MILLION), known)
+    found |= _ends("usd_per_epoch", "", each.usd(epoch) if epoch else None, known)
+    found |= _ends("usd_per_hour_waiting", "", each.usd_per_hour_waiting, known)
     return found
 
 
-def _ends(name: str, unit: str, found: Range | None) -> Mapping[str, float | None]:
-    """`step_low_s`, `step_s`, `step_high_s`."""
-    ends = (None, None, None) if found is None else (found.low, found.middle, found.high)
+def _ends(name: str, unit: str, found: Range | None, known: bool) -> Mapping[str, float | None]:
+    """`step_low_s`, `step_s` (null where no middle is known), `step_high_s`."""
+    ends = (None, None, None) if found is None else (found.low, found.middle if known else None, found.high)
     return dict(zip((f"{name}_low{unit}", f"{name}{unit}", f"{name}_high{unit}"), ends, strict=True))
 
 
