@@ -5,8 +5,8 @@ Unknowns are drawn by name (analysis/draws.py): those of the workload are the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -14,12 +14,13 @@ from bench.analysis import cost, predict
 from bench.analysis.compute import Compute, compute
 from bench.analysis.cost import Priced
 from bench.analysis.draws import Draws, Range, range_of
+from bench.analysis.exchanges import Exchanges, predicted
 from bench.analysis.memory import Need, need
 from bench.analysis.predict import BASES, Evidence, Prediction
 from bench.analysis.step import Step, step
-from bench.analysis.training import Communication, Group, Layout, communications, layout
+from bench.analysis.training import Layout, layout
 from bench.core.errors import UsageError
-from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.fabric import NVLINK_PEERS
 from bench.core.workload import Workload
 from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import Gpu, Instance
@@ -28,8 +29,6 @@ from bench.hardware.catalogue import Gpu, Instance
 # was measured on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
-
-Exchanges = tuple[tuple[Communication, Prediction], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def candidate(name: str, num_nodes: int, question: Question, draws: Draws) -> Ca
     catalogue.node_links(name, per_node)
     found = layout(workload, num_nodes, per_node)
     needed = _fitting(found, gpu)
-    exchanges = tuple(_predicted(found, instance.links, question.evidence))
+    exchanges = predicted(found, instance.links, question.evidence)
     computed = compute(found, gpu, draws)
     feed, remarks = _feed(found, instance, question.evidence)
     seconds = {
@@ -185,27 +184,6 @@ def _fitting(found: Layout, gpu: Gpu) -> Need:
     if gpu.memory_bytes is not None and needed.total > gpu.memory_bytes:
         raise UsageError(f"does not fit in memory: {needed.sentence(gpu.memory_bytes, gpu.name)}")
     return needed
-
-
-def shared_links(links: NodeLinks, group: Group) -> NodeLinks:
-    """What one of several groups has that send side by side: its part of the node's NICs."""
-    if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
-        return links
-    nics = links.num_nics or 1
-    own = max(1, nics // group.side_by_side)
-    return replace(links, num_nics=own, nic_bytes_per_s=links.nic_bytes_per_s * nics / group.side_by_side / own)
-
-
-def _predicted(found: Layout, links: NodeLinks, evidence: Evidence) -> Iterator[tuple[Communication, Prediction]]:
-    """Every communication with its prediction; the sizes of one collective and group are asked for at once."""
-    every = communications(found)
-    for key in dict.fromkeys((each.collective, each.group) for each in every):
-        collective, group = key
-        alike = [each for each in every if (each.collective, each.group) == key]
-        sizes = tuple(dict.fromkeys(each.payload_bytes for each in alike))
-        own = shared_links(links, group)
-        curve = predict.curve(collective, sizes, own, group.num_nodes, group.per_node, evidence)
-        yield from ((each, curve[each.payload_bytes]) for each in alike)
 
 
 def _feed(found: Layout, instance: Instance, evidence: Evidence) -> tuple[Prediction | None, list[str]]:

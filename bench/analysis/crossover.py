@@ -17,10 +17,14 @@ NODES = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One machine over what is varied: `points` (x, value); where it can not do it there is no point."""
+    """One machine over what is varied: `points` (x, value); where it can not do it there is no point.
+
+    `has_middle`: of every value more is known than an interval.
+    """
 
     name: str
     points: tuple[tuple[float, Range], ...]
+    has_middle: bool
 
 
 def against_size(question: Question, machines: Sequence[Candidate]) -> tuple[Line, ...]:
@@ -44,7 +48,7 @@ def against_nodes(question: Question, machines: Sequence[Candidate]) -> tuple[Li
 def _line(name: str, asked: Sequence[tuple[float, Question, int]], machine: Candidate,
           machines: Sequence[Candidate]) -> Line:  # fmt: skip
     by_cost = all(each.sample_usd is not None for each in machines)
-    draws, points = Draws(1000), []
+    draws, points, known = Draws(1000), [], True
     for x, question, nodes in asked:
         try:
             found = candidate(machine.instance.name, nodes, question, draws)
@@ -52,7 +56,8 @@ def _line(name: str, asked: Sequence[tuple[float, Question, int]], machine: Cand
             continue  # the line ends where the machine can not do it
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
         points.append((x, range_of(value)))
-    return Line(name, tuple(points))
+        known = known and found.has_middle
+    return Line(name, tuple(points), known)
 
 
 def _sizes(workload: Workload) -> list[Workload]:

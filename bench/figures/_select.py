@@ -20,6 +20,7 @@ from bench.analysis.select import Selection
 from bench.figures import _style
 
 _MILLION = 1e6
+_PALE = 0.4
 _MOST = 6  # machines in a figure: as many as there are colours to tell them apart
 _PARTS = (
     ("compute_s", "compute", "#0072B2", ""),
@@ -67,18 +68,20 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
-    """The parts of the step by their medians, the whole with its interval."""
-    names = [each.name for each in shown]
-    left = [0.0] * len(shown)
-    for part, _, fill, hatch in _PARTS:
-        widths = [each.range(part).middle * 1e3 for each in shown]
-        axes.barh(names, widths, left=left, color=fill, hatch=hatch, edgecolor="white", height=0.55)
-        left = [begin + width for begin, width in zip(left, widths, strict=True)]
-    wholes = [each.range("total_s") for each in shown]
-    for row, whole in enumerate(wholes):
+    """The parts of the step, the whole with its interval; communication known by an interval only is drawn pale."""
+    for row, each in enumerate(shown):
+        left = 0.0
+        for part, _, fill, hatch in _PARTS:
+            width = each.range(part).middle * 1e3
+            pale = part == "exposed_s" and not each.has_middle
+            axes.barh([row], [width], left=left, color=fill, hatch=hatch, edgecolor="white", height=0.55,
+                      alpha=_PALE if pale else 1.0)  # fmt: skip
+            left += width
+        whole = each.range("total_s")
         axes.plot(
             [whole.low * 1e3, whole.high * 1e3], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
+    axes.set_yticks(range(len(shown)), [each.name for each in shown])
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel(f"step time (ms), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
@@ -96,10 +99,11 @@ def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[s
         style = look(each.instance.name)
         # Cost is time x price: both move together, so the interval lies on the diagonal.
         axes.plot([low, high], [usd.low, usd.high], color=style.colour, linewidth=2.2, alpha=0.75)
-        axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
+        if each.has_middle:
+            axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
         if each.layout.num_nodes > 1:
             words = f"{each.layout.num_nodes} nodes"
-            axes.annotate(words, (x, y), (6, -10), textcoords="offset points", fontsize=_style.SMALL_TEXT)
+            axes.annotate(words, (high, usd.high), (3, 2), textcoords="offset points", fontsize=_style.SMALL_TEXT)
     axes.set_xscale("log")
     axes.set_yscale("log")
     _plain(axes.xaxis, axes.yaxis)
@@ -118,7 +122,8 @@ def _lines(axes: Axes, lines: Sequence[Line], look: Callable[[str], _style.Look]
         low, middle, high = (
             [getattr(found, end) * scale for _, found in line.points] for end in ("low", "middle", "high")
         )
-        axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
+        if line.has_middle:
+            axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -150,9 +155,13 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         for each in _first_of_each(shown)
         if each.priced.price is not None
     )
+    vague = [each.name for each in shown if not each.has_middle]
     left = len(selection.candidates) - len(shown)
     remarks = [f"intervals of {100 * CONFIDENCE:.0f} %; a step's time rests on "
                + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)]  # fmt: skip
+    remarks += (
+        [f"pale, and bands without a line: an interval is all that is known of {', '.join(vague)}"] if vague else []
+    )
     remarks += [f"prices: {dated}"] if dated else []
     remarks.append("decide by the ratio of two machines (bench select), not by intervals: they share assumptions")
     return remarks + ([f"{left} more machines are not drawn"] if left else [])
