@@ -144,6 +144,7 @@ def _reversals(ranked: Sequence[Candidate]) -> list[str]:
     """Where the price that an instance had before turns the order of two machines by the hour, or by the sample."""
     said = []
     best = ranked[0]
+    ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best
     for first, other in [pair for each in ranked[1:] for pair in ((best, each), (each, best))]:
         price, theirs = first.priced.price, other.usd_per_hour
         before = cost.earlier(first.instance, price) if price else None

@@ -173,7 +173,8 @@ def communications(found: Layout) -> tuple[Communication, ...]:
 def _parts(found: Layout) -> Iterator[tuple[str, float, str]]:
     """(words, parameters of a GPU, the group that holds them in common) of dense and expert parameters."""
     yield "", found.dense, "shard" if found.workload.strategy == "zero3" else "data"
-    yield " of experts", found.experts, "expert_data"
+    if found.experts:
+        yield " of experts", found.experts, "expert_data"
 
 
 def _gradients(found: Layout) -> Iterator[Communication]:
@@ -221,11 +222,11 @@ def _matrix_sides(found: Layout) -> tuple[float, float, int]:
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     shared = hidden * (model.kv_heads or model.heads or 1) / (model.heads or 1)
-    blocks = (3 if model.gated else 2) * model.experts / mesh.expert
+    blocks = 3 if model.gated else 2
     rows = found.stage_layers * (2 * hidden + 2 * shared + blocks * feedforward) / mesh.tensor
     columns = found.stage_layers * (4 + blocks) * hidden
     tables = 2 * (model.vocabulary or 0) / fixed_parts(found)
-    return rows + tables, columns + (2 * hidden if tables else 0), int(found.stage_layers * (4 + blocks))
+    return rows + tables, columns + (2 * hidden if tables else 0), found.stage_layers * (4 + blocks)
 
 
 def fixed_parts(found: Layout) -> int:

@@ -150,8 +150,9 @@ class Workload:
             raise UsageError(f"compression is DDP's: with strategy {self.strategy} give `compression: none`")
         if (self.compression == "powersgd") != (self.rank is not None):
             raise UsageError("`compression: powersgd` needs its `rank`, and nothing else has one")
-        if self.compression == "powersgd" and self.model.parameters_by_layers is None:
-            raise UsageError("PowerSGD's bytes follow from the shapes of matrices: give layers, hidden and feedforward")
+        shapeless = self.model.parameters_by_layers is None or self.model.experts > 1
+        if self.compression == "powersgd" and shapeless:
+            raise UsageError("PowerSGD's bytes follow from matrices: give layers, hidden and feedforward, and no experts")
 
     def _check_mesh(self) -> None:
         mesh, model = self.mesh, self.model
