@@ -152,7 +152,9 @@ class Workload:
             raise UsageError("`compression: powersgd` needs its `rank`, and nothing else has one")
         shapeless = self.model.parameters_by_layers is None or self.model.experts > 1
         if self.compression == "powersgd" and shapeless:
-            raise UsageError("PowerSGD's bytes follow from matrices: give layers, hidden and feedforward, and no experts")
+            raise UsageError(
+                "PowerSGD's bytes follow from matrices: give layers, hidden and feedforward, and no experts"
+            )
 
     def _check_mesh(self) -> None:
         mesh, model = self.mesh, self.model

@@ -88,9 +88,13 @@ def test_hops_and_blocking_calls_are_made_in_every_slot() -> None:
 
 
 def test_zero_2_reduces_in_every_micro_batch_and_zero_1_gathers_at_the_end() -> None:
-    later = run(passes=3.0, strategy="zero1", accumulation=3, seconds=lambda each: {"bucket": 0.2, "after": 0.7}[each.when])
+    later = run(
+        passes=3.0, strategy="zero1", accumulation=3, seconds=lambda each: {"bucket": 0.2, "after": 0.7}[each.when]
+    )
     assert later.exposed_s[0] == pytest.approx(0.2 + 0.7)
-    every = run(passes=3.0, strategy="zero2", accumulation=3, seconds=lambda each: {"bucket": 0.2, "after": 0.7}[each.when])
+    every = run(
+        passes=3.0, strategy="zero2", accumulation=3, seconds=lambda each: {"bucket": 0.2, "after": 0.7}[each.when]
+    )
     assert every.exposed_s[0] == pytest.approx(3 * 0.2 + 0.7)
 
 
@@ -114,7 +118,9 @@ def test_the_feed_shows_only_where_it_is_slower_than_everything_else() -> None:
 
 
 def test_where_both_take_one_link_the_exchange_and_the_feed_add_up() -> None:
-    apart, shared = (run(passes=3.0, seconds=lambda _: 2.0, given={"copied": 4.0}, shares=each) for each in (False, True))
+    apart, shared = (
+        run(passes=3.0, seconds=lambda _: 2.0, given={"copied": 4.0}, shares=each) for each in (False, True)
+    )
     assert apart.total_s[0] == pytest.approx(5.0)
     assert shared.total_s[0] == pytest.approx(6.0)
 

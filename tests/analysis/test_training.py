@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,8 +28,8 @@ MIB = 1 << 20
 SMALL = Model(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
 
 
-def job(model: Model = SMALL, **others: object) -> Workload:
-    return replace(Workload("test", model, batch=2), **others)  # type: ignore[arg-type]
+def job(model: Model = SMALL, **others: Any) -> Workload:
+    return replace(Workload("test", model, batch=2), **others)
 
 
 def sent(found: Layout, *words: str) -> float:
@@ -152,7 +153,7 @@ def test_the_bus_factor_is_what_the_ring_sends(collective: str, factor: float) -
         (Mesh(shard=3), {"strategy": "zero3"}, "shard: 3 does not divide the 8 data-parallel ranks"),
     ],
 )
-def test_a_mesh_that_does_not_divide_the_gpus_is_refused(mesh: Mesh, others: dict[str, object], told: str) -> None:
+def test_a_mesh_that_does_not_divide_the_gpus_is_refused(mesh: Mesh, others: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         layout(job(mesh=mesh, **others), 1, 8)
 
@@ -161,7 +162,9 @@ def test_one_gpu_sends_nothing() -> None:
     assert communications(layout(job(), 1, 1)) == ()
 
 
-@pytest.mark.parametrize(("strategy", "each"), [("ddp", 16), ("zero1", 8 + 8 / 4), ("zero2", 4 + 12 / 4), ("zero3", 16 / 4)])
+@pytest.mark.parametrize(
+    ("strategy", "each"), [("ddp", 16), ("zero1", 8 + 8 / 4), ("zero2", 4 + 12 / 4), ("zero3", 16 / 4)]
+)
 def test_states_in_memory_follow_the_stages_of_zero(strategy: str, each: float) -> None:
     """Section 5 of the paper with K = 8 (Adam over float32 weights) among 4 ranks: bytes per parameter."""
     found = need(layout(job(strategy=strategy), 1, 4))
@@ -204,6 +207,6 @@ def test_flops_need_sizes_or_a_figure() -> None:
         ({"mesh": Mesh(pipeline=2), "strategy": "zero3"}, "give zero1"),
     ],
 )
-def test_what_can_not_be_trained_so_is_refused(others: dict[str, object], told: str) -> None:
+def test_what_can_not_be_trained_so_is_refused(others: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         job(**others)
