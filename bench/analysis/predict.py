@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import median
 
 from bench.analysis import _predict_engine as engine
@@ -18,9 +18,10 @@ from bench.analysis._predict_evidence import LAUNCH_S, Evidence, Rows, evidence_
 from bench.analysis._predict_pool import Curve, Estimate, Query, estimate, student
 from bench.core.errors import UsageError
 from bench.core.fabric import NodeLinks
+from bench.core.loads import ideal_s
 
-__all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "collective", "copy", "curve", "evidence_of",
-           "link_class", "of_run", "patterns", "published"]  # fmt: skip
+__all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "bounds_by_algorithm", "busbw", "by_algorithm",
+           "collective", "copy", "curve", "evidence_of", "link_class", "of_run", "patterns", "published"]  # fmt: skip
 
 BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, the surest first
 CONFIDENCE = 0.9  # of every interval: as often should a measurement lie inside
@@ -98,20 +99,41 @@ def curve(
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
     """`collective` for many sizes at once (the schedule is solved once); `algorithm`: only that one, if it can run."""
+    told = by_algorithm(pattern, sizes, links, num_nodes, ranks_per_node, evidence)
+    if algorithm is not None and algorithm not in told:
+        there = f"there is {', '.join(told)}"
+        raise UsageError(f"{pattern} has no algorithm {algorithm!r} on {num_nodes} x {ranks_per_node} GPUs; {there}")
+    chosen = [told[algorithm]] if algorithm is not None else list(told.values())
+    return {size: min((each[size] for each in chosen), key=lambda one: one.centre_s) for size in sizes}
+
+
+def by_algorithm(
+    pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int, evidence: Evidence
+) -> dict[str, dict[float, Prediction]]:
+    """`curve` of each algorithm that libraries have and that can run there."""
     if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
         raise UsageError(f"{num_nodes} x {ranks_per_node} ranks exchange nothing: give at least two")
     for size in sizes:
         if not 0 <= size < float("inf"):
             raise UsageError(f"a payload of {size} bytes can not be sent")
     task = engine.task(pattern, links, num_nodes, ranks_per_node)
-    chosen = [each for each in task.algorithms if algorithm in (None, each.name)]
-    if not chosen:
-        there = ", ".join(each.name for each in task.algorithms)
-        raise UsageError(
-            f"{pattern} has no algorithm {algorithm!r} on {num_nodes} x {ranks_per_node} GPUs; there is {there}"
-        )
     asked = _Asked(task, links, evidence)
-    return {size: asked.predict(chosen, size) for size in sizes}
+    return {each.name: {size: asked.predict(each, size) for size in sizes} for each in task.algorithms}
+
+
+def bounds_by_algorithm(
+    pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int
+) -> dict[str, dict[float, float]]:
+    """Seconds by the links alone of every algorithm that can run there, also those that no library uses."""
+    task = engine.task(pattern, links, num_nodes, ranks_per_node)
+    return {name: {size: ideal_s(loads, size) for size in sizes} for name, loads in task.bounds}
+
+
+def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | None) -> float | None:
+    """Bytes per second of bus bandwidth; None where there is no time, or no byte."""
+    if not seconds or not payload_bytes or pattern == "barrier":
+        return None
+    return engine.seconds_of(pattern, payload_bytes, num_ranks, 1.0) / seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +158,22 @@ class _Asked:
         self.task, self.links, self.evidence = task, links, evidence
         self.overhead, self.overhead_half = self._overhead()
 
-    def predict(self, chosen: Sequence[engine.Algorithm], payload_bytes: float) -> Prediction:
-        """The fastest of `chosen` by its middle (or the middle of its interval)."""
-        told = [self._of(algorithm, payload_bytes) for algorithm in chosen]
-        return min(told, key=lambda one: one.centre_s)
-
-    def _of(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
+    def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
+        """One algorithm at one size."""
         needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
         ranges = {key: self._range(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
         steps_s = algorithm.latency_s * self.overhead
         far = self.overhead_half
         low, middle, high = (
-            LAUNCH_S
-            + steps_s * exp(away)
-            + _moving(algorithm, payload_bytes, {key: pick(one) for key, one in ranges.items()})
-            for away, pick in ((-far, lambda one: one.high), (0.0, lambda one: one.guess), (far, lambda one: one.low))
+            LAUNCH_S + steps_s * exp(away) + _moving(algorithm, payload_bytes, efficiency)
+            for away, efficiency in (
+                (-far, {key: one.high for key, one in ranges.items()}),
+                (0.0, {key: one.guess for key, one in ranges.items()}),
+                (far, {key: one.low for key, one in ranges.items()}),
+            )
         )
-        ideal_s = self.task.ideal_s(payload_bytes)
-        low, middle, high = max(low, ideal_s), max(middle, ideal_s), max(high, ideal_s)
+        least = self.task.ideal_s(payload_bytes)
+        low, middle, high = max(low, least), max(middle, least), max(high, least)
         moving = {key: busy_s / ranges[key].guess for key, busy_s in needs.items() if key in ranges}
         key = max(moving, key=lambda each: moving[each], default=None)
         decides = ranges[key] if key is not None else None
@@ -172,7 +192,7 @@ class _Asked:
             pool=self._pool(key),
             spread=decides.told.deviation if decides is not None and decides.told is not None else 0.5,
             verified=self._verified(key, decides),
-            ideal_s=ideal_s,
+            ideal_s=least,
         )
 
     def _range(self, family: str, busy_s: float) -> _Range:
@@ -186,7 +206,10 @@ class _Asked:
         if found is None:
             return self._bracket(family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
-        return _Range(found.quantile(-sigmas), found.quantile(0.0), found.quantile(sigmas), found)
+        # How fast a host lets copies through differs from host to host, and few were measured: nothing but the GPUs' own
+        # links, which are a family of their own, says how fast another one might be.
+        fastest = inf if family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
+        return _Range(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> _Range:
         """Nobody measured it: from the least that a slower family reached to the most of a faster one."""

@@ -124,6 +124,11 @@ def large_allreduce(rows: Iterable[Tried]) -> tuple[Tried, ...]:
     return tuple(row for row in rows if row.pattern == "allreduce" and row.payload_bytes >= LARGE_BYTES)
 
 
+def level_class(row: Tried) -> str:
+    """The class of a row; all networks are one."""
+    return "network" if row.link_class.startswith("network") else row.link_class
+
+
 def _tried(rows: Rows, others: Evidence, constant: dict[str, float]) -> list[Tried]:
     nodes, per_node = rows.num_nodes, rows.ranks_per_node
     sizes = sorted(rows.seconds)

@@ -20,6 +20,7 @@ from bench.core.errors import UsageError
 from bench.core.units import parse_duration, parse_rate
 from bench.core.yaml_file import Loc, YamlFile, load
 from bench.driver import values
+from bench.driver.site import OwnInstance, Site, ran_as, site_of
 
 _DEFAULT = Case(pattern="")
 
@@ -110,9 +111,26 @@ class Scenario:
 
 def load_clusters(path: Path) -> Mapping[str, Cluster]:
     """The clusters of a bench.yaml by name. Raises UsageError naming line, column and key of the first mistake."""
+    file, keys_of = _site_keys(path)
+    own = _own(keys_of)
+    return {name: _cluster(file, name, keys, own) for name, keys in keys_of.clusters.items()}
+
+
+def load_site(path: Path) -> Site:
+    """The catalogue's instance types with those of a bench.yaml; without the file, the catalogue. UsageError as above."""
+    if not path.exists():
+        return site_of({})
+    _, keys_of = _site_keys(path)
+    return site_of(_own(keys_of), path)
+
+
+def _site_keys(path: Path) -> tuple[YamlFile, _SiteKeys]:
     file = load(path)
-    entries = _validated(file, _SiteKeys, {0: _SiteKeys, 2: _ClusterKeys}).clusters
-    return {name: _cluster(file, name, keys) for name, keys in entries.items()}
+    return file, _validated(file, _SiteKeys, {0: _SiteKeys, 2: {"clusters": _ClusterKeys, "instances": _InstanceKeys}})
+
+
+def _own(keys_of: _SiteKeys) -> dict[str, OwnInstance]:
+    return {name: OwnInstance(name, **dict(keys)) for name, keys in keys_of.instances.items()}
 
 
 def cluster(path: Path, name: str) -> Cluster:
@@ -152,8 +170,12 @@ def _scenario_path(name_or_path: str, folder: Path) -> Path:
     return folder / f"{name_or_path}.yaml"
 
 
-def _cluster(file: YamlFile, name: str, keys: _ClusterKeys) -> Cluster:
+def _cluster(file: YamlFile, name: str, keys: _ClusterKeys, own: Mapping[str, OwnInstance]) -> Cluster:
     loc: Loc = ("clusters", name)
+    try:
+        instance, links = ran_as(keys.instance, own)
+    except UsageError as error:
+        raise file.fail((*loc, "instance"), str(error)) from None
     if keys.options and keys.launcher == "auto":
         raise file.fail((*loc, "options"), "options belong to one launcher: name it by `launcher:`", key=True)
     if keys.hosts and keys.launcher != "auto" and plugins.load("launcher", keys.launcher).LAUNCHER.remote:
@@ -162,7 +184,7 @@ def _cluster(file: YamlFile, name: str, keys: _ClusterKeys) -> Cluster:
     if keys.hosts and len(keys.hosts) < keys.nodes:
         named = f"{len(keys.hosts)} of the {keys.nodes} nodes have a name here: name them all, or none"
         raise file.fail((*loc, "hosts"), named, key=True)
-    return Cluster(name=name, **dict(keys))
+    return Cluster(name=name, **dict(keys) | {"instance": instance, "links": {**links, **keys.links}})
 
 
 class _Mistake(ValueError):
@@ -228,7 +250,7 @@ class _Keys(BaseModel):
 class _ClusterKeys(_Keys):
     """One cluster."""
 
-    instance: Annotated[str | None, _one(values.instance)] = None
+    instance: _Text | None = None
     nodes: _Count = 1
     ranks_per_node: _RanksPerNode = None
     launcher: Annotated[str, _one(values.launcher)] = "auto"
@@ -245,10 +267,27 @@ class _ClusterKeys(_Keys):
     racks: dict[Annotated[str, _one(values.rack_name)], _Hosts] = {}
 
 
+class _InstanceKeys(_Keys):
+    """One instance type of the site's own, or what differs from the catalogue's."""
+
+    like: _Text | None = None
+    gpu: _Text | None = None
+    gpus: _Count | None = None
+    peers: Annotated[str | None, _one(values.peers)] = None
+    links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}
+    nics: _Count | None = None
+    nodes_per_leaf: _Count | None = None
+    oversubscription: Annotated[float | None, _one(values.ratio)] = None
+    price: Annotated[float | None, _one(values.price)] = None
+    price_date: Annotated[str | None, _one(values.date)] = None
+    region: _Text | None = None
+
+
 class _SiteKeys(_Keys):
     """A whole bench.yaml."""
 
     clusters: dict[_ClusterName, _ClusterKeys]
+    instances: dict[_Text, _InstanceKeys] = {}
 
 
 class _MeasureKeys(_Keys):
@@ -315,10 +354,11 @@ class _ScenarioKeys(_Keys):
 
 
 _Model = TypeVar("_Model", bound=_Keys)
+_Levels = Mapping[int, type[_Keys] | Mapping[str, type[_Keys]]]  # known keys by depth, there by the first key
 _UNKNOWN = ("extra_forbidden", "invalid_key")  # what pydantic calls a key that a model does not have
 
 
-def _validated(file: YamlFile, model: type[_Model], levels: Mapping[int, type[_Keys]]) -> _Model:
+def _validated(file: YamlFile, model: type[_Model], levels: _Levels) -> _Model:
     """The keys of a file. `levels`: the keys known at each depth. UsageError: one mistake, a misspelt key first."""
     try:
         return model.model_validate(file.typed())
@@ -327,11 +367,13 @@ def _validated(file: YamlFile, model: type[_Model], levels: Mapping[int, type[_K
         raise _told(file, min(errors, key=lambda error: error["type"] not in _UNKNOWN), levels) from None
 
 
-def _told(file: YamlFile, error: ErrorDetails, levels: Mapping[int, type[_Keys]]) -> UsageError:
+def _told(file: YamlFile, error: ErrorDetails, levels: _Levels) -> UsageError:
     """pydantic's finding as our sentence, at its place in the file."""
     loc, kind = error["loc"], error["type"]
     if kind in _UNKNOWN:
-        return file.fail(loc, _unknown(str(loc[-1]), levels[len(loc) - 1]), key=True)
+        level = levels[len(loc) - 1]
+        known = level[str(loc[0])] if isinstance(level, Mapping) else level
+        return file.fail(loc, _unknown(str(loc[-1]), known), key=True)
     if kind == "missing":
         return file.fail(loc, f"the key {loc[-1]!r} is missing")
     if kind == "value_error":

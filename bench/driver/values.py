@@ -5,6 +5,7 @@ Each reader takes text (or, where it says so, lists of it) and raises UsageError
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from bench.core import hostlist, plugins
 from bench.core.case import OPTIONS
 from bench.core.errors import UsageError
-from bench.core.fabric import RATES
+from bench.core.fabric import PEERS, RATES
 from bench.core.plugins import nearest
 from bench.hardware import catalogue
 
@@ -102,6 +103,44 @@ def link(typed: str) -> str:
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
+
+
+def peers(typed: str) -> str:
+    """How the GPUs of a node reach each other."""
+    if typed not in PEERS:
+        raise UsageError(f"no kind of peer link is called {typed!r}{nearest(typed, PEERS)}")
+    return typed
+
+
+def price(typed: str) -> float:
+    """Dollars per hour, above zero."""
+    found = _number(typed)
+    if found is None or not 0 < found < 1e6:
+        raise UsageError(f"{typed!r} is no price: give US dollars per hour of one node, such as 21.96")
+    return found
+
+
+def ratio(typed: str) -> float:
+    """1 or more."""
+    found = _number(typed)
+    if found is None or not 1 <= found < 1e6:
+        raise UsageError(f"{typed!r} is no oversubscription: give 1 (none) or more, such as 2 or 1.5")
+    return found
+
+
+def date(typed: str) -> str:
+    """A day, ISO 8601."""
+    try:
+        return datetime.date.fromisoformat(typed).isoformat()
+    except ValueError:
+        raise UsageError(f"{typed!r} is no date: write it as 2026-07-20") from None
+
+
+def _number(typed: str) -> float | None:
+    try:
+        return float(typed)
+    except ValueError:
+        return None
 
 
 def pattern(typed: str) -> str:

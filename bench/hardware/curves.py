@@ -47,7 +47,7 @@ def published() -> tuple[Published, ...]:
     return tuple(found)
 
 
-_KNOWN_LIMITS = {
+_KNOWN_LIMITS: dict[str, dict[str, Any]] = {
     "NVLS off": {"nvls": False},
     "no NVLink": {"peer": "pcie_p2p", "nvlink_bytes_per_s": None},
     "one NIC": {},

@@ -1,0 +1,91 @@
+"""What `predict`, `validate`, `instances` and `select` read alike: machines, worlds, the user's own runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.commands import _here
+from bench.core.case import OPTIONS
+from bench.core.errors import UsageError
+from bench.core.fabric import NodeLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is asked about: links of a node, by the name that the user gave, and how many ranks a node has."""
+
+    name: str
+    links: NodeLinks
+    num_nodes: int
+    ranks_per_node: int
+
+
+def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    """--instance or --cluster, --links, --config."""
+    machine = parser.add_mutually_exclusive_group(required=True)
+    machine.add_argument("--instance", metavar="NAME", help="an instance type (`bench instances`), of bench.yaml too")
+    machine.add_argument(
+        "--cluster", metavar="NAME", help="a cluster of bench.yaml: its instance type, links and nodes"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
+    parser.add_argument("--ranks-per-node", metavar="N", help="GPUs of each node that take part (default: all)")
+    parser.add_argument("--links", metavar="RATES", help="rates in place of the catalogue's, such as nic=12.5GB/s")
+
+
+def machine_of(args: argparse.Namespace) -> Machine:
+    """The machine that the options name. Raises UsageError for unknown names and too many GPUs."""
+    from bench.driver import config
+
+    path = _here.config_file(args.config)
+    site = config.load_site(path)
+    if args.cluster:
+        cluster = config.cluster(path, args.cluster)
+        if cluster.instance is None:
+            raise UsageError(f"cluster {args.cluster!r} names no instance type: nothing is known of its links")
+        name, rates, nodes, per_node = cluster.instance, dict(cluster.links), cluster.nodes, cluster.ranks_per_node
+    else:
+        name, rates, nodes, per_node = args.instance, {}, 1, None
+    found = site.instance(name)
+    if args.ranks_per_node:
+        per_node = parsed("ranks_per_node", args.ranks_per_node)
+    per_node = per_node or found.gpus
+    links = site.links(name, per_node).with_rates(rates | dict(parsed("links", args.links) if args.links else ()))
+    return Machine(args.cluster or name, links, nodes, per_node)
+
+
+def parsed(field: str, text: str) -> object:
+    """One option's text, as every command reads it: sizes, links, ranks_per_node."""
+    return next(option.parse for option in OPTIONS if option.field == field)(text)
+
+
+def world_of(machine: Machine, gpus: int) -> tuple[int, int]:
+    """(nodes, GPUs per node) of so many GPUs: part of one node, or whole nodes. UsageError where it is neither."""
+    per_node = machine.ranks_per_node
+    if gpus < 2:
+        raise UsageError(f"{gpus} GPU exchanges nothing: give 2 or more")
+    if gpus <= per_node:
+        return 1, gpus
+    if gpus % per_node:
+        raise UsageError(
+            f"{gpus} GPUs are no whole number of nodes of {per_node}: give a multiple, or --ranks-per-node"
+        )
+    return gpus // per_node, per_node
+
+
+def evidence(runs: Sequence[Path]):  # type: ignore[no-untyped-def]  # of analysis/predict.py, imported late
+    """What was published, and what the user's own runs and imported logs measured; UsageError for what is no run."""
+    from bench.analysis import predict
+    from bench.driver import collect
+
+    known = predict.published()
+    for path in runs:
+        document = collect.document(path)
+        own = predict.of_run(document.headers, document.summaries, path.stem)
+        if not own.rows:
+            raise UsageError(f"{path} holds no measured collective of GPUs whose links are known: run it with a cluster "
+                             "that names its instance type")  # fmt: skip
+        known += own
+    return known

@@ -1,0 +1,68 @@
+"""Predicted bus bandwidth against size: a line per algorithm in its interval, the user's own rows as points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bench.analysis.predict import busbw
+from bench.figures import _style
+
+_MOST_PANELS = 8
+_REMARK = "bands: the interval that should hold 9 of 10 measurements; no line in it where nobody measured such links; "
+save = _style.save
+
+
+def curves(
+    rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
+) -> Figure:
+    """One panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs of each, bytes, seconds)."""
+    worlds = list(dict.fromkeys(_world(row) for row in rows))[:_MOST_PANELS]
+    looks = _style.looks(dict.fromkeys(str(row["algorithm"]) for row in rows))
+    figure, axes = _style.panels(len(worlds))
+    for panel, world in zip(axes, worlds, strict=True):
+        pattern, nodes, per_node = world
+        own = [row for row in rows if _world(row) == world]
+        for name in dict.fromkeys(row["algorithm"] for row in own):
+            _draw(panel, looks[name], [row for row in own if row["algorithm"] == name])
+        points = [each for each in measured if each[1:4] == world]
+        rates = [(busbw(pattern, size, nodes * per_node, seconds) or 0.0) / 1e9 for *_, size, seconds in points]
+        panel.plot([each[4] for each in points], rates, linestyle="", marker="o", color="black", markersize=4)
+        panel.set_title(
+            f"{pattern}, {_style.world(nodes * per_node, nodes).replace('rank', 'GPU')}", fontsize=_style.TEXT
+        )
+        _style.size_axis(panel, [row["payload_bytes"] for row in own])
+        panel.set_ylim(bottom=0)
+        panel.set_ylabel("bus bandwidth (GB/s)", fontsize=_style.TEXT)
+        panel.text(0.02, 0.97, "PREDICTED", transform=panel.transAxes, fontsize=_style.SMALL_TEXT, color=_style.GREY,
+                   va="top")  # fmt: skip
+    handles = [Line2D([], [], color=look.colour, linestyle=look.dashes, label=name) for name, look in looks.items()]
+    if measured:
+        basis = " and ".join(dict.fromkeys(each[0] for each in measured))
+        handles.append(
+            Line2D([], [], color="black", marker="o", linestyle="", markersize=4, label=f"own rows, {basis}")
+        )
+    _style.finish(figure, f"Predicted, not measured: {machine}", handles, (), [_REMARK + "dotted: the links alone"])
+    return figure
+
+
+def _world(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    return row["pattern"], row["num_nodes"], row["ranks_per_node"]
+
+
+def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> None:
+    sizes = [row["payload_bytes"] for row in rows]
+    if rows[0]["high_s"] is None:  # a bound by the links alone
+        tops = [(row["busbw_high_bytes_per_s"] or 0.0) / 1e9 for row in rows]
+        panel.plot(sizes, tops, color=look.colour, linestyle=":", linewidth=1.2)
+        return
+    low, high = ([(row[f"busbw_{end}_bytes_per_s"] or 0.0) / 1e9 for row in rows] for end in ("low", "high"))
+    panel.fill_between(sizes, low, high, color=look.colour, alpha=0.18, linewidth=0)
+    told = [(row["payload_bytes"], row["busbw_bytes_per_s"] / 1e9) for row in rows if row["busbw_bytes_per_s"]]
+    if told:
+        panel.plot(*zip(*told, strict=True), color=look.colour, linestyle=look.dashes, linewidth=1.6)
