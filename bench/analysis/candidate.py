@@ -123,13 +123,14 @@ class Candidate:
         return {"compute_s": "compute", "bubble_s": "pipeline bubble", "feed_s": "host-to-device feed"}[largest]
 
 
-def candidate(name: str, num_nodes: int, question: Question, draws: Draws) -> Candidate:
+def candidate(instance: Instance, num_nodes: int, question: Question, draws: Draws) -> Candidate:
     """Evaluate one machine. Raises UsageError, in one sentence, when it can not do it."""
-    workload = question.workload
-    instance = catalogue.instance(name)
-    gpu = catalogue.gpu(instance.gpu)
+    workload, gpu = question.workload, catalogue.gpu(instance.gpu)
     per_node = question.gpus_per_node or instance.gpus
-    catalogue.node_links(name, per_node)
+    if per_node > instance.gpus:
+        raise UsageError(
+            f"{instance.name} has {instance.gpus} GPUs, not {per_node}: give --gpus {instance.gpus} or less"
+        )
     found = layout(workload, num_nodes, per_node)
     needed = _fitting(found, gpu)
     exchanges = predicted(found, instance.links, question.evidence)
@@ -145,7 +146,7 @@ def candidate(name: str, num_nodes: int, question: Question, draws: Draws) -> Ca
         lambda each: seconds[id(each)],
         [each for each, _ in exchanges],
         draws.linear(_OVERLAP, *LOST_TO_OVERLAP),
-        0.0 * draws.ones if feed is None else draws.predicted(f"copies {name}", feed),
+        0.0 * draws.ones if feed is None else draws.predicted(f"copies {instance.name}", feed),
         shares_link=instance.links.peer not in NVLINK_PEERS,
     )
     priced = cost.priced(instance, question.today, question.region, question.price_on, question.prices)

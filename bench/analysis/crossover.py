@@ -51,7 +51,7 @@ def _line(name: str, asked: Sequence[tuple[float, Question, int]], machine: Cand
     draws, points, known = Draws(1000), [], True
     for x, question, nodes in asked:
         try:
-            found = candidate(machine.instance.name, nodes, question, draws)
+            found = candidate(machine.instance, nodes, question, draws)
         except UsageError:
             continue  # the line ends where the machine can not do it
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s

@@ -15,6 +15,7 @@ from bench.analysis import cost
 from bench.analysis.candidate import Candidate, Question, candidate
 from bench.analysis.draws import Draws, Range, range_of
 from bench.core.errors import UsageError
+from bench.hardware.catalogue import Instance
 
 BY = ("cost", "time")
 
@@ -68,16 +69,16 @@ class Selection:
     remarks: tuple[str, ...]
 
 
-def select(machines: Sequence[tuple[str, int]], question: Question, by: str = "cost") -> Selection:
+def select(machines: Sequence[tuple[Instance, int]], question: Question, by: str = "cost") -> Selection:
     """Rank (instance, number of nodes). Raises UsageError when none of them can do it."""
     draws = Draws()
     found: list[Candidate] = []
     refused: list[Refused] = []
-    for name, num_nodes in machines:
+    for instance, num_nodes in machines:
         try:
-            found.append(candidate(name, num_nodes, question, draws))
+            found.append(candidate(instance, num_nodes, question, draws))
         except UsageError as error:
-            refused.append(Refused(name, num_nodes, str(error)))
+            refused.append(Refused(instance.name, num_nodes, str(error)))
     if not found:
         raise UsageError("; ".join(f"{each.num_nodes} x {each.instance}: {each.reason}" for each in refused))
     ranked = sorted(found, key=lambda each: _key(each, by))

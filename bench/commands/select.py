@@ -10,17 +10,18 @@ import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from bench.analysis import predict, select
+from bench.analysis import select
 from bench.analysis.candidate import Question
 from bench.analysis.cost import given_prices
 from bench.analysis.predict import Evidence
 from bench.analysis.select import Selection
-from bench.commands import _here, _output
+from bench.commands import _here, _output, _predict
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.workload import Workload
-from bench.driver import collect, workload
-from bench.hardware import catalogue
+from bench.driver import config, workload
+from bench.driver.site import Site
+from bench.hardware.catalogue import Instance
 from bench.report import _explain, _select
 
 
@@ -30,11 +31,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--workload", required=True, metavar="NAME", help="a file in workloads/, by name or path; several: A,B"
     )
     parser.add_argument(
-        "--instances", default="all", metavar="A,B", help="instance types (default: all of the catalogue)"
+        "--instances", default="all", metavar="A,B", help="instance types, of bench.yaml too (default: all)"
     )
     parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
     parser.add_argument("--gpus", type=_count, metavar="N", help="GPUs of each node that take part (default: all)")
     parser.add_argument("--runs", nargs="+", type=Path, default=[], metavar="DIR", help="own runs to predict from")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as training.batch=32")
     parser.add_argument("--by", choices=select.BY, default="cost", help="what to rank by (default cost)")
     parser.add_argument("--price", action="append", default=[], metavar="INSTANCE=USD", help="your dollars per hour")
@@ -47,9 +49,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the ranked machines of each workload."""
-    evidence = _evidence(args.runs)
-    prices = given_prices(args.price, catalogue.instances())
-    machines = _machines(args)
+    site = config.load_site(_here.config_file(args.config))
+    evidence = _predict.evidence(args.runs)
+    prices = given_prices(args.price, list(site.instances))
+    machines = _machines(args, site)
     selections = []
     for name in args.workload.split(","):
         asked = workload.load_workload(name.strip(), _here.workloads_folder(), args.set)
@@ -65,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, prices: dict[str, float],
-              machines: list[tuple[str, int]]) -> Selection:  # fmt: skip
+              machines: list[tuple[Instance, int]]) -> Selection:  # fmt: skip
     question = Question(
         workload=asked,
         evidence=evidence,
@@ -78,22 +81,13 @@ def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, pri
     return select.select(machines, question, args.by)
 
 
-def _machines(args: argparse.Namespace) -> list[tuple[str, int]]:
+def _machines(args: argparse.Namespace, site: Site) -> list[tuple[Instance, int]]:
     """(instance, nodes) in the order of the command line; an unknown name is refused with the nearest one."""
-    named = catalogue.instances() if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
-    names = [catalogue.instance(name).name for name in dict.fromkeys(named)]
+    named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
+    names = [site.instance(name).name for name in dict.fromkeys(named)]
     if args.explain is not None and args.explain not in names:
         raise UsageError(f"--explain {args.explain!r} is none of --instances{plugins.nearest(args.explain, names)}")
-    return [(name, nodes) for name in names for nodes in args.nodes]
-
-
-def _evidence(runs: list[Path]) -> Evidence:
-    """What was published, and what these runs measured."""
-    evidence = predict.published()
-    for path in runs:
-        document = collect.document(path)
-        evidence = evidence + predict.of_run(document.headers, document.summaries, path.name)
-    return evidence
+    return [(site.instance(name), nodes) for name in names for nodes in args.nodes]
 
 
 def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:

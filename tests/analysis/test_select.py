@@ -51,7 +51,11 @@ def asked(workload: Workload = JOB, **others: Any) -> Question:
 
 
 def one(name: str, question: Question, num_nodes: int = 1) -> Candidate:
-    return candidate(name, num_nodes, question, Draws())
+    return candidate(catalogue.instance(name), num_nodes, question, Draws())
+
+
+def choose(machines: Sequence[tuple[str, int]], question: Question, by: str = "cost") -> Selection:
+    return select([(catalogue.instance(name), nodes) for name, nodes in machines], question, by)
 
 
 def verdict(found: Selection, by: str) -> Verdict:
@@ -94,7 +98,7 @@ def test_nodes_cost_each_and_bring_their_samples() -> None:
 def test_an_assumption_that_both_share_cancels_in_their_ratio() -> None:
     """The fraction of peak is known to a factor of four; A100 against A100 with the same links it does not matter."""
     workload = replace(JOB, baselines={}, efficiency={"": (0.2, 0.8)}, overlap=True)
-    found = select([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
+    found = choose([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
     times = found.candidates[0].range("total_s")
     assert times.high / times.low > 3.5
     ratio = verdict(found, "time").ratio
@@ -107,7 +111,7 @@ def test_an_assumption_that_both_share_cancels_in_their_ratio() -> None:
 @pytest.mark.usefixtures("exact_links")
 def test_two_intervals_that_overlap_can_be_decided() -> None:
     workload = replace(JOB, baselines={}, efficiency={"": (0.2, 0.8)}, overlap=False)
-    found = select([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
+    found = choose([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
     best, other = (each.usd(1) for each in found.candidates)
     assert best is not None
     assert other is not None
@@ -119,7 +123,7 @@ def test_two_intervals_that_overlap_can_be_decided() -> None:
 def test_where_the_ratio_straddles_one_it_is_undecided_and_the_deciding_measurement_is_named() -> None:
     workload = replace(JOB, baselines=SURE | {"L40S": (200.0, 1600.0)}, overlap=True, accumulation=100)
     found = verdict(
-        select([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, prices={"g6e.48xlarge": 12.0})), "cost"
+        choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, prices={"g6e.48xlarge": 12.0})), "cost"
     )
     assert found.ratio.low < 1 < found.ratio.high
     assert not found.decided
@@ -138,7 +142,7 @@ def test_where_the_links_are_the_doubt_a_run_on_them_is_named(monkeypatch: pytes
         }
 
     monkeypatch.setattr(predict, "curve", lambda *asked: vague(*asked) if asked[2].peer == "host" else exact(*asked))
-    found = select([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(prices={"g6e.48xlarge": 12.0}))
+    found = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(prices={"g6e.48xlarge": 12.0}))
     doubt = verdict(found, "cost").doubt
     assert doubt is not None
     assert doubt.what == "the allreduce of g6e.48xlarge (host)"
@@ -151,7 +155,7 @@ def test_where_the_links_are_the_doubt_a_run_on_them_is_named(monkeypatch: pytes
 @pytest.mark.usefixtures("exact_links")
 def test_who_can_not_do_it_is_listed_with_the_reason_and_the_others_are_ranked() -> None:
     big = replace(JOB, model=Model(3.2e9, flops_per_sample=6e12), baselines={})
-    found = select([("g6e.48xlarge", 1), ("p5.48xlarge", 1), ("p4d.24xlarge", 1), ("g4dn.12xlarge", 1)], asked(big))
+    found = choose([("g6e.48xlarge", 1), ("p5.48xlarge", 1), ("p4d.24xlarge", 1), ("g4dn.12xlarge", 1)], asked(big))
     assert [each.instance.name for each in found.candidates] == ["p5.48xlarge"]
     reasons = {each.instance: each.reason for each in found.refused}
     assert "needs 51.2 GB of the 40 GB of a A100-SXM4-40GB: weights 12.8 (3.2e+09 x 4 bytes)" in reasons["p4d.24xlarge"]
@@ -175,16 +179,16 @@ def test_who_can_not_do_it_is_listed_with_the_reason_and_the_others_are_ranked()
 )
 def test_where_none_can_do_it_the_reason_is_the_error(machine: str, others: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        select([(machine, 1)], asked(**others))
+        choose([(machine, 1)], asked(**others))
 
 
 @pytest.mark.usefixtures("exact_links")
 def test_machines_without_a_price_come_last_and_are_compared_in_time() -> None:
-    found = select([("DGX H100", 1), ("p4d.24xlarge", 1)], asked())
+    found = choose([("DGX H100", 1), ("p4d.24xlarge", 1)], asked())
     assert [each.instance.name for each in found.candidates] == ["p4d.24xlarge", "DGX H100"]
     assert [each.by for each in found.verdicts] == ["time"]
     assert found.verdicts[0].ratio.low > 1
-    by_time = select([("p4d.24xlarge", 1), ("DGX H100", 1)], asked(), by="time")
+    by_time = choose([("p4d.24xlarge", 1), ("DGX H100", 1)], asked(), by="time")
     assert by_time.candidates[0].instance.name == "DGX H100"
 
 
@@ -192,12 +196,12 @@ def test_machines_without_a_price_come_last_and_are_compared_in_time() -> None:
 def test_the_old_price_turns_the_order_and_it_is_said() -> None:
     """A100 and L40S at the same speed and with links that do not matter: 21.96 against 30.13, and 32.77 before."""
     workload = replace(JOB, overlap=True, batch=1, accumulation=4000)
-    found = select([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload))
+    found = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload))
     assert found.candidates[0].instance.name == "p4d.24xlarge"
     [told] = [each for each in found.remarks if "old price" in each]
     assert "was 32.77 $/h on 2025-03-31 and is 21.96 $/h on 2026-07-20, g6e.48xlarge is 30.13" in told
     assert "by the hour and by the sample" in told
-    before = select([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, price_on=date(2025, 4, 1)))
+    before = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, price_on=date(2025, 4, 1)))
     assert before.candidates[0].instance.name == "g6e.48xlarge"
 
 
@@ -243,7 +247,7 @@ def test_a_line_over_model_sizes_ends_where_memory_does() -> None:
 def test_the_machines_of_the_study_are_told_apart_by_what_is_published() -> None:
     """No middle for g6e, as nobody published several L40S of one node; p4d is cheaper whatever the assumptions are."""
     question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
-    found = select([("g6e.48xlarge", 1), ("p4d.24xlarge", 1)], question)
+    found = choose([("g6e.48xlarge", 1), ("p4d.24xlarge", 1)], question)
     p4d, g6e = found.candidates
     assert (p4d.instance.name, g6e.instance.name) == ("p4d.24xlarge", "g6e.48xlarge")
     assert (p4d.has_middle, g6e.has_middle) == (True, False)

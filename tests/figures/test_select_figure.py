@@ -13,6 +13,7 @@ from bench.analysis.candidate import Question
 from bench.analysis.select import select
 from bench.driver.workload import load_workload
 from bench.figures import _select
+from bench.hardware import catalogue
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 
@@ -20,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "workloads"
 @pytest.fixture(scope="module")
 def figure() -> Figure:
     question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), date(2026, 8, 1))
-    return _select.draw(select([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], question))
+    return _select.draw(select([(catalogue.instance(name), 1) for name in ("p4d.24xlarge", "g6e.48xlarge")], question))
 
 
 def texts(figure: Figure) -> str:
