@@ -32,7 +32,7 @@ class Range:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.low:.4g}..{self.high:.4g}"
+        return f"{self.low:.3g}..{self.high:.3g}"
 
 
 class Draws:

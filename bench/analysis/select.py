@@ -142,27 +142,29 @@ def _together(ranked: Sequence[Candidate]) -> list[str]:
 
 
 def _reversals(ranked: Sequence[Candidate]) -> list[str]:
-    """Where the price that an instance had before turns the order of two machines by the hour, or by the sample."""
+    """Where the price that a type had before turns the order by the hour, or what is decided of a sample's cost."""
     said = []
     best = ranked[0]
     ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best
     for first, other in [pair for each in ranked[1:] for pair in ((best, each), (each, best))]:
         price, theirs = first.priced.price, other.usd_per_hour
         before = cost.earlier(first.instance, price) if price else None
-        if before is None or price is None or theirs is None or first.sample_usd is None or other.sample_usd is None:
+        if before is None or price is None or theirs is None:
             continue
         nodes = first.layout.num_nodes
         then, now = before.usd_per_hour * nodes, price.usd_per_hour * nodes
         ratio = range_of(first.sample_usd / other.sample_usd)
         old = Range(*(each * then / now for each in (ratio.low, ratio.middle, ratio.high)))
-        by_hour, by_sample = (then > theirs) != (now > theirs), (old.middle > 1) != (ratio.middle > 1)
-        if by_hour or by_sample:
-            turned = " and ".join(
-                filter(None, ("by the hour" if by_hour else "", "by the sample" if by_sample else ""))
-            )
+        by_hour = (then > theirs) != (now > theirs)
+        if by_hour or _found(old) != _found(ratio):
+            turned = " (the old price turns their order by the hour)" if by_hour else ""
             said.append(
                 f"{first.name} was {then:.2f} $/h on {before.date} and is {now:.2f} $/h on {price.date}, {other.name} "
-                f"is {theirs:.2f}: the old price turns their order {turned}; cost per sample {first.name} / "
-                f"{other.name} is {ratio} now, {old} with the old price"
+                f"is {theirs:.2f}{turned}: a sample costs on {first.name} {ratio} of what it costs on {other.name} now "
+                f"({_found(ratio)}), {old} with the old price ({_found(old)})"
             )
-    return list(dict.fromkeys(said))
+    return said
+
+
+def _found(ratio: Range) -> str:
+    return "cheaper" if ratio.high < 1 else "dearer" if ratio.low > 1 else "undecided"

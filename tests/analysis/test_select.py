@@ -200,7 +200,9 @@ def test_the_old_price_turns_the_order_and_it_is_said() -> None:
     assert found.candidates[0].instance.name == "p4d.24xlarge"
     [told] = [each for each in found.remarks if "old price" in each]
     assert "was 32.77 $/h on 2025-03-31 and is 21.96 $/h on 2026-07-20, g6e.48xlarge is 30.13" in told
-    assert "by the hour and by the sample" in told
+    assert "turns their order by the hour" in told
+    assert "now (cheaper)" in told
+    assert "with the old price (dearer)" in told
     before = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, price_on=date(2025, 4, 1)))
     assert before.candidates[0].instance.name == "g6e.48xlarge"
 
@@ -257,3 +259,19 @@ def test_the_machines_of_the_study_are_told_apart_by_what_is_published() -> None
     assert g6e.range("exchange_s").low > 0.136
     assert any("no public figure of allreduce among several L40S of one node" in each for each in found.remarks)
     assert range_of(p4d.sample_s).high < range_of(g6e.sample_s).high
+
+
+def test_own_runs_take_the_place_of_what_others_published() -> None:
+    """A few own rows on g6e give its exchange a middle, which is what was measured."""
+    links = catalogue.instance("g6e.48xlarge").links
+    sizes = [1 << power for power in range(20, 28)]
+    seconds = {size: 50e-6 + size * 1.75 / 5e9 for size in sizes}
+    rows = predict.Rows("mine", "measured", "run mine", "allreduce", links, 1, 8, seconds)
+    known = predict.published() + predict.evidence_of([rows])
+    workload = load_workload("vit-l-306m", FOLDER)
+    before, after = (one("g6e.48xlarge", Question(workload, each, TODAY)) for each in (predict.published(), known))
+    assert after.bases["exchange"] == "measured"
+    assert after.has_middle
+    wide, narrow = (each.range("exchange_s") for each in (before, after))
+    assert narrow.high / narrow.low < wide.high / wide.low
+    assert narrow.middle == pytest.approx(306e6 * 4 * 1.75 / 5e9, rel=0.1)

@@ -143,3 +143,10 @@ def test_neither_torch_nor_mpi_is_needed() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_table_in_the_readme_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """When predictions change, README.md's block and plots/reference/select_* are made again."""
+    [block] = [part for part in (ROOT / "README.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part]
+    printed = said(capsys, *TWO).splitlines()
+    assert [line for line in block.strip("\n").splitlines() if line not in printed] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import UsageError
-from bench.driver.workload import load_workload, names
+from bench.driver.workload import _SECTIONS, _TOP, load_workload, names
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 LEAST = "model: {parameters: 1B, flops: 6e12}\ntraining: {batch: 4}\n"
@@ -113,3 +113,14 @@ def test_presets_in_a_circle_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(f"preset: {path}\n{LEAST}")
     assert "presets of presets" in told(path)
+
+
+def test_the_example_in_the_text_is_read_and_names_every_key(tmp_path: Path) -> None:
+    page = (FOLDER.parent / "docs" / "selection.md").read_text(encoding="utf-8")
+    [example] = [part.removeprefix("yaml\n") for part in page.split("```") if part.startswith("yaml\n")]
+    path = tmp_path / "mine.yaml"
+    path.write_text(example)
+    found = load_workload(str(path), FOLDER)
+    assert (found.mesh.shard, found.accumulation, found.baselines) == (8, 4, {"A100-SXM4-80GB": (0.31, 0.31)})
+    keys = {inner for section in _SECTIONS.values() for inner in section} | set(_TOP)
+    assert [key for key in keys if f"{key}: " not in example and f"`{key}`" not in example] == []
