@@ -19,6 +19,7 @@ from bench.core.workload import Workload
 
 # DistributedDataParallel begins with a small bucket, so that the exchange begins early.
 FIRST_BUCKET_BYTES = 1 << 20
+_MOST_BUCKETS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,15 @@ def _gradients(found: Layout) -> Iterator[Communication]:
 
 
 def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], ...]:
-    """(bytes, how many) of DDP's buckets: a first one of 1 MiB, full ones, the rest in one more."""
+    """(bytes, how many) of DDP's buckets: a first one of 1 MiB, full ones, the rest in one more.
+
+    UsageError for so many that no training would use them.
+    """
+    if num_bytes > _MOST_BUCKETS * bucket_bytes:
+        raise UsageError(
+            f"buckets of {format_bytes(bucket_bytes)} for {num_bytes / 1e9:.3g} GB are more than {_MOST_BUCKETS}: give "
+            f"parallel.bucket of {format_bytes(num_bytes / _MOST_BUCKETS)} or more"
+        )
     first = min(FIRST_BUCKET_BYTES, bucket_bytes, num_bytes)
     full, rest = divmod(num_bytes - first, bucket_bytes)
     found = ((first, 1), (bucket_bytes, int(full)), (rest, 1))
