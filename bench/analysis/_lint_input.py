@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.core.record import Document, Header, Record, Summary
@@ -71,8 +71,30 @@ class Material:
     def texts(self) -> Iterator[tuple[str, str | None, Row | None]]:
         """Every sentence that the report prints beside its figures, with the job and the row that it is about."""
         yield from ((note, None, None) for note in self.document.notes)
-        yield from ((note, job, None) for job, header, _ in self.told for note in header.notes)
+        # The notes of an imported log are its own words.
+        ours = ((job, header) for job, header, _ in self.told if not header.imported)
+        yield from ((note, job, None) for job, header in ours for note in header.notes)
         yield from ((flag, row.job, row) for row in self.rows for flag in row.summary.flags)
+
+    def without_imported(self) -> Material:
+        """The same without the jobs that other tools' logs gave, and their part of the plan."""
+        imported = {job for job, header, _ in self.told if header.imported}
+        if not imported:
+            return self
+        plan = self.plan
+        if plan is not None:
+            jobs = [job for job in plan.get("jobs", ()) if job["name"] not in imported]
+            plan = {**plan, "jobs": jobs} if jobs else None
+        document = replace(
+            self.document,
+            summaries=tuple(row for row in self.document.summaries if row.job not in imported),
+            skipped=tuple(row for row in self.document.skipped if row.get("job") not in imported),
+            failures=tuple(row for row in self.document.failures if row.get("job") not in imported),
+        )
+        told = tuple(one for one in self.told if one[0] not in imported)
+        rows = tuple(row for row in self.rows if row.job not in imported)
+        mismatches = tuple(fault for fault in self.mismatches if fault.job not in imported)
+        return replace(self, document=document, told=told, rows=rows, mismatches=mismatches, plan=plan)
 
     def reported(self) -> Iterator[tuple[Row, str, float]]:
         """Every statistic that was taken over from another tool: its row, its name, its value."""

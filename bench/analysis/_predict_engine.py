@@ -1,4 +1,4 @@
-"""What a collective asks of each link, per algorithm that libraries really run, and which family each link belongs to."""
+"""What a collective asks of each link, per algorithm that libraries have, and which family each link belongs to."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float)
 
 
 def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) -> Task:
-    """The algorithms of one pattern on num_nodes nodes. UsageError: an unknown pattern, rate or latency, too many GPUs."""
+    """The algorithms of one pattern. UsageError: an unknown pattern, rate or latency, too many GPUs for a node."""
     if pattern not in LIBRARY:
         raise UsageError(f"no prediction is made of {pattern!r}{nearest(pattern, patterns())}")
     return _task(pattern, _Hashed(links), num_nodes, ranks_per_node)
@@ -144,7 +144,7 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
     for load in loads:
         needs: dict[tuple[str, str], float] = {}
         for kind, slope in load.by_kind.items():
-            needs |= _families(kind, slope, "nic" in load.by_kind, links, world)
+            needs |= _families(kind, slope, links, world)
         if needs:
             parts.append((load.repeat, load.excess, needs))
     return Algorithm(name, loads, tuple(parts), _latency_s(loads))
@@ -154,7 +154,7 @@ def _latency_s(loads: Loads) -> float:
     return sum(load.repeat * load.latency_s for load in loads)
 
 
-def _families(kind: str, slope: float, crosses: bool, links: NodeLinks, world: World) -> dict[tuple[str, str], float]:
+def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[tuple[str, str], float]:
     """(kind, family) -> seconds per byte, of a kind of link in one phase."""
     if kind == "nic":
         return {("nic", "network"): slope}
@@ -162,12 +162,11 @@ def _families(kind: str, slope: float, crosses: bool, links: NodeLinks, world: W
         return {("memory", "memory"): slope}
     if kind in ("nvlink", "nvls"):
         return {(kind, peer_family(links, world.num_nodes, kind == "nvls")): slope}
-    if world.ranks_per_node == 1 or links.peer not in ("host", "pcie_p2p", "nvlink_pairs"):
+    if kind == "pcie":
         return {("pcie", "pcie-link"): slope}
-    if links.peer != "host":
-        return {("pcie", "pcie-p2p"): slope}
-    inside = slope * (links.pcie_bytes_per_s or HOST_RATE) / HOST_RATE
-    return {("pcie", "pcie-link"): slope} | ({} if crosses else {("host", "no-p2p"): inside})
+    if links.peer == "host":
+        return {("host", "no-p2p"): slope * (links.pcie_bytes_per_s or HOST_RATE) / HOST_RATE}
+    return {("pcie", "pcie-p2p"): slope}
 
 
 def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:

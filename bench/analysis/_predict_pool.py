@@ -3,15 +3,17 @@
 An efficiency is the seconds that a link alone would need, over the seconds measured. It is looked up along that very
 time, since small messages fill no link: two machines of a family are alike where their links are busy as long. Machines
 of the same kind weigh more than those of another generation: weight 1 / (within^2 + distance^2), in logarithms. The
-median, since what holds a machine back without being told (an old library, a fall-back to sockets) only makes it slower.
+median, since what holds a machine back without being told (an old library, sockets in place of RDMA) makes it slower.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, hypot, log, sqrt
+from itertools import pairwise
+from math import exp, hypot, inf, log, sqrt
 
 # Standard deviations of ln(efficiency) that are supposed before anything is known, and count as PRIOR_FREEDOM systems:
 # round figures, the same for all. Between systems of one generation, and more for another generation, another group.
@@ -49,7 +51,7 @@ class Curve:
         points = self.points
         if not points:
             return None
-        after = next((k for k, point in enumerate(points) if point[0] >= where), len(points))
+        after = bisect_left(points, (where, -inf))
         if after == 0:
             return points[0][1] if points[0][0] - where <= REACH / 2 else None
         if after == len(points):
@@ -134,7 +136,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
     for value, weight in order:
         places.append((below + weight / 2, value))
         below += weight
-    for (left, low), (right, high) in zip(places, places[1:], strict=False):
+    for (left, low), (right, high) in pairwise(places):
         if left <= half <= right:
             return low + (high - low) * (half - left) / (right - left)
     return places[0][1] if half < places[0][0] else places[-1][1]

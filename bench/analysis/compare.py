@@ -19,8 +19,8 @@ from bench.analysis.pairing import listed, word
 from bench.core.errors import UsageError
 from bench.core.record import Document, Summary
 
-# What a comparison can say of a row. Only the first four are verdicts; `exploratory` and `modelled` have a ratio alone.
-VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "not comparable")
+# What a comparison can say of a row. Only the first four are verdicts; the next three have a ratio alone.
+VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,22 @@ def _compared(base: Cell, new: Cell, allowed: frozenset[str]) -> Compared:
     reason = _why_not(base, new, differs, allowed)
     if reason is not None:
         return replace(row, verdict="not comparable", reason=reason)
+    if any(each.imported for cell in (base, new) for each in cell.rows.values()):
+        return replace(row, verdict="imported", base_launches_s=_imported_s(base), new_launches_s=_imported_s(new))
     verdict = "modelled" if base.factors["modelled"] == "yes" else "exploratory"
     return replace(row, verdict=verdict, base_launches_s=launch_medians(base), new_launches_s=launch_medians(new))
+
+
+def _imported_s(cell: Cell) -> tuple[float, ...]:
+    """The seconds of rows of which one side is another tool's mean: no test is made of them."""
+    return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
+
+
+def _seconds(row: Summary) -> float | None:
+    """A median, or the mean that stands in its place; of a log that prints a rate only, the time that it means."""
+    if row.median_s is not None or row.mean_s is not None or not row.imported:
+        return row.mean_s if row.median_s is None else row.median_s
+    return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
 
 
 def _why_not(base: Cell, new: Cell, differs: Mapping[str, tuple[str | None, str | None]],
@@ -152,6 +166,8 @@ def _why_not(base: Cell, new: Cell, differs: Mapping[str, tuple[str | None, str 
 def _unusable(row: Summary) -> str | None:
     if row.verified is False:
         return "INVALID: wrong data were received"
+    if row.imported:
+        return "no time was printed" if not _seconds(row) else None
     if row.median_s is None:
         return "samples that are no times" if "bad-samples" in row.flags else "no median"
     if row.num_samples < 2 and not row.modelled and "reported" not in row.flags:

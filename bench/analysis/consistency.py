@@ -101,8 +101,9 @@ class _Judged:
 
 def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Conflict, ...]:
     """Every pair of rows that contradict each other, the gravest first; `headers` by the jobs of the summaries."""
-    conditions = {job: _conditions(header) for job, header in headers.items()}
-    rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in summaries if _may_be_judged(row, headers)]
+    judged_rows = [row for row in summaries if _may_be_judged(row, headers)]
+    conditions = {job: _conditions(headers[job]) for job in dict.fromkeys(row.job for row in judged_rows)}
+    rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in judged_rows]
     comparisons: dict[tuple[Any, ...], list[_Judged]] = {}
     for judge in (_modes, _directions, _replacements):
         for judged in judge(rows):

@@ -26,6 +26,7 @@ class Rule:
     held: str
     check: Callable[[Material], Iterator[Fault]]
     about: str = "run"  # what must be there for the rule to mean anything: a run, rows, or timed rows
+    unjudged: str = ""  # why it can not be judged of rows that another tool's log gave; '' where it can
 
 
 RULES = (
@@ -34,34 +35,37 @@ RULES = (
          _lint_numbers.ratios_have_bases, "rows"),
     Rule(2, "nothing is left out",
          "every asked size, mode and group is there or says why not; CPUs and GPUs used and available are told",
-         _lint_records.nothing_is_left_out),
+         _lint_records.nothing_is_left_out,
+         unjudged="what was asked of the tool is not in its log (what was lost of it is: see the remarks)"),
     Rule(3, "times are medians, rates all bytes by all time",
          "medians and rates computed again from the raw samples are those shown",
-         _lint_numbers.rates_are_bytes_by_time, "rows"),
+         _lint_numbers.rates_are_bytes_by_time, "rows",
+         unjudged="a mean is all that was printed, in few digits (where its rates disagree a remark says so)"),
     Rule(4, "ratios are not averaged", "no rate, fraction or speedup is averaged outside compat",
          _lint_numbers.ratios_are_not_averaged, "rows"),
     Rule(5, "every measured figure has its interval",
          "each has interval, level, method, n and n_eff, or says why not; what is modelled is marked",
-         _lint_numbers.figures_have_intervals, "rows"),
+         _lint_numbers.figures_have_intervals, "rows", unjudged="a mean without its samples has no interval"),
     Rule(6, "no normal distribution is assumed", "intervals are order statistics; no standard deviation stands for one",
-         _lint_numbers.no_normal_distribution, "timed rows"),
+         _lint_numbers.no_normal_distribution, "timed rows", unjudged="there are no samples"),
     Rule(7, "a verdict has launches, test and interval",
          "none is given here: faster and slower are for bench compare, from 5 launches a side",
          _lint_numbers.verdicts_are_earned, "rows"),
     Rule(8, "tails are shown where n knows them",
          "percentiles only from their least n on, the worst case beside every isolated time",
-         _lint_numbers.tails_are_known, "timed rows"),
+         _lint_numbers.tails_are_known, "timed rows", unjudged="there are no samples"),
     Rule(9, "the environment is recorded",
          "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, beginning and end are there",
-         _lint_records.environment_is_told),
+         _lint_records.environment_is_told,
+         unjudged="a log tells of its environment what it tells: that stands in the header"),
     Rule(10, "how time was taken is recorded",
          "mode, clock, synchronisation and skew, reductions, calls per sample, warm-up and cache are there",
-         _lint_records.timing_is_told, "timed rows"),
+         _lint_records.timing_is_told, "timed rows", unjudged="a log does not tell how the tool took its times"),
     Rule(11, "each bandwidth stands beside its bound", "each names the bound, its link and how it was computed",
          _lint_records.bounds_are_told, "rows"),
     Rule(12, "plots can show what is known",
          "each point has raw samples, says why sampling ended, and is marked where it did not converge",
-         _lint_numbers.points_can_be_drawn, "rows"),
+         _lint_numbers.points_can_be_drawn, "rows", unjudged="there are no samples behind a point"),
 )  # fmt: skip
 
 
@@ -90,18 +94,23 @@ def lint(
     are none, or about how time was taken where nothing was timed (a modelled run).
     """
     run = material(document, told, plan, outcomes or {})
-    return tuple(_finding(rule, run) for rule in RULES)
+    ours = run.without_imported()
+    return tuple(_finding(rule, ours if rule.unjudged else run, len(ours.told) < len(run.told)) for rule in RULES)
 
 
-def _finding(rule: Rule, run: Material) -> Finding:
+def _finding(rule: Rule, run: Material, imported: bool) -> Finding:
+    """What a rule says of `run`, which is without its imported rows where the rule can not be judged of them."""
+    unjudged = (f"imported rows are not judged: {rule.unjudged}",) if imported and rule.unjudged else ()
+    if unjudged and not run.told:
+        return Finding(rule.number, rule.title, NOT_APPLICABLE, unjudged)
     faults = tuple(dict.fromkeys(rule.check(run)))
     if faults:
         return Finding(rule.number, rule.title, FAILED, tuple(dict.fromkeys(fault.what for fault in faults)),
                        tuple(map(_plain, faults)))  # fmt: skip
     there = {"run": bool(run.told), "rows": bool(run.rows), "timed rows": any(run.timed)}
     if not there[rule.about]:
-        return Finding(rule.number, rule.title, NOT_APPLICABLE, (f"there are no {rule.about} to look at",))
-    return Finding(rule.number, rule.title, PASSED, (rule.held,))
+        return Finding(rule.number, rule.title, NOT_APPLICABLE, (f"there are no {rule.about} to look at", *unjudged))
+    return Finding(rule.number, rule.title, PASSED, (rule.held, *unjudged))
 
 
 def _plain(fault: Fault) -> dict[str, Any]:

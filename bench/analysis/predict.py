@@ -26,7 +26,7 @@ __all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "bounds_by_a
 BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, the surest first
 CONFIDENCE = 0.9  # of every interval: as often should a measurement lie inside
 WIDEST = 4.0  # an interval whose ends differ by more than this factor has no middle that deserves to be shown
-# Families whose efficiencies bracket one that nobody measured: none is slower than the first, none faster than the last.
+# Families whose efficiencies bracket one that nobody measured.
 BRACKETS = {
     "nvlink-domain": ("nvswitch",), "nvswitch-nvls": ("nvswitch",), "nvswitch": ("nvlink-mesh", "infinity-fabric"),
     "nvlink-mesh": ("nvlink-pairs", "nvswitch"), "infinity-fabric": ("nvlink-mesh", "nvswitch"),
@@ -46,8 +46,8 @@ class Prediction:
 
     `basis`: one of BASES. `rests_on`: the sources, in words, with their dates. `algorithm`: as core/schedules.py calls
     it; "" for a copy. `bottleneck`: the link that is full, in words ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `pool`: a word for the evidence whose error is shared: in the ratio of two predictions
-    of one pool it cancels. `spread`: the standard deviation of ln(seconds) of one machine about its pool.
+    `link_class`: see `link_class`. `pool`: a word for the evidence whose error is shared: in the ratio of two
+    predictions of one pool it cancels. `spread`: the standard deviation of ln(seconds) of one machine about its pool.
     `verified`: were all figures of links and of evidence read in a source? `ideal_s`: what the links alone would take.
     """
 
@@ -71,8 +71,8 @@ class Prediction:
 
 
 def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
-    """The class of hardware that decides: nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p,
-    no-p2p, memory; nvlink-domain for nodes that one NVLink network joins; network-<kind of NIC> across nodes."""
+    """The class of hardware that decides: nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs,
+    pcie-p2p, no-p2p, memory; nvlink-domain for nodes that one NVLink network joins; network-<kind of NIC> across."""
     if num_nodes > max(1, links.nvlink_nodes):
         return f"network-{links.nic_kind}" if links.nic_kind else "network"
     return engine.peer_family(links, num_nodes, links.reduces and num_nodes == 1 and ranks_per_node > 1)
@@ -206,8 +206,8 @@ class _Asked:
         if found is None:
             return self._bracket(family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
-        # How fast a host lets copies through differs from host to host, and few were measured: nothing but the GPUs' own
-        # links, which are a family of their own, says how fast another one might be.
+        # How fast a host lets copies through differs from host to host, and few were measured: nothing but the GPUs'
+        # own links, which are a family of their own, says how fast another one might be.
         fastest = inf if family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
         return _Range(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 

@@ -23,7 +23,13 @@ SKEW_SHARE = 0.05
 CLOCK_SHARE = 0.1
 
 # The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
-_OSU_NAMES = {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"}
+_NCCL_NAMES = {"mean_s": "nccl_tests_s", "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
+               "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s"}  # fmt: skip
+_THEIR_NAMES = {
+    "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
+    "nccl_tests": _NCCL_NAMES,
+    "rccl_tests": _NCCL_NAMES,
+}
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
@@ -203,12 +209,12 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
 
 
 def _from_reported(header: Header, record: Record) -> _Times:
-    reported = record.reported or {}
+    reported, names = record.reported or {}, _THEIR_NAMES.get(header.transport, {})
     return _Times(
         num_samples=int(reported.get("num_samples", 0)),
         seconds={name: reported.get(name) for name in _TIMES},
         mean_s=reported.get("mean_s"),
-        compat={_OSU_NAMES[name]: value for name, value in reported.items() if name in _OSU_NAMES},
+        compat={names[name]: value for name, value in reported.items() if name in names},
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         flags=("imported" if header.imported else "reported",),

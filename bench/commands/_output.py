@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.core import plugins
@@ -27,17 +27,22 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
     Raises UsageError when the file can not be written.
     """
+    emit_pieces((text.rstrip("\n"), "\n"), args)
+
+
+def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
+    """The same of a text that comes in parts, the last of which ends its last line."""
     args.emitted = True
-    text = text.rstrip("\n") + "\n"
     path: Path | None = args.output
     if path is None:
-        sys.stdout.write(text)
+        sys.stdout.writelines(pieces)
         return
     try:
         if path.exists() and not path.is_file():  # /dev/stderr, a named pipe: there is nothing to replace
-            path.write_text(text, encoding="utf-8")
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(pieces)
         else:
-            replace_file(path, text.encode())
+            replace_file(path, b"".join(piece.encode() for piece in pieces))
     except OSError as error:
         raise UsageError(f"--output {path} can not be written: {error.strerror}") from None
 

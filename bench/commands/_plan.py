@@ -88,7 +88,9 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
     """
     found = {}
     for name in sorted(names):
-        tool: Tool = plugins.load("tool", name).TOOL
+        tool: Tool | None = getattr(plugins.load("tool", name), "TOOL", None)
+        if tool is None:
+            raise UsageError(f"{name} can not be started here: its logs are read by bench import")
         told = folder or (Path(os.environ[tool.variable]) if os.environ.get(tool.variable) else None)
         if told is not None and not told.is_dir():
             raise UsageError(

@@ -6,11 +6,15 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench.commands import _here
 from bench.core.case import OPTIONS
 from bench.core.errors import UsageError
 from bench.core.fabric import NodeLinks
+
+if TYPE_CHECKING:
+    from bench.analysis.predict import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,10 @@ def machine_of(args: argparse.Namespace) -> Machine:
     site = config.load_site(path)
     if args.cluster:
         cluster = config.cluster(path, args.cluster)
-        if cluster.instance is None:
+        named = cluster.site_instance or cluster.instance
+        if named is None:
             raise UsageError(f"cluster {args.cluster!r} names no instance type: nothing is known of its links")
-        name, rates, nodes, per_node = cluster.instance, dict(cluster.links), cluster.nodes, cluster.ranks_per_node
+        name, rates, nodes, per_node = named, dict(cluster.links), cluster.nodes, cluster.ranks_per_node
     else:
         name, rates, nodes, per_node = args.instance, {}, 1, None
     found = site.instance(name)
@@ -56,7 +61,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
     return Machine(args.cluster or name, links, nodes, per_node)
 
 
-def parsed(field: str, text: str) -> object:
+def parsed(field: str, text: str) -> Any:
     """One option's text, as every command reads it: sizes, links, ranks_per_node."""
     return next(option.parse for option in OPTIONS if option.field == field)(text)
 
@@ -75,7 +80,7 @@ def world_of(machine: Machine, gpus: int) -> tuple[int, int]:
     return gpus // per_node, per_node
 
 
-def evidence(runs: Sequence[Path]):  # type: ignore[no-untyped-def]  # of analysis/predict.py, imported late
+def evidence(runs: Sequence[Path]) -> Evidence:
     """What was published, and what the user's own runs and imported logs measured; UsageError for what is no run."""
     from bench.analysis import predict
     from bench.driver import collect
@@ -85,7 +90,7 @@ def evidence(runs: Sequence[Path]):  # type: ignore[no-untyped-def]  # of analys
         document = collect.document(path)
         own = predict.of_run(document.headers, document.summaries, path.stem)
         if not own.rows:
-            raise UsageError(f"{path} holds no measured collective of GPUs whose links are known: run it with a cluster "
-                             "that names its instance type")  # fmt: skip
+            raise UsageError(f"{path} holds no measured collective of GPUs whose links are known: run it with a "
+                             "cluster that names its instance type")  # fmt: skip
         known += own
     return known

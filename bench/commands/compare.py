@@ -76,6 +76,8 @@ def _command(paths: list[Path]) -> str:
     for path in paths:
         if path.is_dir() and (path / "plan.json").exists():
             plan = runs.read_plan(path)
+            if plan.get("imported"):
+                continue
             cluster = plan["cluster"]["name"]
             words.append(
                 f"make bench SCENARIO={shlex.quote(plan['scenario'])}"

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes", default="1K:8G:4", metavar="SIZES", help="begin:end:factor or a list (default 1K:8G:4)"
     )
     parser.add_argument("--algorithm", metavar="NAME",
-                        help="only this one; all: also those that libraries do not use, by their links alone")  # fmt: skip
+                        help="only this one; all: with those that no library uses, by their links alone")  # fmt: skip
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
                         help="own runs and imported logs: they weigh more than what was published")  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw busbw against size there, as .png and .svg")
@@ -45,7 +45,6 @@ def main(args: argparse.Namespace) -> int:
 
     machine = _predict.machine_of(args)
     sizes = _predict.parsed("sizes", args.sizes)
-    assert isinstance(sizes, tuple)
     patterns = _patterns(args.patterns, predict.patterns())
     known = _predict.evidence(args.runs)
     rows = []

@@ -12,7 +12,15 @@ from pathlib import Path
 from bench.commands import _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
-from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, MeasurementError, RefusedError
+from bench.core.errors import (
+    EXIT_DONE,
+    EXIT_MEASUREMENT,
+    EXIT_REFUSED,
+    BenchError,
+    MeasurementError,
+    RefusedError,
+    UsageError,
+)
 from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight
@@ -107,6 +115,8 @@ def _ready(args: argparse.Namespace, machine: Machine, say: desk.Say) -> desk.Re
 def _resumed(args: argparse.Namespace) -> desk.Ran:
     folder, deadline_s = runs.find(args.results, args.resume), parse_duration(args.deadline)
     stored = runs.read_plan(folder)
+    if stored.get("imported"):
+        raise UsageError(f"{folder} was imported from logs: there is nothing in it that could be measured again")
     here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()

@@ -42,10 +42,11 @@ class NodeLinks:
     `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
     that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
     `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
-    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all of
-    them do), and `oversubscription`: how many times their NICs could send what the switch's uplinks carry. `nic_kind`
-    and `nvlink_generation` say what the links are, and change no time. `sources` and `verified` say for each link (nvlink, pcie, nic, network,
-    memory, latency) where its figure comes from and whether that was read. JSON: `to_dict`, `from_dict`.
+    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
+    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `nic_kind` and
+    `nvlink_generation` say what the links are, and change no time. `sources` and `verified` say for each link (nvlink,
+    pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
+    JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -161,11 +162,12 @@ class Fabric:
             self._solved[key] = completions(self._paths(sources, targets), self.capacity, scaled)
         return self._latencies(sources, targets) + largest * self._solved[key]
 
-    def routes(self, flows: Sequence[Flow]) -> tuple[Ints, Floats, Floats]:
+    def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
         """(link ids, as `fair_rates` takes them; seconds of latency; bytes, 0 where no link is crossed) of each."""
         import numpy as np
 
-        sources, targets, num_bytes = (np.array(column) for column in zip(*flows, strict=True))
+        table = np.asarray(flows, dtype=np.float64)
+        sources, targets, num_bytes = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
         paths = self._paths(sources, targets)
         crosses = (paths < len(self.capacity) - 1).any(axis=1)
         return paths, self._latencies(sources, targets), np.where(crosses, num_bytes, 0.0)
@@ -242,7 +244,7 @@ class Fabric:
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Link ids of each flow, (flows, 4 or 6); the id of no link where a path is shorter. Unknown rates are refused."""
+        """Link ids of each flow, (flows, 4 or 6), filled up with the id of no link. Unknown rates are refused."""
         import numpy as np
 
         crosses, by_nvlink = self._routes(sources, targets)

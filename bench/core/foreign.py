@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
 
 OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
 
@@ -27,6 +27,7 @@ class Row:
     """One measured figure of a size: half a line of nccl-tests, a line of OSU or perftest.
 
     `num_wrong`: wrong elements; None where the tool did not check. `root` is None for what has none. `line`: where.
+    `min_s`, `max_s`, `num_iterations`: what the tool tells beside its mean, by its own definition of each.
     """
 
     payload_bytes: int | None
@@ -40,6 +41,9 @@ class Row:
     busbw_bytes_per_s: float | None = None
     num_wrong: int | None = None
     line: int = 0
+    min_s: float | None = None
+    max_s: float | None = None
+    num_iterations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Pairs of one test. `unit`: "bytes_per_s" or "s". `direction`: "h2d", "d2h", "d2d", "bidirectional", ...;
-    `engine`: "ce" (copy engine), "sm" (kernel), None where unknown. `payload_bytes`: of one copy, where it is told."""
+    """Pairs of one test. `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None where unknown.
+    `payload_bytes`: of one copy, where it is told. `direction`, None where unknown:
+
+    - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell. "others" are all GPUs but the cell's own, together;
+    - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": both added up;
+    - "through_host", "through_host_sum": the same between GPUs by way of host memory;
+    - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
+      "calls": the time of asking for a copy, no link.
+    """
 
     name: str
     unit: str
@@ -81,6 +92,8 @@ class Run:
 
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: what was recomputed so that
     a figure is by our definitions, in words. `settings`: what else the tool said of itself ("nccl": "2.27.7").
+    `size_is_block`: the rows' sizes are one rank's block m, because S = n * m needs the number of ranks, which the log
+    does not tell: `with_num_ranks` applies it.
     """
 
     tool: str
@@ -98,6 +111,19 @@ class Run:
     translations: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = field(default=())
     line: int = 1  # where it begins
+    size_is_block: bool = False
+
+    def with_num_ranks(self, num_ranks: int) -> Run:
+        """This run with a number of ranks that its log did not tell; sizes of blocks become S."""
+        if not self.size_is_block:
+            return replace(self, num_ranks=num_ranks)
+        rows = tuple(
+            replace(row, payload_bytes=row.payload_bytes and row.payload_bytes * num_ranks) for row in self.rows
+        )
+        said = f"sizes were one rank's block: each is taken {num_ranks} times, once for every rank"
+        return replace(
+            self, num_ranks=num_ranks, rows=rows, size_is_block=False, translations=(*self.translations, said)
+        )
 
 
 class Reader(ABC):
@@ -108,6 +134,9 @@ class Reader(ABC):
     """
 
     tool: str  # its word, as in `tools/`
+    # Words in lower case, of which every line that `begins` knows holds one: where none is near it is not asked.
+    # Empty where there are no such words.
+    hints: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def begins(self, text: str) -> bool:

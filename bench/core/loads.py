@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric
+from bench.core.fairness import completions
 from bench.core.schedules import Call, Phase, schedule
 from bench.core.world import World
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces.
-KINDS = ("nvlink", "nvls", "pcie", "nic", "memory")
+# Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces; "host": that part of
+# "pcie" which goes from one GPU of a node to another, through host memory or straight.
+KINDS = ("nvlink", "nvls", "pcie", "host", "nic", "memory")
 _KIND_OF = {"nvlink": "nvlink", "pair": "nvlink", "pcie": "pcie", "nic": "nic", "leaf": "nic", "memory": "memory"}
 
 
@@ -79,14 +81,14 @@ def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
     """The loads of phases whose flows' bytes are those of a payload of one byte."""
-    known: dict[tuple[object, ...], Load] = {}
+    known: dict[int, Load] = {}  # by identity: phases that come again are the same ones
     found = []
     for phase in phases:
         if not phase.flows or not phase.repeat:
             continue
-        if phase.flows not in known:
-            known[phase.flows] = _load(fabric, phase)
-        one = known[phase.flows]
+        if id(phase.flows) not in known:
+            known[id(phase.flows)] = _load(fabric, phase)
+        one = known[id(phase.flows)]
         found.append(Load(phase.repeat, one.lines, one.by_kind))
     return tuple(found)
 
@@ -100,25 +102,49 @@ def shift(world: World) -> list[Phase]:
 def _load(fabric: Fabric, phase: Phase) -> Load:
     import numpy as np
 
-    paths, latencies, num_bytes = fabric.routes(phase.flows)
-    slopes = fabric.times_s(phase.flows) - latencies
-    pairs = np.unique(np.stack([latencies, slopes], axis=1), axis=0)
-    used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
-    seconds = used / fabric.capacity
-    combines = any(SWITCH in (source, target) for source, target, _ in phase.flows)
+    flows = np.array(phase.flows, dtype=np.float64)
+    paths, latencies, num_bytes = fabric.routes(flows)
+    largest = float(num_bytes.max()) or 1.0
+    slopes = largest * completions(paths, fabric.capacity, num_bytes / largest)
+    kinds = fabric.links_by_kind()
+    crossing = np.zeros(len(paths), dtype=np.bool_)
+    if "nic" in kinds:
+        crossing = ((paths >= kinds["nic"].start) & (paths < kinds["nic"].stop)).any(axis=1)
+    used = _seconds(fabric, paths, num_bytes)
+    combines = bool((flows[:, :2] == SWITCH).any())
     by_kind: dict[str, float] = {}
-    for name, ids in fabric.links_by_kind().items():
+    for name, ids in kinds.items():
         kind = "nvls" if combines and name == "nvlink" else _KIND_OF[name]
-        most = float(np.nan_to_num(seconds[ids]).max(initial=0.0))
-        if most:
-            by_kind[kind] = max(by_kind.get(kind, 0.0), most)
-    return Load(1, _envelope(pairs), by_kind)
+        _most(by_kind, kind, used[ids])
+    if "pcie" in by_kind and not crossing.all():
+        inside = _seconds(fabric, paths[~crossing], num_bytes[~crossing]) if crossing.any() else used
+        _most(by_kind, "host", inside[kinds["pcie"]])
+    return Load(1, _envelope(latencies, slopes), by_kind)
 
 
-def _envelope(pairs: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+def _seconds(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How long each link is busy with these messages, by id."""
+    import numpy as np
+
+    used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
+    return np.nan_to_num(used / fabric.capacity)
+
+
+def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) -> None:
+    most = float(seconds.max(initial=0.0))
+    if most:
+        by_kind[kind] = max(by_kind.get(kind, 0.0), most)
+
+
+def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
     """The lines that are the highest somewhere at 0 or above; a message of no bytes has slope 0."""
+    steepest: dict[float, float] = {}
+    while latencies.size:  # a fabric has few latencies
+        same = latencies == latencies[0]
+        steepest[float(latencies[0])] = float(slopes[same].max())
+        latencies, slopes = latencies[~same], slopes[~same]
     lines: list[tuple[float, float]] = []
-    for latency, slope in sorted(map(tuple, pairs.tolist()), key=lambda line: (-line[0], -line[1])):
-        if not lines or slope > lines[-1][1] * (1 + 1e-9) + 1e-30:
-            lines.append((float(latency), float(slope)))
+    for latency, slope in sorted(steepest.items(), reverse=True):
+        if not lines or slope > lines[-1][1]:
+            lines.append((latency, slope))
     return tuple(lines)

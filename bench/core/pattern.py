@@ -101,6 +101,33 @@ class Pattern(ABC):
         return 1
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What follows from a program alone. Bytes are per operation and direction; None where there is no such boundary.
+
+    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port, `node_bytes` one node's network.
+    """
+
+    bus_factor: float | None
+    rank_bytes: float | None
+    node_bytes: float | None
+    min_steps: int
+
+
+def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
+    """The factors of one size. `num_nodes`: of members that lie node by node, as many on each; None where they do not.
+
+    A group that can not run the pattern has none of them.
+    """
+    runs = pattern.needs(shape) is None
+    return Traffic(
+        bus_factor=pattern.bus_factor(shape) if runs else None,
+        rank_bytes=pattern.crossing(shape, shape.num_ranks) if runs and shape.num_ranks > 1 else None,
+        node_bytes=pattern.crossing(shape, num_nodes) if runs and num_nodes is not None and num_nodes > 1 else None,
+        min_steps=pattern.min_steps(shape.num_ranks),
+    )
+
+
 class BlockPattern(Pattern):
     """A pattern whose payload is one block per rank: rounded to whole blocks of 16 bytes."""
 

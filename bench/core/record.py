@@ -425,3 +425,4 @@ class Document:
     parities: tuple[Parity, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     interferences: tuple[Interference, ...] = ()
+    show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

@@ -29,6 +29,7 @@ _DEFAULT = Case(pattern="")
 class Cluster:
     """One entry of bench.yaml: where ranks run. `links` in bytes per second, in place of the catalogue's figures.
 
+    `site_instance`: the instance type where it is the site's own; `differs`: why ranks could not know it.
     `ranks_per_node` None: one per GPU, else one per CPU of the machine at hand, at least 2. `launcher` "auto": the one
     that the transport names.
     """
@@ -49,6 +50,8 @@ class Cluster:
     links: Mapping[str, float] = field(default_factory=dict)
     nics: tuple[str, ...] = ()
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    site_instance: str | None = None
+    differs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def load_clusters(path: Path) -> Mapping[str, Cluster]:
 
 
 def load_site(path: Path) -> Site:
-    """The catalogue's instance types with those of a bench.yaml; without the file, the catalogue. UsageError as above."""
+    """The catalogue's instance types with those of a bench.yaml, if it is there. UsageError as above."""
     if not path.exists():
         return site_of({})
     _, keys_of = _site_keys(path)
@@ -173,7 +176,7 @@ def _scenario_path(name_or_path: str, folder: Path) -> Path:
 def _cluster(file: YamlFile, name: str, keys: _ClusterKeys, own: Mapping[str, OwnInstance]) -> Cluster:
     loc: Loc = ("clusters", name)
     try:
-        instance, links = ran_as(keys.instance, own)
+        instance, links, differs = ran_as(keys.instance, own)
     except UsageError as error:
         raise file.fail((*loc, "instance"), str(error)) from None
     if keys.options and keys.launcher == "auto":
@@ -184,7 +187,9 @@ def _cluster(file: YamlFile, name: str, keys: _ClusterKeys, own: Mapping[str, Ow
     if keys.hosts and len(keys.hosts) < keys.nodes:
         named = f"{len(keys.hosts)} of the {keys.nodes} nodes have a name here: name them all, or none"
         raise file.fail((*loc, "hosts"), named, key=True)
-    return Cluster(name=name, **dict(keys) | {"instance": instance, "links": {**links, **keys.links}})
+    told = {"instance": instance, "links": {**links, **keys.links}, "differs": differs,
+            "site_instance": keys.instance if keys.instance in own else None}  # fmt: skip
+    return Cluster(name=name, **dict(keys) | told)
 
 
 class _Mistake(ValueError):

@@ -51,6 +51,8 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
 
     Raises UsageError when a modelled cluster names no instance type.
     """
+    if cluster.differs:
+        raise UsageError(f"cluster {cluster.name}: {cluster.differs}")
     if modelled and cluster.instance is None:
         raise UsageError(
             f"cluster {cluster.name!r} can not be modelled: bench.yaml gives it no instance type whose links are known"

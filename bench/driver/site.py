@@ -96,18 +96,18 @@ def changed(told: OwnInstance, known: Mapping[str, Instance]) -> Instance:
     )
 
 
-def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float]]:
-    """(type of the catalogue, rates in place of its own) by which ranks know the instance type of a cluster.
-
-    UsageError for an unknown name, and for a type of the site's own that differs from the catalogue's in more than rates.
-    """
+def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
+    """(type of the catalogue, rates in place of its own) by which ranks know a cluster's instance type, and why none
+    could: where it differs in more than rates and price, only predictions know it. UsageError: unknown name."""
     if name is None or name not in own:
-        return (None if name is None else catalogue.instance(name).name), {}
-    told = own[name]
-    if any((told.gpu, told.gpus, told.peers, told.nics, told.nodes_per_leaf, told.oversubscription)):
-        raise UsageError(f"{name} differs from the catalogue in more than rates and price: predict and select know it, "
-                         "a run does not; name the type that it is like, and give `links:` here")  # fmt: skip
-    return catalogue.instance(told.like or name).name, told.links
+        return (None if name is None else catalogue.instance(name).name), {}, ""
+    told, known = own[name], catalogue.instances()
+    base = told.like or (name if name in known else None)
+    differs = ""
+    if base is None or any((told.gpu, told.gpus, told.peers, told.nics, told.nodes_per_leaf, told.oversubscription)):
+        differs = (f"{name} differs from the catalogue in more than rates and price: predict and select know it, a run "
+                   "does not; name the type that it is like, and give `links:` in the cluster")  # fmt: skip
+    return (catalogue.instance(base).name if base is not None else None), told.links, differs
 
 
 def _bare(told: OwnInstance) -> Instance:

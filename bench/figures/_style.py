@@ -52,11 +52,17 @@ class Look:
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
-    """The rows of one mode that may be drawn: a median, and data that were not found wrong."""
-    return [
-        row for row in document.summaries
-        if row.mode == mode and row.median_s is not None and row.verified is not False
-    ]  # fmt: skip
+    """The rows of one mode that may be drawn: a time, and data that were not found wrong."""
+    return [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
+
+
+def seconds(row: Summary) -> float:
+    """The median; of another tool's log its mean, or the time that its rate means. 0 where there is none of them."""
+    if row.median_s is not None or not row.imported:
+        return row.median_s or 0.0
+    if row.mean_s is None and row.algbw_bytes_per_s:
+        return (row.payload_bytes or 1) / row.algbw_bytes_per_s
+    return row.mean_s or 0.0
 
 
 def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:
@@ -69,7 +75,7 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
     """At each size the row of the slowest group, sizes rising."""
-    return [max(of_size, key=lambda row: row.median_s or 0.0) for _, of_size in sorted(by(rows, _payload).items())]
+    return [max(of_size, key=seconds) for _, of_size in sorted(by(rows, _payload).items())]
 
 
 def _payload(row: Summary) -> int:
@@ -92,7 +98,9 @@ def labels(document: Document) -> dict[str, str]:
     words = {job: ", ".join(filter(None, (one[0], *(one[index] for index in varied)))) for job, one in told.items()}
     if len({(headers[job].pattern, text) for job, text in words.items()}) < len(headers):
         words = {job: f"{text} [{job.removeprefix(headers[job].pattern + '-')}]" for job, text in words.items()}
-    return {job: f"{text} (modelled)" if headers[job].modelled else text for job, text in words.items()}
+    kinds = {job: " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
+             for job, header in headers.items()}  # fmt: skip
+    return {job: text + kinds[job] for job, text in words.items()}
 
 
 def _told(header: Header) -> tuple[str, ...]:
@@ -147,6 +155,9 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
     modelled = [row.modelled for row in drawn]
     if any(modelled):
         title += " - modelled, not measured" if all(modelled) else " - partly modelled"
+    imported = [row.imported for row in drawn]
+    if any(imported):
+        title += " - imported from other tools' logs" if all(imported) else " - partly imported"
     figure.suptitle(title, fontsize=12, fontweight="bold")
     if any("not-converged" in row.flags for row in drawn):
         hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
@@ -292,7 +303,10 @@ def invalid_remark(document: Document, mode: str) -> list[str]:
 
 def interval_remark(rows: Iterable[Summary]) -> list[str]:
     """What points and bars are; a model has no spread to speak of."""
-    return [] if all(row.modelled for row in rows) else ["median and its 95 % interval within one launch"]
+    rows = list(rows)
+    own = any(not (row.modelled or row.imported) for row in rows)
+    words = ["median and its 95 % interval within one launch"] if own else []
+    return words + (["imported: what the tool printed, a mean of one start"] if any(r.imported for r in rows) else [])
 
 
 def size_words(num_bytes: int) -> str:

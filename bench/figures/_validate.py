@@ -55,7 +55,7 @@ def errors(rows: Sequence[Tried]) -> Figure:
     handles.append(Line2D([], [], color=_style.GREY, marker="o", markerfacecolor="white", linestyle="",
                           label="measured outside the interval"))  # fmt: skip
     _style.finish(figure, "Each published row predicted without its own system", handles, (),
-                  ["where no point is predicted, the geometric middle of the interval stands for it; beyond 10: at the edge"])  # fmt: skip
+                  ["without a point: the geometric middle of the interval; beyond 10: at the edge"])  # fmt: skip
     return figure
 
 

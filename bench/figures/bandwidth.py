@@ -42,7 +42,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _rows(document: Document) -> list[Summary]:
-    return [row for row in _style.valid(document, "pipelined") if row.busbw_bytes_per_s is not None]
+    rows = _style.valid(document, "pipelined")
+    return [row for row in rows if row.busbw_bytes_per_s is not None and row.payload_bytes > 0]
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:

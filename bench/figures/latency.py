@@ -57,7 +57,7 @@ def _rows(document: Document) -> list[Summary]:
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
     sizes = [float(row.payload_bytes) for row in rows]
-    times = [row.median_s or 0.0 for row in rows]
+    times = [_style.seconds(row) for row in rows]
     bands = [_band(row) for row in rows]
     panel.fill_between(sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18,
                        linewidth=0)  # fmt: skip
@@ -79,7 +79,7 @@ def _time_axis(panel: Axes) -> None:
 
 def _band(row: Summary) -> tuple[float, float]:
     """Seconds from the fastest sample to p95 where n allows it, else the interval of the median, else the median."""
-    median = row.median_s or 0.0
+    median = _style.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
     return row.ci_low_s or median, row.ci_high_s or median
@@ -87,11 +87,11 @@ def _band(row: Summary) -> tuple[float, float]:
 
 def _error(row: Summary) -> tuple[float, float]:
     """Seconds from the median down and up to the ends of its interval."""
-    median = row.median_s or 0.0
+    median = _style.seconds(row)
     return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
 
 
 def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:
-    rows = [row for row in _style.valid(document, "isolated") if row.payload_bytes == 0 and row.median_s]
-    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(row.median_s or 0.0)}" for row in rows]
+    rows = [row for row in _style.valid(document, "isolated") if row.payload_bytes == 0 and row.group == "world"]
+    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(_style.seconds(row))}" for row in rows]
     return ["; ".join(texts)] if texts else []

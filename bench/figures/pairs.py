@@ -106,7 +106,8 @@ def _bandwidths(rows: list[Summary]) -> _Map | None:
     largest = max(row.payload_bytes for row in rates)
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
-    title = f"bandwidth of {_style.size_words(largest)}, {'two-way, per direction' if two_way else 'one-way'}"
+    what = _style.size_words(largest) if largest else "copies"  # whose size other tools do not tell
+    title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
     return _Map(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
 
@@ -116,9 +117,9 @@ def _times(rows: list[Summary]) -> _Map | None:
         return None
     smallest = min(row.payload_bytes for row in times)
     shown = [row for row in times if row.payload_bytes == smallest]
-    what = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
-    title = f"time of {_style.size_words(smallest)}, {what}"
-    return _Map(title, "us", "viridis_r", shown, lambda row: (row.median_s or 0.0) * 1e6, True)
+    how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
+    title = f"time of {_style.size_words(smallest)}, {how}" if smallest else "time of a small copy"
+    return _Map(title, "us", "viridis_r", shown, lambda row: _style.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:

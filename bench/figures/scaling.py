@@ -106,7 +106,7 @@ def _panels(document: Document) -> dict[str, _Series]:
     """pattern -> its series, at the largest size asked of all of them; only series of more than one world."""
     panels = {}
     for pattern, rows in _style.by(document.summaries, lambda row: row.pattern).items():
-        chosen = [row for row in _style.valid(document, _mode(rows)) if row.pattern == pattern]
+        chosen = [row for row in _style.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
         worlds = {
             label: of_label
             for label, of_label in _style.by(chosen, _label).items()
@@ -116,6 +116,11 @@ def _panels(document: Document) -> dict[str, _Series]:
         if size is not None:
             panels[pattern] = {label: _slowest(of_label, size) for label, of_label in worlds.items()}
     return panels
+
+
+def _has_world(row: Summary) -> bool:
+    """Other tools' logs are of machines of their own: no curve joins them."""
+    return row.num_ranks is not None and row.num_nodes is not None and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
@@ -142,12 +147,12 @@ def _largest_common(worlds: _Series) -> int | None:
 def _slowest(rows: list[Summary], size: int) -> list[Summary]:
     """For each number of ranks the slowest row of a size."""
     worlds = _style.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
-    return [max(worlds[num_ranks], key=lambda row: row.median_s or 0.0) for num_ranks in sorted(worlds)]
+    return [max(worlds[num_ranks], key=_style.seconds) for num_ranks in sorted(worlds)]
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool) -> None:
     ranks = [float(known(row.num_ranks)) for row in rows]
-    values = [_value(row, row.median_s, rated) for row in rows]
+    values = [_value(row, _style.seconds(row), rated) for row in rows]
     ends = [sorted((_value(row, row.ci_low_s, rated), _value(row, row.ci_high_s, rated))) for row in rows]
     errors = [(value - low, high - value) for value, (low, high) in zip(values, ends, strict=True)]
     panel.axhline(values[0], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
@@ -161,7 +166,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
     """GB/s of busbw, or microseconds, that this many seconds mean; of the median where they are unknown."""
-    median = row.median_s or 0.0
+    median = _style.seconds(row)
     seconds = seconds or median
     if not rated:
         return seconds * 1e6

@@ -8,7 +8,7 @@ mistake. `reference` bounds are ceilings met in practice, which may be exceeded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 
@@ -18,7 +18,11 @@ from bench.core.units import format_rate
 from bench.hardware.catalogue import pcie_packet_share
 
 # Transports that move bytes from host memory: a GPU's ports say nothing about them.
-HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi"})
+HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
+
+
+# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest.
+COPIES = ("host_device", "peer_copy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,8 @@ class _Traffic:
 
     @property
     def in_gpus(self) -> bool:
-        return self.links.peer != "memory" and self.header.transport not in HOST_MEMORY_TRANSPORTS
+        of_host = self.header.transport in HOST_MEMORY_TRANSPORTS and self.header.facts.get("memory") != "device"
+        return self.links.peer != "memory" and not of_host
 
     @property
     def by_nvlink(self) -> bool:
@@ -74,6 +79,8 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
     None either where nobody knows how many ranks there were, or on how many nodes.
     """
+    if header.pattern in COPIES:
+        return _copy_bounds(header, record)
     if not record.bus_factor or not record.payload_bytes:
         return ()
     if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
@@ -85,6 +92,19 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
         traffic = _Traffic(header, record, links, record.num_ranks, record.num_nodes, useful_bytes)
         found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+
+
+def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
+    """Of a copy between a GPU and its host, or two GPUs, as other tools measure it; its size, often untold, cancels."""
+    if not record.bus_factor or not header.links or record.num_ranks is None:
+        return ()
+    useful_bytes = (record.payload_bytes or 1) * record.bus_factor
+    one = replace(record, payload_bytes=record.payload_bytes or 1, rank_bytes=useful_bytes)
+    traffic = _Traffic(header, one, NodeLinks.from_dict(header.links), record.num_ranks, 1, useful_bytes)
+    by_host = header.pattern == "host_device" or (header.direction or "").startswith("through_host")
+    if by_host:
+        return tuple(_pcie_bounds(traffic)) if traffic.in_gpus else ()
+    return tuple(_port_bounds(traffic)) if record.num_ranks > 1 else ()
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:

@@ -105,6 +105,22 @@ def node_network(name: str) -> float | None:
     return links.nic_bytes_per_s * links.num_nics
 
 
+def bounding_links(
+    name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
+) -> dict[str, Any]:
+    """The links that bound a run, as a header keeps them: an instance type's, with `rates` in their place.
+
+    `name` "" and no rates: {}, unknown. `one_per_gpu`: does each rank use a GPU? Raises UsageError as node_links does.
+    """
+    if not name and not rates:
+        return {}
+    if name:
+        links = node_links(name, ranks_per_node if one_per_gpu else None)
+    else:
+        links = NodeLinks("", ranks_per_node or 1, "memory")
+    return links.with_rates(dict(rates)).to_dict()
+
+
 def gpus() -> tuple[str, ...]:
     """The names of all GPU models."""
     return tuple(yaml_file("gpus")["gpus"])

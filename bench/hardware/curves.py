@@ -35,7 +35,8 @@ def published() -> tuple[Published, ...]:
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
     for entry, told in entries:
-        if told.limited is None or told.limited.startswith(tuple(_KNOWN_LIMITS)):
+        known = told.num_ranks == told.num_nodes or _told(entry).get("peer", "") is not None
+        if known and (told.limited is None or told.limited.startswith(tuple(_KNOWN_LIMITS))):
             found.append(_published(entry, replace(told, busbw=_curve(file, entry) or told.busbw)))
     sources = yaml_file("reference")
     for entry in file["more"]:
@@ -65,8 +66,7 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     """The links of one node: the instance type's, else the GPU's own ports and the NICs that the source tells of."""
-    systems = yaml_file("curves")["systems"]
-    own = systems.get(f"{entry['source']} {told.gpu}", systems.get(entry["source"], {}))
+    own = _told(entry)
     per_node = told.num_ranks // told.num_nodes
     if told.instance is not None:
         links = catalogue.instance(told.instance).links
@@ -76,12 +76,19 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     links = catalogue.gpu_links(told.gpu, per_node)
     return replace(
         links,
-        peer=own.get("peer", links.peer),
+        peer=own.get("peer") or links.peer,
         nic_bytes_per_s=told.network_bytes_per_s,
         num_nics=1 if told.network_bytes_per_s else None,
         nic_kind=own.get("nic_kind", ""),
         **{f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")},
     )
+
+
+def _told(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a source's own words tell of its links: of one GPU there, else of all."""
+    systems = yaml_file("curves")["systems"]
+    found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))
+    return found
 
 
 def _curve(file: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[int, float] | None:

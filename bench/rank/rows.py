@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of
-from bench.core.pattern import Pattern, Shape
+from bench.core.pattern import Pattern, Shape, traffic_of
 from bench.core.program import Group, Round
 
 
@@ -40,7 +40,6 @@ def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
     """The part of a record that follows from the program alone: sizes, factors, and what must cross which boundary."""
-    runs = pattern.needs(shape) is None
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
@@ -53,8 +52,4 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
         "group": group.name,
         "src": group.src,
         "dst": group.dst,
-        "bus_factor": pattern.bus_factor(shape) if runs else None,
-        "rank_bytes": pattern.crossing(shape, shape.num_ranks) if runs and shape.num_ranks > 1 else None,
-        "node_bytes": pattern.crossing(shape, num_nodes) if runs and even and num_nodes > 1 else None,
-        "min_steps": pattern.min_steps(shape.num_ranks),
-    }
+    } | asdict(traffic_of(pattern, shape, num_nodes if even else None))

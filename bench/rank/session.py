@@ -246,14 +246,8 @@ def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
 
 def _links(case: Case, world: World) -> dict[str, Any]:
     """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
-    if not case.instance and not case.links:
-        return {}
     one_per_gpu = case.transport in ("nccl", "model")
-    if case.instance:
-        links = catalogue.node_links(case.instance, world.ranks_per_node if one_per_gpu else None)
-    else:
-        links = NodeLinks("", world.ranks_per_node, "memory")
-    return links.with_rates(dict(case.links)).to_dict()
+    return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
 
 
 def modelled(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:

@@ -97,6 +97,8 @@ def remarks(comparison: Comparison) -> list[str]:
         lines.append(f"not comparable ({_rows(len(rows))}): {reason}")
     if comparison.counts["modelled"]:
         lines.append("modelled: both figures are arithmetic, so there is nothing to infer: a ratio, and no verdict")
+    if comparison.counts["imported"]:
+        lines.append("imported: one mean of another tool's log has no spread: a ratio, and no verdict")
     if comparison.allowed:
         lines.append(f"meant to differ: {', '.join(comparison.allowed)}")
     lines += _alone("BASE", comparison.only_base) + _alone("NEW", comparison.only_new)

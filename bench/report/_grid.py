@@ -29,7 +29,7 @@ def render(
     remarks: Sequence[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> str:
-    """Rows as `form` (table, json, csv, markdown). JSON: {"schema", "rows", "notes"} and `more`; CSV: the rows alone."""
+    """Rows as `form` (table, json, csv, markdown). JSON: schema, rows, notes and `more`; CSV: the rows alone."""
     if form == "json":
         document = {"schema": schema, "rows": list(rows), **(more or {}), "notes": list(remarks)}
         return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)

@@ -48,6 +48,8 @@ def looked_at(document: Document) -> list[str]:
     lines = [f"{_count(len(document.headers), 'job')}, {_count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in headers:
+        if header.imported:
+            continue  # its log does not tell which part of a host it used
         ranks = Counter(str(rank.get("host")) for rank in header.ranks)
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())

@@ -43,6 +43,8 @@ _SAID_ELSEWHERE = ("invalid", "modelled")
 ISOLATED = "isolated: one operation at a time, each after a synchronisation"
 PIPELINED = "pipelined: operations back to back, one completion"
 STATISTICS = "times are the slowest rank's; median, 95 % interval of the median within this launch, nearest-rank p95"
+IMPORTED = "imported: figures are what the tool printed, a mean of one start; no samples, no interval, no verdict"
+WIRE = "wire: bytes per second through one node's NICs and direction, if no switch reduces on the way"
 _LIKE = {
     "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",
     "osu": "as OSU: avg, min and max over ranks of each rank's mean; one hot buffer",
@@ -55,8 +57,10 @@ def like(header: Header) -> str:
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
 
-def reading(tool: str) -> tuple[str, ...]:
+def reading(tool: str, imported: bool = False) -> tuple[str, ...]:
     """How the figures are to be read, in sentences."""
+    if imported:
+        return (IMPORTED,)
     return (_LIKE[tool],) if tool else (ISOLATED, PIPELINED, STATISTICS)
 
 
@@ -84,6 +88,11 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def percent(fraction: float | None) -> str:
     """A fraction in percent with one decimal; '-' when unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
+
+
+def size(summary: Summary) -> str:
+    """The payload in binary units; '-' where a log does not tell how much was copied."""
+    return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
 def time(summary: Summary) -> str:
@@ -261,7 +270,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
         ("case", " ".join(header.case)),
         ("hosts", hostlist.compress(header.nodes)),
         ("instance", header.instance or ""),
-        ("clock", f"{header.clock}, started {header.started}"),
+        ("clock", ", ".join(filter(None, [header.clock, header.started and f"started {header.started}"]))),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
     ]
     return [(name, value) for name, value in pairs if value]
@@ -271,8 +280,8 @@ def job_line(job: str, header: Header) -> str:
     """One line that tells a job from the others of its run."""
     world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
-    modelled = ", modelled" if header.modelled else ""
-    return f"{header.pattern} over {header.transport}, {world}{topology}{modelled} [{job}]"
+    kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
+    return f"{header.pattern} over {header.transport}, {world}{topology}{kind} [{job}]"
 
 
 def modelled_line(header: Header) -> str | None:

@@ -11,10 +11,10 @@ from bench.report._grid import markdown as grid_markdown
 SCHEMA = "bench.validate/1"
 MEANING = (
     "every published row predicted without any row of its own system; error: |predicted / measured - 1|",
-    "error: median over systems of each one's median; worst: the worst system; baseline: the same with one efficiency for",
-    "  all machines of a level (peer, host, network); covered: rows inside their 90 % interval, mean over systems,",
-    "  in brackets its own 90 % interval (Wilson, over systems); points: rows with a middle, the others have an interval",
-    "  only, and their error is that of its geometric middle",
+    "error: median over systems of each one's median; worst: the worst system",
+    "baseline: the same with one efficiency for all machines of a level (peer, host, network)",
+    "covered: rows inside their 90 % interval, mean over systems; in brackets its 90 % interval (Wilson, over systems)",
+    "points: rows with a middle; the others have an interval only, and their error is that of its geometric middle",
 )
 
 

@@ -16,7 +16,9 @@ def render(document: Document) -> str:
 
     A number that is none (NaN, infinity) becomes null: strict JSON has no word for it.
     """
-    return json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    plain = _plain(document)
+    del plain["show"]  # a matter of tables: every row has all figures here
+    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

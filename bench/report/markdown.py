@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bench.analysis import model
 from bench.core.record import Document, Header, Summary
-from bench.core.units import format_size
 from bench.report import _fits, _interference, _scaling, _text
 
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
@@ -27,10 +26,15 @@ _PIPELINED: _Columns = (
     ("bound", lambda row: row.bound_name or _text.NOTHING),
 )
 
+_OF_SAMPLES = ("ci95 (us)", "p95 (us)", "p99 (us)", "max (us)")  # which a row of another tool's log has not
+_WIRE: _Columns = (("wire (GB/s)", lambda row: _text.gigabytes(row.wire_bytes_per_s)),)
+
 
 def render(document: Document) -> str:
     """The whole document; a cell of its own marks what is modelled, invalid or not converged."""
-    lines = ["# Results", "", f"{_text.STATISTICS[0].upper()}{_text.STATISTICS[1:]}.", ""]
+    headers = document.headers.values()
+    how = {_text.IMPORTED if header.imported else _text.STATISTICS for header in headers} or {_text.STATISTICS}
+    lines = ["# Results", "", *(f"{each[0].upper()}{each[1:]}." for each in sorted(how)), ""]
     for job, header in document.headers.items():
         lines += _job(document, job, header)
     skipped = _text.skipped_lines(row for row in document.skipped if row.get("job") not in document.headers)
@@ -52,7 +56,10 @@ def _job(document: Document, job: str, header: Header) -> list[str]:
     lines += [*(f"- {name}: {_escaped(value)}" for name, value in _text.facts(header)), ""]
     for mode in _text.modes_of(rows):
         lines += [f"### {_text.ISOLATED if mode == 'isolated' else _text.PIPELINED}", ""]
-        lines += _table([row for row in rows if row.mode == mode], _ISOLATED if mode == "isolated" else _PIPELINED)
+        columns = _ISOLATED if mode == "isolated" else _PIPELINED
+        columns = tuple(each for each in columns if not header.imported or each[0] not in _OF_SAMPLES)
+        columns = columns + _WIRE if "wire" in document.show else columns
+        lines += _table([row for row in rows if row.mode == mode], columns)
     if not rows:
         lines += ["Nothing was measured.", ""]
     remarks = [f"Bound: {bound}" for bound in _text.bound_lines(rows).values()]
@@ -69,7 +76,7 @@ def _table(rows: Sequence[Summary], columns: _Columns) -> list[str]:
     lines = [_line(titles), _line(["---:"] * (len(titles) - 1) + [":---"])]
     for row in rows:
         invalid = row.verified is False
-        cells = [format_size(row.payload_bytes), *([row.group] if grouped else [])]
+        cells = [_text.size(row), *([row.group] if grouped else [])]
         cells += [_text.NOTHING if invalid else show(row) for _, show in columns]
         words = ["INVALID" if flag == "invalid" else flag for flag in row.flags]
         lines.append(_line([*cells, _text.wrong([row]), ", ".join(words)]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.core.dtypes import DTYPES
 from bench.core.record import Document, Header, Summary
@@ -29,7 +29,7 @@ class _Column:
 
 
 _ROW = (
-    _Column("size", "(B)", 12, lambda row: str(row.payload_bytes)),
+    _Column("size", "(B)", 12, lambda row: _size(row)),
     _Column("count", "(elements)", 11, lambda row: _count(row)),
     _Column("type", "", 9, lambda row: _SHORT_TYPES.get(row.dtype or "", row.dtype or _text.NOTHING)),
     _Column("redop", "", 6, lambda row: row.reduce_op or _text.NOTHING),
@@ -37,6 +37,7 @@ _ROW = (
 )
 # In the place of the count, which follows from size and type.
 _GROUPED_ROW = (_ROW[0], _Column("group", "", 9, lambda row: row.group), *_ROW[2:])
+_COPIES_ROW = (_ROW[0], _Column("from>to", "", 14, lambda row: row.group), *_ROW[2:])
 _MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
 _TIME = _Column("time", "(us)", 8, _text.time)
 _ISOLATED = (
@@ -51,6 +52,9 @@ _PIPELINED = (
     _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
     _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.busbw_bytes_per_s)),
 )
+# Rows of other tools' logs have neither interval nor percentiles.
+_IMPORTED_ISOLATED = (_TIME, _ISOLATED[3], _MARKS)
+_WIRE = _Column("wire", "(GB/s)", 8, lambda row: _text.gigabytes(row.wire_bytes_per_s))
 # As other tools print the same samples (docs/metrics.md: measuring like another tool).
 _LIKE = {
     "nccl-tests": (
@@ -76,10 +80,13 @@ class Table:
     `like`: the tool in whose statistics the times are shown, '' for ours.
     """
 
-    def __init__(self, modes: Sequence[str], *, grouped: bool = False, like: str = "") -> None:
+    def __init__(
+        self, modes: Sequence[str], *, grouped: bool = False, like: str = "", imported: bool = False, wire: bool = False
+    ) -> None:
         """Choose the columns; nothing is printed yet."""
         self._modes, self._like = tuple(modes), like
-        self._columns = _GROUPED_ROW if grouped else _ROW
+        self._imported, self._wire = imported, (_WIRE,) if wire else ()
+        self._columns = (_COPIES_ROW if imported else _GROUPED_ROW) if grouped else _ROW
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
     def lines_before(self, header: Header) -> str:
@@ -88,7 +95,8 @@ class Table:
 
     def reading(self) -> list[str]:
         """How to read the figures, then the titles."""
-        return [*(f"# {line}" for line in _text.reading(self._like)), "#", self.titles()]
+        lines = [*_text.reading(self._like, self._imported), *([_text.WIRE] if self._wire else [])]
+        return [*(f"# {line}" for line in lines), "#", self.titles()]
 
     def titles(self) -> str:
         """The titles and units of the columns."""
@@ -119,7 +127,8 @@ class Table:
         lines += _text.overhead_lines(document.headers.values())
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
-        lines += [_spreads.SINGLE] if rows and not document.spreads and not all(row.modelled for row in rows) else []
+        measured = any(not (row.modelled or row.imported) for row in rows)
+        lines += [_spreads.SINGLE] if measured and not document.spreads else []
         lines += _fits.lines(document.headers, document.fits)
         lines += _text.conflict_lines(document.conflicts)
         lines += _parity.lines(document.parities)
@@ -136,8 +145,8 @@ class Table:
         if self._like:
             return _LIKE[self._like]
         if mode == "isolated":
-            return _ISOLATED
-        return (*_PIPELINED, _Column("bound", "(%)", _BOUND_WIDTH, self._bound), _MARKS)
+            return _IMPORTED_ISOLATED if self._imported else _ISOLATED
+        return (*_PIPELINED, *self._wire, _Column("bound", "(%)", _BOUND_WIDTH, self._bound), _MARKS)
 
     def _bound(self, row: Summary) -> str:
         if row.bound_fraction is None or row.bound_name is None or row.bound_kind is None:
@@ -167,15 +176,19 @@ def render(document: Document) -> str:
         return _of_one(document)
     table = _table_of(document)
     lines = _shared_head(list(document.headers.values()))
-    alone = {job: header for job, header in document.headers.items() if job not in _elsewhere(document)}
+    elsewhere = _elsewhere(document)
+    alone = {job: header for job, header in document.headers.items() if job not in elsewhere}
     if document.spreads:
         lines += _over_launches(document)
     if any(row.job in alone for row in document.summaries):
         lines += table.reading()
+    of_job: dict[str, list[Summary]] = {}
+    for row in document.summaries:
+        of_job.setdefault(row.job, []).append(row)
     for job, header in alone.items():
-        part = _only(document, job).summaries
+        part = of_job.get(job)
         if part:
-            lines += [f"# {_text.job_line(job, header)}", *map(table.line, _sizes(part))]
+            lines += [_comments([_text.job_line(job, header)]), *map(table.line, _sizes(part))]
     return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
 
 
@@ -183,7 +196,9 @@ def _table_of(document: Document) -> Table:
     rows = document.summaries
     likes = {_text.like(header) for header in document.headers.values()}
     like = likes.pop() if len(likes) == 1 else ""
-    return Table(_text.modes_of(rows), grouped=len({row.group for row in rows}) > 1, like=like)
+    imported = bool(rows) and all(row.imported for row in rows)
+    grouped = len({row.group for row in rows}) > 1
+    return Table(_text.modes_of(rows), grouped=grouped, like=like, imported=imported, wire="wire" in document.show)
 
 
 def _elsewhere(document: Document) -> set[str]:
@@ -260,22 +275,14 @@ def _sizes(summaries: Sequence[Summary]) -> list[list[Summary]]:
     return list(sizes.values())
 
 
+def _size(row: Summary) -> str:
+    return _text.NOTHING if row.imported and not row.payload_bytes else str(row.payload_bytes)
+
+
 def _count(row: Summary) -> str:
     """How many elements a payload is; unknown where an imported row does not tell its type."""
     dtype = DTYPES.get(row.dtype or "")
     return _text.NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
-
-
-def _only(document: Document, job: str) -> Document:
-    """The part of a document that is about one job."""
-    return replace(
-        document,
-        headers={job: document.headers[job]},
-        summaries=tuple(row for row in document.summaries if row.job == job),
-        skipped=tuple(row for row in document.skipped if row.get("job") == job),
-        failures=tuple(row for row in document.failures if row.get("job") == job),
-        notes=(),
-    )
 
 
 def _comments(lines: Sequence[str]) -> str:

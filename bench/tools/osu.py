@@ -1,4 +1,4 @@
-"""OSU Micro-Benchmarks (MPI, host memory): latency programs, read from 3.x on; driven and compared with 7.x.
+"""OSU Micro-Benchmarks (MPI): latency programs driven and compared with 7.x; tables read from 3.x on, anybody's too.
 
 Its size of allgather, alltoall, gather and scatter is one rank's block, S = n * size; of the others it is S. Its figure
 of a collective is the mean over ranks of each rank's mean, of osu_latency the first rank's mean of half a round trip.
@@ -7,7 +7,6 @@ Its default type is MPI_CHAR, whose sum is far slower than that of floats, so re
 
 from __future__ import annotations
 
-import math
 import re
 
 from bench.core.case import Case
@@ -15,6 +14,8 @@ from bench.core.errors import UsageError
 from bench.core.record import Record
 from bench.core.tool import Tool
 from bench.core.world import World
+from bench.tools import _osu_table
+from bench.tools._osu_reader import OsuReader
 
 _PROGRAMS = {
     "allreduce": "osu_allreduce", "reduce": "osu_reduce", "broadcast": "osu_bcast", "alltoall": "osu_alltoall",
@@ -23,12 +24,6 @@ _PROGRAMS = {
 _REDUCTIONS = ("allreduce", "reduce")
 _SIZE_IS_A_BLOCK = ("allgather", "alltoall", "gather", "scatter")
 _TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
-# Its titles of columns, over the years, and what they are.
-_COLUMNS = {
-    "avg latency": "mean_s", "latency": "mean_s", "min latency": "least_mean_s", "max latency": "largest_mean_s",
-    "iterations": "num_samples",
-}  # fmt: skip
-_TITLE = re.compile(r"(Size|(?:Avg |Min |Max )?Latency ?\(us\)|Iterations|[A-Z][A-Za-z0-9/ ]*(?:\([^)]*\))?)\s*")
 
 
 class Osu(Tool):
@@ -95,24 +90,17 @@ class Osu(Tool):
 
 def _columns(line: str) -> list[str] | None:
     """What each column is, from the line of titles; None for another comment. UsageError for another table."""
-    titles = [re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _TITLE.findall(line.removeprefix("#"))]
-    if not titles or titles[0] != "size":
-        return None
-    if "latency" not in titles and "avg latency" not in titles:
+    names = _osu_table.columns(line)
+    if names is not None and "mean_s" not in names:
         raise UsageError(f"only OSU's latency tables are read, this one is: {line.removeprefix('#').strip()}")
-    return ["size", *(_COLUMNS.get(title, "") for title in titles[1:])]
+    return names
 
 
 def _values(line: str, columns: list[str], number: int, cut: bool) -> dict[str, float] | None:
     """The numbers of a line by column; None for one that was cut. UsageError for what is no line of the table."""
-    words = line.split()
-    try:
-        values = [float(word) for word in words]
-    except ValueError:
-        values = []
-    good = len(values) == len(columns) and all(math.isfinite(value) for value in values)
-    if good and words[0].isdecimal() and values[columns.index("mean_s")] > 0 and not cut:
-        return {name: value for name, value in zip(columns, values, strict=True) if name}
+    values = _osu_table.numbers(line.split(), columns)
+    if values is not None and values["mean_s"] > 0 and not cut:
+        return values
     if cut:
         return None
     raise UsageError(f"line {number} is no line of an OSU table: {line.strip()[:60]!r}")
@@ -121,9 +109,7 @@ def _values(line: str, columns: list[str], number: int, cut: bool) -> dict[str, 
 def _record(values: dict[str, float], case: Case, world: World) -> Record:
     blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
     payload = int(values["size"]) * blocks
-    reported = {
-        name: value * 1e-6 if name.endswith("_s") else value for name, value in values.items() if name != "size"
-    }
+    reported = {name: value for name, value in values.items() if name != _osu_table.SIZE}
     return Record(
         mode="isolated", requested_bytes=(payload,), payload_bytes=payload, num_ranks=world.num_ranks,
         num_nodes=world.num_nodes, cache="hot", reported=reported,
@@ -131,3 +117,4 @@ def _record(values: dict[str, float], case: Case, world: World) -> Record:
 
 
 TOOL = Osu()
+READER = OsuReader

@@ -144,3 +144,30 @@ def test_what_is_known_of_clocks_after_the_last_row_takes_the_place_of_what_was_
     (attempt,) = jsonl.read(path).attempts
     assert attempt.header.calibration == {"software_s": 1e-7, "clocks": {"b": {"drift": 2e-6}}}
     assert attempt.records[0].clock_bound_s == 0.0
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_every_schema_that_was_ever_written_is_read(
+    number: int, tmp_path: Path, a_header: Make, a_record: Make
+) -> None:
+    path = tmp_path / "a.jsonl"
+    jsonl.Writer(path, a_header()).append(a_record())
+    assert f'"{jsonl.SCHEMA}"' in path.read_text() and jsonl.SCHEMA == "bench.results/4"
+    path.write_text(path.read_text().replace(jsonl.SCHEMA, f"bench.results/{number}"))
+    (attempt,) = jsonl.read(path).attempts
+    assert attempt.header.imported == {} and len(attempt.records) == 1
+
+
+def test_a_world_that_nobody_knows_is_null_and_one_that_is_not_told_is_no_whole_line(
+    tmp_path: Path, a_header: Make, a_record: Make
+) -> None:
+    path = tmp_path / "a.jsonl"
+    header = a_header(num_ranks=None, num_nodes=None, ranks_per_node=None, imported={"tool": "osu", "line": 7})
+    jsonl.Writer(path, header).append(a_record(num_ranks=None, num_nodes=None))
+    (attempt,) = jsonl.read(path).attempts
+    assert attempt.header.num_ranks is None and attempt.header.imported == {"tool": "osu", "line": 7}
+    assert attempt.records[0].num_ranks is None and attempt.records[0].num_nodes is None
+    text = path.read_text().splitlines()
+    path.write_text("\n".join([text[0], text[1].replace('"num_ranks":null,', "")]) + "\n")
+    with pytest.raises(UsageError, match=r"a\.jsonl:2: not a whole record line"):
+        jsonl.read(path)

@@ -13,7 +13,7 @@ import pytest
 
 from bench.core.launcher import Site
 from bench.core.world import World
-from bench.launchers.mpirun import LAUNCHER
+from bench.launchers import mpirun, torchrun
 from tests.testbed.hosts import Testbed
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
@@ -33,16 +33,18 @@ def bed(testbed: Callable[..., Testbed]) -> Testbed:
 
 @pytest.fixture
 def measured(bed: Testbed, missing: Callable[[str, str], NoReturn]) -> Measured:
-    """`measured(pattern, options...)`: the JSON document of a run over MPI, one rank on each host."""
+    """`measured(pattern, options..., transport=...)`: the JSON document of a run, one rank on each host."""
     scripts = Path(sys.executable).parent
     if not (scripts / "mpirun").exists():
         missing("mpi", "no mpirun beside the interpreter")
     site = Site(python=sys.executable, mpirun=str(scripts / "mpirun"), hosts=bed.hosts, agent=tuple(bed.agent))
-    ours = {"PYTHONPATH": str(ROOT), "PATH": f"{scripts}:{os.environ['PATH']}", **LAUNCHER.environment(site)}
 
-    def run(pattern: str, *options: str) -> Any:
-        program = ["-m", f"bench.{pattern}", "--transport", "mpi", "--format", "json", "--deadline", "60", *options]
-        words = LAUNCHER.command(program, World(2, 1), site, {"PYTHONPATH": str(ROOT)})
+    def run(pattern: str, *options: str, transport: str = "mpi") -> Any:
+        launcher = torchrun.LAUNCHER if transport == "gloo" else mpirun.LAUNCHER
+        ours = {"PYTHONPATH": str(ROOT), "PATH": f"{scripts}:{os.environ['PATH']}", "BENCH_CARRY": "PYTHONPATH",
+                **launcher.environment(site)}  # fmt: skip
+        program = ["-m", f"bench.{pattern}", "--transport", transport, "--format", "json", "--deadline", "60", *options]
+        words = launcher.command(program, World(2, 1), site, {"PYTHONPATH": str(ROOT)})
         ran = bed.on(bed.hosts[0], words, env=ours, timeout_s=100)
         assert ran.code == 0, ran.err
         return json.loads(ran.out)
@@ -64,6 +66,17 @@ def test_a_delay_of_1_ms_each_way_is_a_round_trip_of_2_ms(measured: Measured) ->
     assert found["bound_s"] >= 0.99 * DELAY_S  # half of the round trip: nothing can know more
     assert abs(found["drift"]) <= found["drift_bound"]
     assert header["calibration"]["sync_skew_bound_s"] >= DELAY_S
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_over_gloo_a_delay_of_1_ms_is_found_and_one_way_times_are_marked(measured: Measured) -> None:
+    rows = by_group(measured("oneway", "--sizes", "8", "--mode", "isolated", "-n", "200", transport="gloo"))
+    assert set(rows) == {"0-1", "1-0"}
+    for row in rows.values():
+        assert abs(row["min_s"] - DELAY_S) <= row["clock_bound_s"]
+        assert row["clock_bound_s"] >= 0.99 * DELAY_S
+        assert "clock-limited" in row["flags"] and row["busbw_bytes_per_s"] is None
 
 
 def test_one_way_times_hold_the_delay_within_their_bound_and_are_marked(bed: Testbed, measured: Measured) -> None:

@@ -174,7 +174,7 @@ def lacking(found: dict[str, list[str]], library: str) -> set[str]:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("loop", ["compiled", "python"])
+@pytest.mark.parametrize("loop", ["compiled", pytest.param("python", marks=pytest.mark.slow)])
 def test_mpi_moves_every_type_and_says_which_reductions_it_lacks(loop: str, missing: Missing, tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "mpirun"
     if not program.exists():

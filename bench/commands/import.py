@@ -1,0 +1,102 @@
+"""Read logs of nccl-tests, nvbandwidth, OSU, perftest and others as a run of our own, for report, gate and plot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.analysis.summary import Rows
+from bench.commands import _here, _output, _plan, report
+from bench.core import plugins
+from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
+from bench.core.foreign import OK, Reader, Run
+from bench.driver import config, imports
+from bench.report import _import
+from bench.tools import _lines
+
+_MOST_SHOWN = 50_000  # rows of the table; all are in the results files
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench import`."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder of logs, or - for stdin")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR",
+        help="where to keep the run (default results/; with --format json it is kept only where this is given)",
+    )  # fmt: skip
+    parser.add_argument("--no-store", action="store_true", help="print only, keep no run")
+    add_telling_arguments(parser)
+    report.add_show_argument(parser)
+    _output.add_output_arguments(parser)
+
+
+def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a log may not tell: its world, and which links bound it."""
+    parser.add_argument("--num-ranks", type=_count, metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-nodes", type=_count, metavar="N", help="of logs that do not tell it")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--cluster", metavar="NAME", help="entry of bench.yaml whose links bound the rows")
+    where.add_argument("--instance", metavar="TYPE", help="instance type whose links bound the rows (see bench list)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read, keep, print; 1 when a run failed, was cut or has wrong elements, or a file that was named gave nothing."""
+    told = telling(args)
+    logs = [imports.read(source, readers(), _lines.lines, told) for source in imports.sources(args.paths)]
+    runs = [run for log in logs for run in log.runs]
+    troubles = imports.troubles(logs)
+    if not runs:
+        raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(args.paths)}")
+    for sentence in troubles:
+        print(f"bench: {sentence}", file=sys.stderr)
+    stored = not args.no_store and (args.format != "json" or args.results is not None)
+    jobs = imports.jobs(logs, told, _plan.all_patterns()) if stored or args.format != "json" else []
+    folder = imports.keep(jobs, args.results or Path("results"), args.cluster) if stored else None
+    if args.format == "json":
+        _output.emit_pieces(_import.pieces(runs), args)
+    else:
+        _output.emit(_rendered(args, jobs), args)
+    if folder is not None:
+        shown = args.format == "table" and args.output is None
+        print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
+    lost = any(log.to_be_said for log in logs)
+    return EXIT_VERDICT if lost or not all(map(is_well, runs)) else EXIT_DONE
+
+
+def readers() -> tuple[type[Reader], ...]:
+    """The reader of every tool that has one."""
+    found = (getattr(plugins.load("tool", name), "READER", None) for name in plugins.names("tool"))
+    return tuple(reader for reader in found if reader is not None)
+
+
+def telling(args: argparse.Namespace) -> imports.Told:
+    """What the options tell of the logs. Raises UsageError for a cluster or an instance type that is not known."""
+    if args.cluster is None:
+        return imports.Told(args.num_ranks, args.num_nodes, args.instance or "")
+    cluster = config.cluster(_here.config_file(args.config), args.cluster)
+    return imports.Told(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
+
+
+def is_well(run: Run) -> bool:
+    """Did it end well, with no wrong element?"""
+    return run.status == OK and not any(row.num_wrong for row in run.rows)
+
+
+def _rendered(args: argparse.Namespace, jobs: Sequence[imports.Job]) -> str:
+    rows = Rows(most=_MOST_SHOWN)
+    for job in jobs:
+        for record in job.records():
+            rows.add(job.header.job, job.header, record)
+    document = rows.document({job.header.job: job.header for job in jobs})
+    text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} must be a whole number of 1 or more")
+    return int(text)

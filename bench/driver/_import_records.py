@@ -1,0 +1,128 @@
+"""Rows and cells of another tool as records of ours: what was printed, beside the factors of our own definitions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from bench.core.dtypes import DTYPES
+from bench.core.foreign import OK, Cell, Matrix, Row, Run
+from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
+from bench.core.record import Failure, Header, Record
+
+_SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
+_MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size
+_MOST_BYTES = 1 << 60
+
+
+def of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Record:
+    """A row; one that holds no figure, or whose size can not be told, says so."""
+    mode, size = _mode(run), row.payload_bytes
+    if run.size_is_block:
+        why = f"line {row.line}: its size, {size} bytes, is one rank's block: give --num-ranks"
+        return _record(header, mode, 0, in_place=row.in_place, skipped=why)
+    if size is None or not 0 <= size <= _MOST_BYTES:
+        return _record(header, mode, 0, failed=Failure(f"line {row.line}: a row whose size can not be told"))
+    traffic = _traffic(header, row, pattern)
+    reported = _figures(row, traffic, run.tool)
+    if not reported:
+        return _record(header, mode, size, in_place=row.in_place, skipped=f"line {row.line}: no figure was printed")
+    return _record(
+        header, mode, size, traffic, in_place=row.in_place, reported=reported, num_wrong=row.num_wrong,
+        verified=None if row.num_wrong is None else row.num_wrong == 0,
+    )  # fmt: skip
+
+
+def _mode(run: Run) -> str:
+    """Back to back, unless the tool waits for each call."""
+    return "isolated" if dict(run.settings).get("mode") == "isolated" else "pipelined"
+
+
+def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | None:
+    """The factors by the pattern's own definition; None where the pattern or the number of ranks is unknown."""
+    num_ranks, size = header.num_ranks, row.payload_bytes
+    if pattern is None or num_ranks is None or size is None:
+        return None
+    if isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
+        return None
+    even = header.num_nodes if header.ranks_per_node is not None else None
+    element = DTYPES[row.dtype].num_bytes if row.dtype in DTYPES else 1
+    return _of_shape(pattern, Shape(num_ranks, size, element, row.root or 0), even)
+
+
+@lru_cache(maxsize=4096)
+def _of_shape(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
+    return traffic_of(pattern, shape, num_nodes)
+
+
+def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:
+    """What was printed; a bandwidth that was not, by our definition: size / time, and times the factor.
+
+    OSU's least and largest are of the ranks' means; other tools' of their samples.
+    """
+    seconds, algbw, busbw = map(_finite, (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s))
+    if algbw is None and seconds and row.payload_bytes:
+        algbw = row.payload_bytes / seconds
+    if busbw is None and algbw is not None and traffic is not None and traffic.bus_factor is not None:
+        busbw = algbw * traffic.bus_factor
+    least, largest = ("least_mean_s", "largest_mean_s") if tool == "osu" else ("min_s", "max_s")
+    figures = {
+        "mean_s": seconds, least: _finite(row.min_s), largest: _finite(row.max_s),
+        "num_samples": row.num_iterations, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
+    }  # fmt: skip
+    if seconds is None and algbw is None and busbw is None:
+        return {}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
+    """A record for each cell; what a tool waived is skipped, with the reason."""
+    mode = "isolated" if matrix.unit == "s" else "pipelined"
+    factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
+    size = matrix.payload_bytes or 0
+    for cell in matrix.cells:
+        value, ends = _finite(cell.value), f"{cell.src} to {cell.dst}"
+        place = _place(cell)
+        if cell.status == "waived":
+            yield _record(header, mode, size, **place, skipped=f"waived by {header.transport}: {ends}")
+        elif cell.status != OK or value is None:
+            yield _record(header, mode, size, **place, failed=Failure(f"{ends}: {cell.status}"))
+        elif matrix.unit == "s":
+            yield _record(header, mode, size, **place, reported={"mean_s": value})
+        else:
+            rates = {"algbw_bytes_per_s": value, "busbw_bytes_per_s": value * factor}
+            yield _record(header, mode, size, Traffic(factor, size * factor, None, 1), **place, reported=rates)
+
+
+def failure_of(header: Header, run: Run) -> Record:
+    """How a run failed that did not end well."""
+    what = f"{run.status}: {run.failure or 'its log does not say why'}"
+    return _record(header, _mode(run), 0, failed=Failure(what))
+
+
+def rank_of(end: str) -> int | None:
+    """3 of "gpu3"; None of a host, or of all GPUs together."""
+    digits = re.fullmatch(r"gpu(\d{1,6})", end)
+    return int(digits[1]) if digits else None
+
+
+def _place(cell: Cell) -> dict[str, Any]:
+    """Between which two ends: ranks are GPUs, a host is none."""
+    src, dst = rank_of(cell.src), rank_of(cell.dst)
+    num_ranks = len({src, dst} - {None}) or 1
+    return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}
+
+
+def _record(header: Header, mode: str, size: int, traffic: Traffic | None = None, **held: Any) -> Record:
+    given = {"num_ranks": header.num_ranks, "num_nodes": header.num_nodes, **held}
+    if traffic is not None:
+        given |= {"bus_factor": traffic.bus_factor, "rank_bytes": traffic.rank_bytes,
+                  "node_bytes": traffic.node_bytes, "min_steps": traffic.min_steps}  # fmt: skip
+    return Record(mode=mode, requested_bytes=(size,), payload_bytes=size, **given)

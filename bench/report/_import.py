@@ -1,0 +1,91 @@
+"""What `bench import --format json` prints: every run as its log tells it, before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bench.core.foreign import Matrix, Remark, Row, Run
+
+SCHEMA = "bench.import/1"
+
+
+def render(runs: Iterable[Run]) -> str:
+    """One document, a record or a matrix a line: SI units, unknown is null."""
+    return "".join(pieces(runs))
+
+
+def pieces(runs: Iterable[Run]) -> Iterator[str]:
+    """The same in parts, so that nobody need hold all of it."""
+    yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
+    for number, run in enumerate(runs):
+        yield ",\n" if number else "\n"
+        yield from _run(run)
+    yield "\n]}\n"
+
+
+def _run(run: Run) -> Iterator[str]:
+    head = {
+        "tool": run.tool,
+        "tool_version": run.tool_version,
+        "pattern": run.pattern,
+        "num_ranks": run.num_ranks,
+        "num_nodes": run.num_nodes,
+        "status": run.status,
+        "failure": run.failure,
+        "hosts": run.hosts,
+        "gpus": run.gpus,
+    }
+    yield f"{_json(head)[:-1]},\n"
+    yield from _list("records", (_record(row, run.size_is_block) for row in run.rows))
+    yield ",\n"
+    yield from _list("matrices", map(_matrix, run.matrices))
+    yield ",\n"
+    warnings = [*run.remarks, *(Remark(None, text) for text in run.translations)]
+    yield from _list("warnings", ({"line": one.line, "text": one.text} for one in warnings))
+    yield "}"
+
+
+def _list(name: str, values: Iterable[dict[str, Any]]) -> Iterator[str]:
+    yield f' "{name}": ['
+    for number, value in enumerate(values):
+        yield f"{',' * bool(number)}\n  {_json(value)}"
+    yield "]"
+
+
+def _record(row: Row, size_is_block: bool) -> dict[str, Any]:
+    return {
+        "payload_bytes": None if size_is_block else row.payload_bytes,
+        "num_elements": row.num_elements,
+        "dtype": row.dtype,
+        "reduce_op": row.reduce_op,
+        "root": row.root,
+        "in_place": row.in_place,
+        "time_s": _number(row.time_s),
+        "algbw_bytes_per_s": _number(row.algbw_bytes_per_s),
+        "busbw_bytes_per_s": _number(row.busbw_bytes_per_s),
+        "num_wrong": row.num_wrong,
+    }
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    cells = [
+        {"src": cell.src, "dst": cell.dst, "value": _number(cell.value), "status": cell.status} for cell in matrix.cells
+    ]
+    return {
+        "name": matrix.name,
+        "unit": matrix.unit,
+        "direction": matrix.direction,
+        "engine": matrix.engine,
+        "cells": cells,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,112 @@
+"""Text of a log -> its lines, without what launchers, terminals and editors add to them.
+
+Taken off: tags of mpirun, labels of srun, pdsh and compose, pod names, ray's brackets, timestamps, quote marks and
+indentation, two of them as well; colours, CR, NUL, a byte order mark. Every such mark ends in a colon, a bracket or
+another sign that no row of figures begins with, so that no number of a row is ever taken for a label.
+
+Lines come one at a time. Memory is bounded by one chunk and one line; a line beyond `LONGEST` keeps its beginning,
+unless it is a JSON document.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+
+from bench.core.foreign import Line
+
+LONGEST = 1 << 20  # characters; no row, banner or message is longer
+LONGEST_DOCUMENT = 1 << 28  # one line of JSON
+
+_TIME = r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?"
+_PREFIX = re.compile(
+    r"(?:"
+    r"\[(?:[\w.@:-]{1,255}|rank),\s?(?:\d+|n)\]\s?(?:(?:<|&lt;)std\w+(?:>|&gt;))?:?"  # mpirun: [1,0]<stdout>:
+    r"|\[(?:\d{1,7}|pod/[^\]\s]{1,400})\](?=\s|$)"  # hydra -prepend-rank, kubectl logs --prefix
+    r"|\([^()]{0,200}\b(?:pid|rank)=\d+[^()]{0,200}\)"  # ray and its kin
+    r"|\d{1,7}:(?=\s|$)"  # srun --label
+    r"|\[?\d{4}-\d{2}-\d{2}[T ]"
+    + _TIME
+    + r"(?:Z|\s?[+-]\d{2}:?\d{2})?\]?(?:\s(?:stdout|stderr)\s[FP](?=\s|$))?(?=\s|$)"
+    r"|\[?" + _TIME + r"\]?(?=\s)"
+    r"|(?:>|&gt;)(?=\s|$)"  # quoted in markdown
+    r")\s*"
+)
+_NAME_PREFIX = re.compile(
+    r"(?:"
+    r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # journal
+    r"|[A-Za-z][\w.-]{0,255}(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
+    r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
+    r")\s*"
+)
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
+_TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
+_BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
+_MOST_PREFIXES = 8
+
+
+def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
+    """The lines of a text that comes in chunks of any size, cleaned and stripped; numbers are those of the file.
+
+    What a lone CR or a tag of mpirun in the middle divides are lines of one number. Bytes are read as UTF-8, what is
+    not UTF-8 is replaced; NULs are left out, which also makes UTF-16 of plain text readable. Never raises.
+    """
+    number = 1
+    for text, ended in _physical(_decoded(chunks)):
+        if number == 1:
+            text = text.lstrip(_BYTE_ORDER)
+        for piece in text.rstrip("\r").split("\r") if "\r" in text else (text,):
+            cleaned = clean(piece)
+            if "<std" in cleaned and cleaned[0] != "{":
+                for part in _TAG_INSIDE.split(cleaned):
+                    yield Line(number, clean(part))
+            else:
+                yield Line(number, cleaned)
+        number += ended
+
+
+def clean(text: str) -> str:
+    """One line without colours, prefixes and white space at both ends."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    text = text.strip()
+    if text[:1] == "#":
+        return text
+    for _ in range(_MOST_PREFIXES):
+        found = (_NAME_PREFIX if text[:1].isalpha() else _PREFIX).match(text)
+        if found is None:
+            break
+        text = text[found.end() :]
+    return text
+
+
+def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for chunk in chunks:
+        text = chunk if isinstance(chunk, str) else decoder.decode(chunk)
+        yield text.replace("\0", "") if "\0" in text else text
+    yield decoder.decode(b"", final=True)
+
+
+def _physical(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """What newlines divide, and whether a newline has ended it: a long line is given out early where a CR stands."""
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        first, *others = text.split("\n")
+        if others:
+            yield "".join(held) + first if held else first, True
+            for whole in others[:-1]:
+                yield whole, True
+            held, size, first = [], 0, others[-1]
+        most = LONGEST_DOCUMENT if (held[0] if held else first).lstrip()[:1] == "{" else LONGEST
+        if first and size < most:
+            held.append(first[: most - size])
+            size += len(held[-1])
+        if size >= LONGEST and "\r" in first:
+            whole, _, rest = "".join(held).rpartition("\r")
+            yield whole, False
+            held, size = [rest], len(rest)
+    if size:
+        yield "".join(held), True

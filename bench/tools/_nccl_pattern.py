@@ -1,0 +1,154 @@
+"""Which collective a table of nccl-tests is of, and how many ranks it had, where no line says so.
+
+Its programs differ in what they print: whether data are combined, whether there is a root, what part of the size the
+count is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. What fits one
+program only is taken and said in a remark; otherwise the pattern stays unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.core.dtypes import DTYPES
+from bench.core.foreign import Row
+from bench.tools._nccl_rows import rate_agrees, rate_between
+
+PROGRAMS = {
+    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "alltoall": "alltoall",
+    "alltoallv": "alltoallv", "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "sendrecv",
+    "gather": "gather", "scatter": "scatter", "hypercube": "hypercube",
+}  # fmt: skip
+_NAMES = "|".join(sorted(PROGRAMS, key=len, reverse=True))
+PROGRAM = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})_perf")
+COMMAND = re.compile(PROGRAM.pattern + r"(?:_mpi)?\s+-")
+SOURCE = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})\.cu:\d")
+# busbw / algbw of n ranks
+_TWICE = ("allreduce",)
+_WHOLE = ("broadcast", "reduce", "sendrecv", "hypercube")
+_COUNT_IS_A_PART = ("allgather", "reducescatter", "alltoall", "gather", "scatter", "hypercube")
+_MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a run showed. `part`: size / (count x element) if it is one in all rows. `low`, `high`: busbw/algbw."""
+
+    combines: bool
+    rooted: bool
+    part: int | None
+    low: float
+    high: float
+    checked_out: bool
+    checked_in: bool
+    full_rate: bool  # algbw is size / time
+
+    @property
+    def ratio_known(self) -> bool:
+        """Do the rates have enough digits to tell a factor?"""
+        return self.high - self.low < 0.2
+
+    def may_be(self, factor: float) -> bool:
+        """Can busbw / algbw have been this?"""
+        return self.low <= factor <= self.high
+
+
+def factor(pattern: str, ranks: int) -> float:
+    """busbw / algbw, as nccl-tests defines it."""
+    if pattern in _WHOLE:
+        return 1.0
+    return (2.0 if pattern in _TWICE else 1.0) * (ranks - 1) / ranks
+
+
+def evidence(rows: Sequence[Row], checked_out: bool, checked_in: bool) -> Evidence | None:
+    """What rows show together; None without any that moves data."""
+    parts: set[int | None] = set()
+    low, high, full_rate = 0.0, math.inf, True
+    for row in rows:
+        if not row.payload_bytes or not row.num_elements:
+            continue
+        if row.dtype in DTYPES:
+            times, left = divmod(row.payload_bytes, row.num_elements * DTYPES[row.dtype].num_bytes)
+            parts.add(None if left else times)
+        if row.algbw_bytes_per_s and row.busbw_bytes_per_s is not None:
+            alg, bus = rate_between(row.algbw_bytes_per_s), rate_between(row.busbw_bytes_per_s)
+            low, high = max(low, bus[0] / alg[1]), min(high, bus[1] / max(alg[0], 1.0))
+            if row.time_s:
+                full_rate &= rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s)
+    if not parts:
+        return None
+    part = parts.pop() if len(parts) == 1 else None
+    first = rows[0]
+    combines, rooted = first.reduce_op is not None, first.root is not None
+    return Evidence(combines, rooted, part, low, high, checked_out, checked_in, full_rate)
+
+
+def fits(pattern: str, seen: Evidence, ranks: int | None) -> bool:
+    """Can a program of this pattern have printed these rows?"""
+    if pattern == "alltoallv":  # its rates are of the busiest rank
+        return not seen.combines and not seen.rooted
+    if ranks is None and seen.part is not None and seen.part > 1 and pattern in _COUNT_IS_A_PART:
+        ranks = seen.part
+    if seen.part is not None and ranks is not None and seen.part != (ranks if pattern in _COUNT_IS_A_PART else 1):
+        return False
+    if seen.combines and pattern not in ("allreduce", "reducescatter", "reduce", "sendrecv"):
+        return False
+    if seen.rooted != (pattern in ("broadcast", "reduce", "gather", "scatter")):
+        return False
+    return ranks is None or not seen.ratio_known or seen.may_be(factor(pattern, ranks))
+
+
+def guess(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | None:
+    """The only pattern that fits; None where several do. `title`: the words of the table's header."""
+    ranks = ranks or (seen.part if seen.part and seen.part > 1 else None)
+    if ranks == 1:
+        return None  # nothing moves: allreduce and others print the same
+    if seen.combines:
+        return _combining(seen, ranks)
+    if seen.rooted:
+        return (
+            "broadcast" if seen.part == 1 and fits("broadcast", seen, ranks) else None
+        )  # gather and scatter are alike
+    if seen.part == 1:
+        return "sendrecv" if fits("sendrecv", seen, ranks) else None
+    return _copying(seen, ranks, title) if seen.part else None
+
+
+def _combining(seen: Evidence, ranks: int | None) -> str | None:
+    if seen.rooted:
+        return "reduce" if seen.part == 1 and fits("reduce", seen, ranks) else None
+    if seen.part != 1:
+        return "reducescatter" if seen.part and fits("reducescatter", seen, ranks) else None
+    if seen.checked_in or (seen.ratio_known and not seen.may_be(1.0)):
+        return "allreduce" if fits("allreduce", seen, ranks) else None
+    # sendrecv, too, is printed with an operation; two ranks have the same factor. It can not be checked in place.
+    if (seen.checked_out or (ranks or 2) > 2) and seen.ratio_known and seen.may_be(1.0):
+        return "sendrecv"
+    return None
+
+
+def _copying(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | None:
+    """Count is a part of the size, nobody is root: allgather, alltoall, alltoallv or hypercube."""
+    if not seen.full_rate:
+        return "hypercube" if fits("hypercube", seen, ranks) and seen.checked_out == seen.checked_in else None
+    if not fits("allgather", seen, ranks):
+        return None
+    if seen.checked_in:
+        return "allgather"
+    old = "error" in title
+    if old and "root" not in title:  # its header, and only its, names an operation that no row has
+        return "alltoall" if "redop" in title else "allgather" if not seen.checked_out else None
+    return "alltoall" if seen.checked_out else None
+
+
+def ranks_of(pattern: str, seen: Evidence) -> int | None:
+    """The only number of ranks that the rows allow."""
+    if pattern in _COUNT_IS_A_PART:
+        return seen.part if seen.part and seen.part > 1 else None
+    if pattern not in _TWICE or not seen.ratio_known or seen.high >= 2:
+        return None
+    fewest = math.ceil(2 / (2 - seen.low) - 1e-9)
+    most = math.floor(2 / (2 - seen.high) + 1e-9)
+    return fewest if fewest == most and 2 <= fewest < _MOST_RANKS else None

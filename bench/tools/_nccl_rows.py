@@ -1,0 +1,227 @@
+"""One line of a table of nccl-tests -> its two halves.
+
+    size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
+
+Before 2.13 a reduction had no root, a copy no redop, and the last column of a half was `error`, the largest deviation.
+What a row has is told by its header, or by counting its fields: a half has four or eight, so one too many is the root.
+No column is guessed from a value, and a figure where it can not stand makes the row unreadable: never is a row read one
+column further. Times are microseconds, rates 10^9 bytes per second.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from itertools import product
+
+from bench.core.dtypes import ALIASES, DTYPES
+from bench.core.foreign import Row
+
+_NO_REDUCTION = "none"
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)$", re.IGNORECASE)
+_MEASURED = re.compile(
+    r"(?:\d+\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+|\d{5,}|[-+]?(?:nan|inf))$", re.IGNORECASE
+)  # has digits after a point
+_WRONG = re.compile(r"(?:\d+|\d(?:\.\d+)?e\+\d\d)$")  # %g of a whole number
+_COUNT = re.compile(r"\d{1,19}$")
+_ROOT = re.compile(r"-?\d{1,9}$")
+_WORD = re.compile(r"[a-zA-Z][\w]*$")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
+_ERROR = re.compile(r"\de(?:-\d\d|\+0[0-5])$")  # %5.0e; %g of a whole number gets an exponent from e+06 on
+_FP8 = {
+    "f8e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "float8_e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
+_TYPES = {name: name for name in DTYPES} | ALIASES | _FP8
+_MOST_SEGMENTS_GLUED = 4  # of a row in pieces, ways to join them: with a space or without
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One placement. A figure that is no number (nan) is None and `odd` says so."""
+
+    time_us: float | None
+    algbw: float | None
+    busbw: float | None
+    num_wrong: int | None
+    checked: bool
+    odd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A row, or the beginning of one. `halves` are those that are whole; `rest` is what follows them."""
+
+    size: int
+    count: int
+    dtype: str
+    reduce_op: str | None
+    root: int | None
+    halves: tuple[Half, ...]
+    rest: tuple[str, ...] = field(default=())
+
+    def row(self, half: Half, in_place: bool, line: int) -> Row:
+        """In SI units."""
+        return Row(
+            self.size, self.count, self.dtype, self.reduce_op, self.root, in_place,
+            None if half.time_us is None else half.time_us / 1e6,
+            None if half.algbw is None else half.algbw * 1e9,
+            None if half.busbw is None else half.busbw * 1e9,
+            half.num_wrong, line,
+        )  # fmt: skip
+
+
+def element_type(word: str) -> str | None:
+    """Torch's name of nccl-tests' or rccl-tests' word; None where it is neither's."""
+    return _TYPES.get(word)
+
+
+def begins_row(tokens: list[str]) -> bool:
+    """Size, count, type: do these fields begin a row? Its type is one of nccl-tests'."""
+    return len(tokens) > 2 and tokens[2] in _TYPES and bool(_COUNT.match(tokens[0]) and _COUNT.match(tokens[1]))
+
+
+def may_begin_row(tokens: list[str]) -> bool:
+    """A row that was cut within its first three fields?"""
+    counts, words = tokens[:2], tokens[2:]
+    return all(_COUNT.match(token) for token in counts) and (
+        not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
+    )
+
+
+def is_figures(tokens: list[str]) -> bool:
+    """Nothing but numbers and N/A: what can go on a row that was cut in two."""
+    return all(_NUMBER.match(token) or token == "N/A" for token in tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a header says of the rows below it; without one, what is None is told from each row's number of fields.
+
+    `width`: fields of a half. `as_errors`: the last column of a half is `error`.
+    """
+
+    halves: int = 2
+    width: int | None = None
+    rooted: bool | None = None
+    as_errors: bool | None = None
+
+
+UNTITLED = Shape()
+
+
+def is_half(tokens: list[str], shape: Shape) -> bool:
+    """Are these one or two halves, without the size that they belong to?"""
+    width = shape.width or 4
+    return (
+        len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
+    )
+
+
+def read(tokens: list[str], shape: Shape = UNTITLED) -> Fields | None:
+    """The fields of a row, or of its beginning. None where a field is not what its column holds.
+
+    Without a header the number of fields tells whether there is a root, but only where the row is whole: of a beginning
+    no half is read then, since each of its figures could belong one column further.
+    """
+    size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
+    rest = tokens[3:]
+    if len(rest) > 2 and _DATE.match(rest[-2]) and ":" in rest[-1]:
+        rest = rest[:-2]
+    reduce_op: str | None = None
+    if rest and _WORD.match(rest[0]) and not _NUMBER.match(rest[0]):
+        reduce_op = None if rest[0] == _NO_REDUCTION else rest[0]
+        rest = rest[1:]
+    width = shape.width or (8 if len(rest) in (16, 17) else 4)
+    rooted = shape.rooted
+    if rooted is None and len(rest) - width * shape.halves in (0, 1):
+        rooted = len(rest) > width * shape.halves
+    if rooted is None:
+        return Fields(size, count, dtype, reduce_op, None, (), tuple(rest))
+    root: int | None = None
+    if rooted and rest:
+        if not _ROOT.match(rest[0]):
+            return None
+        root = None if int(rest[0]) < 0 else int(rest[0])
+        rest = rest[1:]
+    halves: list[Half] = []
+    while len(rest) >= width:
+        half = _half(rest[:width], shape.as_errors)
+        if half is None:
+            return None
+        halves.append(half)
+        rest = rest[width:]
+    return Fields(size, count, dtype, reduce_op, root, tuple(halves), tuple(rest))
+
+
+def _half(tokens: list[str], as_errors: bool | None) -> Half | None:
+    if not all(_MEASURED.match(token) for token in tokens[:3] + tokens[4:]):
+        return None
+    time_us, algbw, busbw = (_figure(token) for token in tokens[:3])
+    last = tokens[3]
+    wrong: int | None = None
+    if last != "N/A":
+        is_error = _ERROR.match(last) is not None if as_errors is None else as_errors
+        if not (_NUMBER if is_error else _WRONG).match(last):
+            return None
+        wrong = None if is_error else int(float(last))
+    return Half(time_us, algbw, busbw, wrong, last != "N/A", None in (time_us, algbw, busbw))
+
+
+def _figure(token: str) -> float | None:
+    value = float(token)
+    return value if math.isfinite(value) else None
+
+
+def agrees(fields: Fields) -> bool:
+    """Is algbw size / time, as far as the digits go, and count a part of size? Of rows put together from pieces."""
+    num_bytes = DTYPES[fields.dtype].num_bytes
+    if fields.count and fields.size % (fields.count * num_bytes):
+        return False
+    return all(
+        half.time_us is None or half.algbw is None or half.time_us <= 0
+        or rate_agrees(fields.size, half.time_us / 1e6, half.algbw * 1e9)
+        for half in fields.halves
+    )  # fmt: skip
+
+
+def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
+    """Is a printed rate share * size / a printed time? Within half of the last digit of both."""
+    low_s, high_s = time_between(time_s)
+    low, high = rate_between(rate_bytes_per_s)
+    return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
+
+
+def time_between(time_s: float) -> tuple[float, float]:
+    """What a printed time may have been, in the coarsest way that any version prints it."""
+    time_us = time_s * 1e6
+    half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
+    return max(time_us - half, 1e-9) / 1e6, (time_us + half) / 1e6
+
+
+def rate_between(rate: float) -> tuple[float, float]:
+    """The same of a rate."""
+    gigabytes = rate / 1e9
+    half = 0.005 if gigabytes < 1000 else 0.05 if gigabytes < 10_000 else 0.5 if gigabytes < 1e6 else 0.5 * gigabytes
+    return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9
+
+
+def joined(pieces: list[str], shape: Shape) -> Fields | None:
+    """The row that pieces of a line make, cut between fields or inside one; None while it is not whole.
+
+    A cut inside a field leaves no mark, so what agrees with itself is taken before what does not.
+    """
+    gaps = len(pieces) - 1
+    ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])
+    spaced: Fields | None = None
+    for way in ways:
+        tokens = "".join(piece + gap for piece, gap in zip(pieces, (*way, ""), strict=True)).split()
+        fields = read(tokens, shape) if begins_row(tokens) else None
+        if fields is None or len(fields.halves) != shape.halves or fields.rest:
+            continue
+        if agrees(fields):
+            return fields
+        if "" not in way:
+            spaced = fields
+    return spaced

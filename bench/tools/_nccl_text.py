@@ -1,0 +1,333 @@
+"""The text of nccl-tests, line by line: which run a line belongs to, and what it says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from bench.core.foreign import Run
+from bench.tools import _nccl_words as forms
+from bench.tools._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
+from bench.tools._nccl_pieces import LONGEST_PIECE, Pieces
+from bench.tools._nccl_rows import Fields, agrees, begins_row, is_half, may_begin_row, read
+from bench.tools._nccl_run import Named, OpenRun, dotted
+
+# NCCL's own lines: host:pid:thread [device] NCCL INFO ...; glued to what was printed before them.
+_TALK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)")
+_GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
+
+
+class Text:
+    """One open run, at most one row in pieces, and the command that was seen last. `done`: the runs that are over."""
+
+    def __init__(self) -> None:
+        self.done: list[Run] = []
+        self._run: OpenRun | None = None
+        self._pieces = Pieces()
+        self._command: tuple[Named, int | None] | None = None
+        self._goes_on = False  # does the line before end in a backslash?
+
+    def read(self, number: int, text: str) -> None:
+        """Take a line in that is not empty."""
+        if "NCCL INFO" in text or "NCCL WARN" in text:
+            self._read_talk(text, number)
+        else:
+            self._read(number, text)
+
+    def close(self, at_end: bool = False) -> None:
+        """The open run, if any, is over. `at_end`: nothing follows."""
+        if self._run is not None:
+            self._pieces.drop(self._run, at_end)
+            self.done.append(self._run.close())
+            self._run = None
+
+    def _read_talk(self, text: str, number: int) -> None:
+        """NCCL's own lines: what was printed before them on the same line, and the library's version."""
+        if " version " in text:
+            self._read_version(text)
+        if text[0].isalpha():
+            return
+        found = _TALK.search(text[:LONGEST_PIECE])
+        if found is None:
+            return
+        host = found[1]
+        before = text[: found.start()] + self._printed_before(host)
+        if before.strip():
+            self._read(number, before.strip())
+
+    def _printed_before(self, token: str) -> str:
+        """`-1mew0`, a figure and a host without a space between them: the figure."""
+        hosts = self._run.hosts if self._run else {}
+        for place in range(len(token)):
+            if token[place:] in hosts:
+                return token[:place]
+        glued = _GLUED.match(token)
+        return glued[1] if glued and self._run and (self._pieces or token[0] == "-") else ""
+
+    def _read(self, number: int, text: str) -> None:
+        first = text[0]
+        if (first.isdigit() or first in "-.nN" or self._pieces) and self._read_figures(number, text):
+            return
+        if first == "#" or self._run is not None or "_perf" in text or begins_run(text):
+            self._read_words(number, text)
+        self._goes_on = text[-1] == "\\"
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def _read_figures(self, number: int, text: str) -> bool:
+        """A row, a piece of one, or neither (False)."""
+        if len(text) > LONGEST_PIECE:
+            return False
+        tokens = text.split()
+        run = self._run
+        if begins_row(tokens):
+            if run is None and whole_row(tokens) is None:
+                return False
+            self._drop()
+            self._read_row(number, text, tokens)
+            return True
+        if run is None:
+            return False
+        if self._pieces.take(text, tokens, run):
+            return True
+        if run.footer or not (run.title or run.rows):
+            return False
+        if may_begin_row(tokens):
+            self._pieces.begin(text, number)
+            return True
+        if "." in text and is_half(tokens, run.shape):
+            run.lose(
+                number, f"line {number}: figures without the size they belong to", f"line {number} is a piece of a row"
+            )
+            return True
+        return False
+
+    def _read_row(self, number: int, text: str, tokens: list[str]) -> None:
+        run = self._for_row(number, tokens)
+        fields = read(tokens, run.shape)
+        if fields is None or len(fields.halves) != run.shape.halves or fields.rest:
+            otherwise = whole_row(tokens) if run.title else None
+            if otherwise is not None and agrees(otherwise):  # whole, but not of the kind that the header announces
+                fields = otherwise
+        if fields is None:
+            run.lose(number, f"line {number} begins like a row, but is none", f"line {number} can not be read")
+        elif len(fields.halves) == 2 or (len(fields.halves) == run.shape.halves and not fields.rest):
+            run.add(fields, number)
+        else:
+            self._pieces.begin(text, number)
+
+    def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
+        """The run that a row belongs to: a new one after an end, or where a header came again and sizes begin anew."""
+        run = self._run
+        if run is None or run.over or run.footer:
+            return self._open(number)
+        if run.titled_again:
+            run.titled_again = False
+            if run.rows and (run.rows[-1].payload_bytes or 0) >= int(tokens[0]):
+                title = run.title
+                run = self._open(number)
+                run.entitle(title)
+        return run
+
+    def _drop(self) -> None:
+        if self._run is not None:
+            self._pieces.drop(self._run, at_end=False)
+
+    # ------------------------------------------------------------------------------------------------ words
+
+    def _read_words(self, number: int, text: str) -> None:
+        body = text.lstrip("# ")
+        form, handle = _FORMS.get(_first_word(body), (None, None))
+        found = form.match(body) if form else None
+        if found is not None and handle is not None:
+            handle(self, number, found)
+            return
+        if "_perf" in text:
+            self._read_command(number, text)
+        if "version" in text:
+            self._read_version(text)
+        if forms.ELISION.match(text):
+            self._read_elision(number)
+        else:
+            self._read_failure(number, text)
+
+    def _read_banner(self, number: int, found: re.Match[str]) -> None:
+        run = self._run
+        if run is not None and run.banner == found[0] and not run.rows and not run.failure and not run.footer:
+            return
+        if run is None or run.banner is not None or run.rows or run.footer or run.failure:
+            run = self._open(number)
+        run.banner = found[0]
+        values = zip(forms.BANNER_WORDS, found.groups(), strict=True)
+        run.settings.update({word: value for word, value in values if value is not None})
+
+    def _read_device(self, number: int, found: re.Match[str]) -> None:
+        run = self._run
+        if run is None or run.rows or run.footer:
+            run = self._open(number)
+        rank, told = int(found[1]), (int(found[2] or 0), found[4], int(found[3]))
+        if run.ranks.setdefault(rank, told) != told:
+            run.mixed = run.mixed or number
+        run.hosts[found[4]] = None
+        if found[5].strip():
+            run.gpus[found[5].strip()] = None
+
+    def _read_tests_version(self, number: int, found: re.Match[str]) -> None:
+        run = self._fresh(number)
+        run.version = found[1]
+        if found[2]:
+            run.settings.setdefault("nccl", dotted(int(found[2])))
+
+    def _read_rccl(self, number: int, found: re.Match[str]) -> None:
+        run = self._run or self._open(number)
+        run.rccl, run.version = True, found[1]
+
+    def _read_collective(self, number: int, found: re.Match[str]) -> None:
+        if found[1] == _CONCLUDED:
+            if self._run is not None:
+                self._drop()
+                self._run.over = True
+            return
+        run = self._fresh(number)
+        name = PROGRAM.search(found[2])
+        run.named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
+
+    def _read_title(self, number: int, found: re.Match[str]) -> None:
+        words = found.string.split()[:40]
+        if not {"algbw", "busbw"} <= set(words) or not {"time", "cputime"} & set(words):
+            return  # a header that was cut says less than the rows do
+        self._drop()
+        run = self._run
+        if run is None or run.footer or (run.failure and (run.rows or run.title)):
+            run = self._open(number)
+        run.titled_again = bool(run.rows)
+        run.entitle(tuple(words))
+
+    def _read_wrong(self, number: int, found: re.Match[str]) -> None:
+        run = self._footer(number)
+        run.settings["out_of_bounds"] = found[1]
+        if found[1].strip("0") or found[2] == "FAILED":
+            run.fail(f"out of bounds values: {found[1]} {found[2]} (line {number})")
+
+    def _read_average(self, number: int, found: re.Match[str]) -> None:
+        run = self._footer(number)
+        try:
+            run.average, run.average_line = float(found[1]), number
+        except ValueError:
+            run.say(number, f"line {number}: the average bus bandwidth is no number")
+        if found[2] == "FAILED":
+            run.fail(f"the average bus bandwidth is below what was demanded (line {number})")
+
+    def _read_reduced(self, number: int, found: re.Match[str]) -> None:
+        if self._run is not None:
+            self._run.settings["max_bytes"] = found[1]
+            self._run.say(number, f"line {number}: sizes end at {found[1]} bytes for lack of memory")
+
+    def _read_error(self, number: int, found: re.Match[str]) -> None:
+        if self._run is not None:
+            self._run.fail(f"{found[1][:300]} (line {number})")
+
+    def _read_command(self, number: int, text: str) -> None:
+        self._command = forms.command(number, text, self._goes_on)
+        run = self._run
+        if run is not None and self._command and run.command is None and not (run.rows or run.footer or run.failure):
+            (run.command, run.ranks_of_command), self._command = self._command, None
+
+    def _read_version(self, text: str) -> None:
+        library = forms.LIBRARY.search(text)
+        if library is not None and self._run is not None:
+            self._run.settings.setdefault(library[1].lower(), library[2])
+            self._run.rccl |= library[1] == "RCCL"
+
+    def _read_elision(self, number: int) -> None:
+        run = self._run
+        if run is None or run.footer:
+            return
+        if run.title or run.rows or run.ranks:
+            self._drop()
+            run.elided.append(number)
+        else:
+            run.say(number, f"line {number}: lines were left out here by whoever wrote this")
+
+    def _read_failure(self, number: int, text: str) -> None:
+        told = forms.failure(text)
+        if told is None:
+            return
+        sentence, own = told
+        run = self._run
+        if run is None:
+            if not own:
+                return
+            run = self._open(number)
+        self._drop()
+        run.command = run.command or forms.source(number, text)
+        if run.footer and not own:
+            run.say(number, f"line {number}, after the end: {sentence}")
+        else:
+            run.fail(f"{sentence} (line {number})")
+
+    # ------------------------------------------------------------------------------------------------ runs
+
+    def _open(self, number: int) -> OpenRun:
+        self.close()
+        self._run = OpenRun(number)
+        if self._command is not None:
+            (self._run.command, self._run.ranks_of_command), self._command = self._command, None
+        return self._run
+
+    def _fresh(self, number: int) -> OpenRun:
+        """The run that the first lines of a banner belong to."""
+        run = self._run
+        if run is None or run.banner or run.title or run.rows or run.footer or run.failure or run.ranks:
+            return self._open(number)
+        return run
+
+    def _footer(self, number: int) -> OpenRun:
+        self._drop()
+        run = self._run or self._open(number)
+        if run.average is not None:
+            run = self._open(number)
+        run.footer = True
+        return run
+
+
+_FORMS: dict[str, tuple[re.Pattern[str], Callable[[Text, int, re.Match[str]], None]]] = {
+    "nThread": (forms.BANNER, Text._read_banner),
+    "Rank": (forms.DEVICE, Text._read_device),
+    "size": (forms.TITLE, Text._read_title),
+    "Out": (forms.WRONG, Text._read_wrong),
+    "Avg": (forms.AVERAGE, Text._read_average),
+    "nccl-tests": (forms.VERSION, Text._read_tests_version),
+    "rccl-tests": (forms.RCCL_VERSION, Text._read_rccl),
+    "Collective": (forms.COLLECTIVE, Text._read_collective),
+    "Reducing": (forms.REDUCED, Text._read_reduced),
+    "error": (forms.ERROR, Text._read_error),
+}
+_LONGEST_WORD = 16  # of those
+_OF_OTHERS, _CONCLUDED = ("error", "Reducing"), "concluded"
+
+
+def _first_word(body: str) -> str:
+    words = body[:_LONGEST_WORD].split(None, 1)
+    return words[0].rstrip(":") if words else ""
+
+
+def begins_run(text: str) -> bool:
+    """Is this a command, a line of a banner, a header or closing lines, or a failure in nccl-tests' own words?"""
+    body = text.lstrip("# ")
+    word = _first_word(body)
+    form, _ = _FORMS.get(word, (None, None))
+    if form is not None and word not in _OF_OTHERS:
+        found = form.match(body)
+        return found is not None and _CONCLUDED not in found[0]
+    if "_perf" in text and COMMAND.search(text):
+        return True
+    return "Test " in text and forms.OWN_FAILURE.match(text) is not None
+
+
+def whole_row(tokens: list[str]) -> Fields | None:
+    """A row that can be nothing else: size, count, type, and whole halves."""
+    if not begins_row(tokens):
+        return None
+    fields = read(tokens)
+    return fields if fields and len(fields.halves) == 2 and not fields.rest else None

@@ -1,0 +1,131 @@
+"""What each test of nvbandwidth moves from where to where, by its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
+
+- `..._write_...` copies from the row's GPU to the column's, `..._read_...` from the column's to the row's. The arrows
+  that it prints over these tables point the other way in every version.
+- Two-way tests time the first of two streams (the other one only disturbs it), except between GPUs: there SM tests
+  gave both directions together up to v0.5, and since v0.6 both engines print each direction by itself and then their
+  sum. The stream of `..._write1` runs from column to row, as that of `..._read1` does (v0.6 to v0.8).
+- `all_to_one` and `one_to_all` give one GPU's sum over all its peers.
+- Up to v0.7 device_to_device_latency_sm loaded from host memory (fixed in v0.8, by its change log).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.core.foreign import Cell
+from bench.tools import _grid
+
+GB, NS = 1e9, 1e-9
+# Where the first two tables of a two-way test come from and go to; the third is their sum.
+PARTS = ("1", "2", "total")
+# How a test's name begins, its direction, and who sends and receives.
+_ENDS = (
+    ("host_to_", "h2d", "hc"),
+    ("device_to_host_", "d2h", "ch"),
+    ("all_to_host_", "d2h", "ch"),
+    ("all_to_one_write", "d2d", "oc"),
+    ("all_to_one_read", "d2d", "co"),
+    ("one_to_all_write", "d2d", "co"),
+    ("one_to_all_read", "d2d", "oc"),
+    ("all_from_one_read", "d2d", "co"),
+    ("broadcast_one_to_all", "d2d", "co"),
+    ("device_local_copy", "local", "cc"),
+)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """`ends`: sender and receiver by a cell's row r and column c: "hc" is host to GPU c, "co" GPU c to all others."""
+
+    name: str
+    direction: str | None
+    engine: str | None
+    ends: str
+    unit: str = "bytes_per_s"
+
+    @property
+    def factor(self) -> float:
+        """SI units in the printed one."""
+        return NS if self.unit == "s" else GB
+
+    @property
+    def square(self) -> bool:
+        """Has it a row for every column?"""
+        return self.ends in ("rc", "cr")
+
+
+def version_number(version: str | None) -> tuple[int, int] | None:
+    """(0, 8) of `v0.8`."""
+    found = re.match(r"v?(\d{1,3})\.(\d{1,3})", version or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def meaning(name: str, version: str | None, part: str = "") -> Meaning:
+    """Of one table of the test `name`; `part` is one of PARTS where a two-way test has three."""
+    base = name.removeprefix("multinode_")
+    if base.startswith(("device_to_device_all_", "device_to_device_broadcast_")):
+        base = base.removeprefix("device_to_device_")
+    engine = {"ce": "ce", "sm": "sm"}.get(name.rpartition("_")[2])
+    for begin, direction, ends in _ENDS:
+        if base.startswith(begin):
+            return Meaning(name, "bidirectional" if "bidirectional" in base else direction, engine, ends)
+    if "latency" in base:
+        return _latency(name, version, engine)
+    if base.startswith("device_to_device"):
+        return _between_gpus(name, engine, part)
+    return Meaning(name, None, engine, "??")
+
+
+def _latency(name: str, version: str | None, engine: str | None) -> Meaning:
+    if name.startswith("host"):
+        return Meaning(name, "load", engine, "ch", "s")
+    known = version_number(version)
+    return Meaning(name, "load" if known is not None and known >= (0, 8) else None, engine, "rc", "s")
+
+
+def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
+    verb = "read" if "read" in name else "write"
+    if part == "total":
+        return Meaning(f"{name}_total", "bidirectional_sum", engine, "rc")
+    if part:
+        return Meaning(f"{name}_{verb}{part}", "bidirectional", engine, "cr" if part == "1" else "rc")
+    if "bidirectional" not in name:
+        return Meaning(name, "d2d", engine, "cr" if verb == "read" else "rc")
+    if engine == "sm":
+        return Meaning(name, "bidirectional_sum", engine, "rc")
+    return Meaning(name, "bidirectional", engine, "cr" if verb == "read" else "rc")
+
+
+def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[Cell, ...]:
+    """The cells of a table row by row; the diagonal between GPUs is none.
+
+    Versions that print 0.00 on the diagonal print it for refused pairs too.
+    """
+    old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
+    found = []
+    for row, values in enumerate(rows):
+        for column, token in enumerate(values):
+            if what.square and row == column:
+                continue
+            src, dst = _ends(what.ends, row, column, len(rows))
+            found.append(_grid.cell(src, dst, "N/A" if old_zeros and _is_zero(token) else token, what.factor))
+    return tuple(found)
+
+
+def _is_zero(token: object) -> bool:
+    return isinstance(token, str) and token in ("0.00", "0")
+
+
+def _ends(ends: str, row: int, column: int, num_rows: int) -> tuple[str, str]:
+    if ends == "??":
+        return f"row{row}", f"column{column}"
+    return _end(ends[0], row, column, num_rows), _end(ends[1], row, column, num_rows)
+
+
+def _end(letter: str, row: int, column: int, num_rows: int) -> str:
+    if letter == "h":
+        return "host" if num_rows == 1 else f"host{row}"
+    return "others" if letter == "o" else _grid.gpu(row if letter == "r" else column)

@@ -1,0 +1,222 @@
+"""OSU's tables in anybody's log: collectives, latency, and the three bandwidth programs (MB/s is 1e6 bytes/s there).
+
+A bandwidth is of windows of messages with one acknowledgement, as a pipelined ping-pong is here. osu_bibw adds both
+directions and osu_mbw_mr all pairs; both are divided, so that a row is one direction of one pair.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
+from bench.tools import _osu_table
+
+_BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
+_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
+_HEADER = re.compile(r"#?\s*Size\s+\S")
+_TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
+_PAIRS = re.compile(r"#?\s*\[ pairs: ([0-9]{1,9}) \]")
+_ERROR = re.compile(
+    r"Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
+    r"|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
+)
+_WANTED = re.compile(r"[0-9#.…]|Size|Datatype|\[ ?[p.]")  # how lines begin that are read
+_LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
+_LEADING = re.compile(r"[0-9]{1,15}")
+_DTYPES = {
+    "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
+}  # fmt: skip
+_MARGINS = " \t\r|"  # of a table that somebody pasted, too
+_MOST_REMARKS = 1000
+
+
+@dataclass(frozen=True)
+class _Program:
+    pattern: str
+    mode: str = "isolated"
+    block: bool = False  # is its size one rank's block?
+    reduces: bool = False
+    root: int | None = None
+
+
+# By what stands between "OSU MPI" and "Test".
+_PROGRAMS = {
+    "Allreduce Latency": _Program("allreduce", reduces=True),
+    "Reduce Latency": _Program("reduce", reduces=True, root=0),
+    "Reduce_scatter Latency": _Program("reducescatter", reduces=True),
+    "Broadcast Latency": _Program("broadcast", root=0),
+    "Allgather Latency": _Program("allgather", block=True),
+    "All-to-All Personalized Exchange Latency": _Program("alltoall", block=True),
+    "Gather Latency": _Program("gather", block=True, root=0),
+    "Scatter Latency": _Program("scatter", block=True, root=0),
+    "Latency": _Program("pingpong"),
+    "Bandwidth": _Program("pingpong", "pipelined"),
+    "Bi-Directional Bandwidth": _Program("pingpong", "pipelined"),
+    "Multiple Bandwidth / Message Rate": _Program("pairs", "pipelined"),
+}
+
+
+class OsuReader(Reader):
+    """A file may hold many runs: each begins with its own title."""
+
+    tool = "osu"
+    hints = ("osu ",)
+
+    def __init__(self) -> None:
+        self._run: _Found | None = None
+
+    def begins(self, text: str) -> bool:
+        """`# OSU MPI Allreduce Latency Test v5.7`."""
+        return _BEGIN.match(text.strip(_MARGINS)) is not None
+
+    def feed(self, line: Line) -> Iterator[Run]:
+        """Take one line in."""
+        text = line.text.strip(_MARGINS)
+        if found := _BEGIN.match(text):
+            yield from self.finish()
+            self._run = _Found(line.number, found)
+        elif self._run is not None and (_WANTED.match(text) or _ERROR.search(text)):
+            self._run.take(line.number, text)
+
+    def finish(self) -> Iterator[Run]:
+        """The file is over, or the next run begins."""
+        run, self._run = self._run, None
+        if run is not None:
+            yield run.run()
+
+
+class _Found:
+    def __init__(self, line: int, title: re.Match[str]) -> None:
+        self._line = line
+        self._library, self._name, self._version = title[1], title[2], title[3]
+        self._program = _PROGRAMS.get(title[2]) if _LIBRARY.fullmatch(title[1]) else None
+        self._columns: list[str] | None = None
+        self._dtype: str | None = None
+        self._element = 0
+        self._pairs: int | None = None
+        self._rows: list[Row] = []
+        self._remarks: list[Remark] = []
+        self._failures: list[str] = []
+        self._cuts: list[str] = []
+        self._widths: set[int] = set()  # of all rows above: columns end at the same place
+        self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
+
+    def take(self, line: int, text: str) -> None:
+        """One line below the title."""
+        if text[:1].isdigit():
+            words = text.split()
+            if self._columns is not None and _LEADING.fullmatch(words[0]):
+                self._take_row(line, text, words, self._columns)
+        elif _HEADER.match(text) and (names := _osu_table.columns(text)) is not None:
+            self._begin_table(line, text, names)
+        elif found := _TYPE.match(text):
+            self._dtype, self._element = _DTYPES.get(found[1], (None, 0))
+        elif found := _PAIRS.match(text):
+            self._pairs = int(found[1])
+        elif _LEFT_OUT.match(text):
+            self._lose(line, "lines were left out here")
+        elif _ERROR.search(text):
+            self._say(line, text[:200])
+            if len(self._failures) < 10:
+                self._failures.append(text[:200])
+
+    def _begin_table(self, line: int, text: str, names: list[str]) -> None:
+        self._columns = names
+        if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
+            self._lose(line, f"this table is not one that is read: {text[:80]}")
+            self._columns = None
+
+    def run(self) -> Run:
+        """What was found."""
+        self._check_last()
+        if not self._rows and not self._cuts:
+            self._lose(self._line, f"{self._name} has no row")
+        program = self._program
+        return Run(
+            "osu", self._version, pattern=program.pattern if program else None, num_ranks=self._num_ranks(),
+            status=FAILED if self._failures else TRUNCATED if self._cuts else OK,
+            failure="; ".join((self._failures or self._cuts)[:10]) or None,
+            rows=tuple(self._rows), remarks=tuple(self._remarks), translations=tuple(self._translations()),
+            settings=(("library", self._library), ("mode", program.mode if program else "unknown")), line=self._line,
+            size_is_block=bool(program and program.block),
+        )  # fmt: skip
+
+    def _take_row(self, line: int, text: str, words: list[str], names: list[str]) -> None:
+        values = _osu_table.numbers(words, names)
+        if values is None:
+            if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
+                self._lose(line, f"this row can not be read: {text[:80]}")
+            return
+        if values.get("valid") == 0:
+            self._say(line, "the program found wrong data: Fail")
+            self._failures.append(f"wrong data at size {words[0]}")
+        if values.get("mean_s", 1) <= 0 or values.get("bytes_per_s", 1) < 0:
+            self._say(line, f"no time at all: {text[:80]}")
+            self._failures.append(f"size {words[0]} has no time")
+        elif len(self._rows) < 1_000_000:
+            self._rows.append(self._row(values, line))
+            self._measure(text, line)
+
+    def _measure(self, text: str, line: int) -> None:
+        aligned = len(self._rows) > 2 and len(self._widths) == 1
+        other = len(self._rows) > 1 and self._rows[-1].num_iterations != self._rows[-2].num_iterations
+        self._short_line = line if aligned and other and len(text) < min(self._widths) else 0
+        self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
+
+    def _check_last(self) -> None:
+        if self._short_line:
+            self._rows[-1] = replace(self._rows[-1], num_iterations=None)
+            self._lose(self._short_line, "this row is cut: how many iterations it had is lost")
+
+    def _row(self, values: dict[str, float], line: int) -> Row:
+        size = int(values[_osu_table.SIZE])
+        program = self._program or _Program("")
+        rate, time = values.get("bytes_per_s"), values.get("mean_s")
+        if rate is not None:
+            rate = rate / self._share()
+            time = size / rate if rate > 0 and size else None
+        count = values.get("num_samples")
+        return Row(
+            size, num_elements=size // self._element if self._element and size % self._element == 0 else None,
+            dtype=self._dtype, reduce_op="sum" if program.reduces else None, root=program.root, time_s=time,
+            algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, line=line, min_s=values.get("least_mean_s"),
+            max_s=values.get("largest_mean_s"), num_iterations=None if count is None else int(count),
+        )  # fmt: skip
+
+    def _share(self) -> int:
+        """How many streams the printed bandwidth adds up."""
+        if self._name.startswith("Bi-"):
+            return 2
+        return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1
+
+    def _num_ranks(self) -> int | None:
+        if self._program is None:
+            return None
+        if self._program.pattern == "pairs":
+            return None if self._pairs is None else 2 * self._pairs
+        return 2 if self._program.pattern == "pingpong" else None
+
+    def _translations(self) -> Iterator[str]:
+        if self._program is None:
+            return
+        if self._program.block:
+            yield "sizes are one rank's block m: S = n * m needs the number of ranks, which is not printed"
+        if self._program.pattern not in ("pingpong", "pairs"):
+            yield "time is the mean over ranks of each rank's mean; min_s and max_s are the least and largest of those"
+        if self._program.mode == "pipelined":
+            yield "time is that of one message of a window: its size by the bandwidth"
+        if self._name.startswith("Bi-"):
+            yield "the bandwidth printed adds both directions: half of it is one direction"
+        if self._program.pattern == "pairs":
+            yield f"the bandwidth printed adds {self._pairs or 'all'} pairs: divided, a row is one pair"
+
+    def _say(self, line: int, text: str) -> None:
+        if len(self._remarks) < _MOST_REMARKS:
+            self._remarks.append(Remark(line, text))
+
+    def _lose(self, line: int, text: str) -> None:
+        self._say(line, text)
+        if len(self._cuts) < 10:
+            self._cuts.append(text)

@@ -1,0 +1,219 @@
+"""p2pBandwidthLatencyTest of the CUDA samples: matrices of copies between the GPUs of one node. Read, of CUDA 11 to 13.
+
+By its source: rows send in writes, columns send in reads; two-way figures are the sum of both directions; with peer
+access disabled, or where two GPUs have none, a copy goes through host memory. Its diagonal is a copy inside one GPU, of
+which it counts the bytes that are read and those that are written: no link, and a matrix of its own here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from bench.core.foreign import FAILED, OK, TRUNCATED, Cell, Line, Matrix, Reader, Remark, Run
+from bench.tools import _grid
+
+_BEGIN = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]$")
+_CONNECTIVITY = re.compile(r"P2P Connectivity Matrix$")
+_TITLE = re.compile(
+    r"((Unidirectional|Bidirectional) P2P=(Disabled|Enabled) Bandwidth(?: \(P2P (Writes|Reads)\))?) Matrix \(GB/s\)$"
+)
+_LATENCY = re.compile(r"(P2P=(Disabled|Enabled) Latency(?: \(P2P (Writes|Reads)\))?) Matrix \(us\)$")
+_DEVICE = re.compile(r"Device: \d+, (.+), pciBusID: \w+, pciDeviceID: \w+, pciDomainID: ?\w+$")
+_ACCESS = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})$")
+_ERROR = re.compile(r"Cuda failure .*|CUDA error.*|Two or more GPUs with .*required.*")
+_LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
+# How any line begins that is read here: all others are passed over at once.
+_WANTED = re.compile(r"[-0-9]|N/A|-?nan|-?inf|\[P2P|\[?\.\.\.|…|D\\D|Device|P2P|Unidir|Bidir|GPU|CPU|Cuda|CUDA|Two or")
+_MOST_CELLS = 1_000_000
+_MOST_REMARKS = 1000
+
+_SAID = {
+    "sum": "A two-way figure is the sum of both directions, as the tool's source has it.",
+    "inside": "The diagonal is a copy inside one GPU (bytes read and written): a matrix of its own, and no link.",
+    "host": "A copy between GPUs without peer access, or with it disabled, goes through host memory: own matrices.",
+    "calls": "CPU latency is the time that the host takes to ask for a copy, and of no link.",
+}
+
+
+class P2p(Reader):
+    """A file may hold several runs."""
+
+    tool = "p2p_bandwidth_latency"
+    hints = ("gpu bandwidth latency test", "p2p connectivity matrix", "p2p=")
+
+    def __init__(self) -> None:
+        self._run: _Found | None = None
+        self._last = 0
+
+    def begins(self, text: str) -> bool:
+        """Its banner, or the title of one of its matrices."""
+        text = text.strip()
+        return any(one.match(text) for one in (_BEGIN, _CONNECTIVITY, _TITLE, _LATENCY))
+
+    def feed(self, line: Line) -> Iterator[Run]:
+        """Take one line in."""
+        self._last = line.number
+        text = line.text.strip()
+        if _WANTED.match(text) is None:
+            return
+        again = self._run is not None and self._run.title_seen and text == self._run.first_title
+        if _BEGIN.match(text) or again:
+            yield from self._close()
+        if self._run is None and self.begins(text):
+            self._run = _Found(line.number)
+        if self._run is not None:
+            self._run.take(line.number, text)
+
+    def finish(self) -> Iterator[Run]:
+        """The file is over."""
+        yield from self._close()
+
+    def _close(self) -> Iterator[Run]:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close_title(self._last)
+            yield run.run()
+
+
+class _Found:
+    """One run, as far as it was read."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.gpus: dict[str, None] = {}
+        self.matrices: list[Matrix] = []
+        self.remarks: list[Remark] = []
+        self.failures: list[str] = []
+        self.cuts: list[str] = []
+        self.said: dict[str, None] = {}
+        self.first_title: str | None = None
+        self.title_seen = False
+        self.apart: set[tuple[int, int]] | None = None  # pairs without peer access; None where it was not told
+        self._title: re.Match[str] | None = None
+        self._title_line = 0
+        self._num_tables = 0  # of this title: a latency has two
+        self._kind = ""  # GPU or CPU, of a latency
+        self._grid: _grid.Grid | None = None
+        self._num_cells = 0
+
+    def take(self, line: int, text: str) -> None:
+        """One line of the run."""
+        words = text.split()
+        if self._grid is not None and self._grid.take(words, line):
+            return
+        if found := _TITLE.match(text) or _LATENCY.match(text) or _CONNECTIVITY.match(text):
+            self.close_title(line)
+            self._title, self._title_line, self._num_tables = found, line, 0
+            self.title_seen = self.title_seen or self.first_title is not None
+            self.first_title = self.first_title or text
+        elif self._title is not None and words and words[0] in ("D\\D", "GPU", "CPU"):
+            grid = _grid.begin(words[1:], line, flags=self._title.re is _CONNECTIVITY)
+            if grid is not None and (words[0] == "D\\D") is not (self._title.re is _LATENCY):
+                self._close_grid(line)
+                self._grid, self._kind, self._num_tables = grid, words[0], self._num_tables + 1
+        elif found := _DEVICE.match(text):
+            self.gpus.setdefault(found[1])
+        elif found := _ACCESS.match(text):
+            self.apart = self.apart if self.apart is not None else set()
+            if len(self.apart) < _MOST_CELLS:
+                self.apart.add((int(found[1]), int(found[2])))
+        elif _ERROR.match(text):
+            self._fail(line, text[:300])
+        elif _LEFT_OUT.match(text):
+            self.close_title(line)
+            self._cut(line, "lines were left out here")
+
+    def close_title(self, line: int) -> None:
+        """All tables of the title above are over."""
+        self._close_grid(line)
+        if self._title is not None and not self._num_tables:
+            self._cut(self._title_line, f"the table of {self._title[0]} is lost")
+        self._title = None
+
+    def _close_grid(self, line: int) -> None:
+        grid, self._grid = self._grid, None
+        if grid is None or self._title is None:
+            return
+        grid.finish(grid.columns, line)
+        for where, lost in grid.lost:
+            self._cut(where, f"{self._title[0]}: {lost}")
+        self._num_cells += sum(map(len, grid.rows))
+        if self._title.re is _CONNECTIVITY:
+            self._connect(grid)
+        elif self._num_cells > _MOST_CELLS:
+            self._cut(grid.line, f"{self._title[0]} is left out: a run of more than {_MOST_CELLS} cells is not kept")
+        elif grid.rows:
+            self._add(grid, self._title)
+
+    def run(self) -> Run:
+        """What was found."""
+        if self.apart is None and self.matrices:
+            self._say(None, "no connectivity is told: which pairs have peer access is not known")
+        status = FAILED if self.failures else TRUNCATED if self.cuts else OK
+        return Run(
+            "p2p_bandwidth_latency", status=status, failure="; ".join(self.failures or self.cuts) or None,
+            gpus=tuple(self.gpus), matrices=tuple(self.matrices), remarks=tuple(self.remarks),
+            translations=tuple(_SAID[word] for word in _SAID if word in self.said), line=self.line,
+        )  # fmt: skip
+
+    def _cut(self, line: int, text: str) -> None:
+        self._say(line, text)
+        self.cuts = [*self.cuts, text][:10]
+
+    def _fail(self, line: int, text: str) -> None:
+        self._say(line, text)
+        self.failures = [*self.failures, text][:10]
+
+    def _say(self, line: int | None, text: str) -> None:
+        if len(self.remarks) < _MOST_REMARKS:
+            self.remarks.append(Remark(line, text))
+
+    def _connect(self, grid: _grid.Grid) -> None:
+        pairs = [(row, column, value) for row, values in enumerate(grid.rows) for column, value in enumerate(values)]
+        self.apart = {(row, column) for row, column, value in pairs if value == "0" and row != column}
+        if self.apart:
+            of = grid.columns * (grid.columns - 1)
+            text = f"{len(self.apart)} of {of} pairs have no peer access: their copies go through host memory"
+            self._say(self._title_line, text)
+
+    def _add(self, grid: _grid.Grid, title: re.Match[str]) -> None:
+        latency = title.re is _LATENCY
+        unit, factor = ("s", 1e-6) if latency else ("bytes_per_s", 1e9)
+        name = f"{title[1]} {self._kind}" if latency else title[1]
+        two_way, disabled, reads = title[2] == "Bidirectional", "P2P=Disabled" in name, "Reads" in name
+        peers: list[Cell] = []
+        staged: list[Cell] = []
+        inside: list[Cell] = []
+        for row, values in enumerate(grid.rows):
+            for column, value in enumerate(values):
+                ends = (column, row) if reads else (row, column)
+                src, dst = _grid.gpu(ends[0]), _grid.gpu(ends[1])
+                found = _grid.cell(src, dst, value, factor)
+                if row == column and self._kind != "CPU":
+                    inside.append(found)
+                elif self._kind == "CPU":
+                    peers.append(found)
+                elif disabled or (row, column) in (self.apart or ()):
+                    staged.append(found)
+                    if not disabled:
+                        peers.append(Cell(src, dst, None, _grid.WAIVED))
+                else:
+                    peers.append(found)
+        both = "_sum" if two_way else ""
+        direction = "calls" if self._kind == "CPU" else "bidirectional_sum" if two_way else "d2d"
+        self._keep(name, unit, direction, peers, grid.line)
+        self._keep(f"{name}, through host", unit, f"through_host{both}", staged, grid.line)
+        self._keep(f"{name}, inside the GPU", unit, "local", inside, grid.line)
+        words = {"sum": two_way, "inside": inside, "host": staged, "calls": self._kind == "CPU"}
+        self.said |= {word: None for word, wanted in words.items() if wanted}
+
+    def _keep(self, name: str, unit: str, direction: str, cells: list[Cell], line: int) -> None:
+        if cells:
+            self.matrices.append(Matrix(name, unit, direction, None, tuple(cells), line=line))
+        failed = sum(cell.status == _grid.FAILED for cell in cells)
+        if failed:
+            self._fail(line, f"{name}: {failed} of {len(cells)} figures are zero or no numbers")
+
+
+READER = P2p

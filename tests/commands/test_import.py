@@ -1,0 +1,541 @@
+"""`bench import` from end to end: every tool's log becomes a run that report, compare, lint and plot understand."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.__main__ import main
+from bench.core import plugins
+from bench.core.foreign import Run, read_all
+from bench.driver import imports
+from bench.report import _import
+from bench.store import jsonl, runs
+from bench.tools import _lines
+from tests.commands import import_samples as samples
+
+Out = pytest.CaptureFixture[str]
+CORPUS = os.environ.get("BENCH_LOG_CORPUS")
+FOLDERS = ("nccl_logs", "nvbandwidth_logs", "p2p_logs", "osu_logs")
+LOGS = sorted(path for folder in FOLDERS for path in Path(CORPUS, folder).glob("*")) if CORPUS else []
+needs_corpus = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+READERS = tuple(plugins.load("command", "import").readers())
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(name: str, text: str | bytes) -> str:
+    """The name of a file that holds it."""
+    Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return name
+
+
+def as_json(out: Out, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and document of `bench import --format json`."""
+    code = main(["import", "--format", "json", *words])
+    return code, json.loads(out.readouterr().out)
+
+
+def stored(folder: str = "results") -> list[tuple[str, jsonl.Attempt]]:
+    """The jobs of the only run in a folder of results."""
+    (run,) = Path(folder).iterdir()
+    return list(runs.attempts(run)[0])
+
+
+def figures(document: dict[str, Any]) -> list[Any]:
+    """What a log holds, without where in it: no line of noise may change that."""
+    kept = ("tool", "pattern", "num_ranks", "num_nodes", "status", "records", "matrices")
+    return [[run[key] for key in kept] for run in document["runs"]]
+
+
+def document_of(text: bytes) -> dict[str, Any]:
+    """As the command prints it, from the same parts."""
+    found: dict[str, Any] = json.loads(_import.render(imports.runs([text], READERS, _lines.lines)))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- one log
+
+
+@pytest.mark.parametrize("name", samples.ALL)
+def test_each_tool_s_log_is_one_document(name: str, capsys: Out) -> None:
+    text, tool, status, num_rows, num_cells = samples.ALL[name]
+    code, document = as_json(capsys, written("a.log", text))
+    assert code == (0 if status == "ok" else 1) and document["schema"] == "bench.import/1"
+    (run,) = document["runs"]
+    cells = [cell for matrix in run["matrices"] for cell in matrix["cells"] if cell["status"] == "ok"]
+    assert (run["tool"], run["status"], len(run["records"]), len(cells)) == (tool, status, num_rows, num_cells)
+    assert (run["failure"] is None) == (status == "ok")
+
+
+def test_the_document_has_the_promised_keys_and_si_units(capsys: Out) -> None:
+    _, document = as_json(capsys, written("a.log", samples.NCCL))
+    (run,) = document["runs"]
+    assert set(run) == {
+        "tool", "tool_version", "pattern", "num_ranks", "num_nodes", "status", "failure", "hosts", "gpus", "records",
+        "matrices", "warnings",
+    }  # fmt: skip
+    assert (run["pattern"], run["num_ranks"], run["num_nodes"]) == ("allreduce", 4, 2)
+    assert run["hosts"] == ["alpha-1", "alpha-2"] and run["gpus"] == ["NVIDIA Model Q"]
+    assert run["records"][1] == {
+        "payload_bytes": 1024, "num_elements": 256, "dtype": "float32", "reduce_op": "sum", "root": None,
+        "in_place": True, "time_s": pytest.approx(20.48e-6), "algbw_bytes_per_s": pytest.approx(0.05e9),
+        "busbw_bytes_per_s": pytest.approx(0.07e9), "num_wrong": 0,
+    }  # fmt: skip
+    _, document = as_json(capsys, written("b.log", samples.NVBANDWIDTH))
+    assert document["runs"][0]["matrices"][1]["cells"] == [
+        {"src": "gpu1", "dst": "gpu0", "value": 21.5e9, "status": "ok"},
+        {"src": "gpu0", "dst": "gpu1", "value": 20.5e9, "status": "ok"},
+    ]
+
+
+def test_json_keeps_no_run_unless_results_are_named(capsys: Out) -> None:
+    as_json(capsys, written("a.log", samples.NCCL))
+    assert not Path("results").exists()
+    as_json(capsys, "a.log", "--results", "there")
+    assert len(stored("there")) == 2
+    assert main(["import", "a.log", "--no-store"]) == 0 and not Path("results").exists()
+    assert main(["import", "a.log"]) == 0 and len(stored()) == 2
+
+
+def test_a_log_comes_from_stdin_as_it_is_written(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as end:
+        end.write(samples.OSU.encode())
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, document = as_json(capsys, "-")
+    assert code == 0 and len(document["runs"][0]["records"]) == 2
+
+
+def test_what_several_tools_printed_into_one_file_is_told_apart(capsys: Out) -> None:
+    text = samples.NCCL + samples.OSU + samples.NVBANDWIDTH + samples.NCCL_CUT + "\n" + samples.P2P + samples.PERFTEST
+    code, document = as_json(capsys, written("all.log", text))
+    assert code == 1
+    assert [(run["tool"], run["status"]) for run in document["runs"]] == [
+        ("nccl_tests", "ok"), ("osu", "ok"), ("nvbandwidth", "ok"), ("nccl_tests", "truncated"),
+        ("p2p_bandwidth_latency", "ok"), ("perftest", "ok"),
+    ]  # fmt: skip
+    assert [len(run["records"]) for run in document["runs"]] == [6, 2, 0, 4, 0, 1]
+
+
+def test_utf16_and_a_byte_order_mark_are_no_obstacle(capsys: Out) -> None:
+    _, plain = as_json(capsys, written("a.log", samples.NCCL))
+    for encoding in ("utf-16", "utf-8-sig"):
+        _, document = as_json(capsys, written("b.log", samples.NCCL.encode(encoding)))
+        assert figures(document) == figures(plain)
+
+
+# ---------------------------------------------------------------------------------------------------- many, or none
+
+
+def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None:
+    Path("logs/deep/.git").mkdir(parents=True)
+    written("logs/deep/a.txt", samples.NCCL)
+    written("logs/b.out", samples.OSU)
+    written("logs/notes.md", "nothing of interest\n")
+    written("logs/core", b"\x7fELF\x02\x01\x01" + bytes(range(32)) * 100)
+    written("logs/deep/.git/c.txt", samples.OSU)
+    assert main(["import", "logs", "--format", "json"]) == 0
+    said = capsys.readouterr()
+    assert [run["tool"] for run in json.loads(said.out)["runs"]] == ["osu", "nccl_tests"]
+    assert "2 files in folders hold nothing that is known" in said.err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"hello\n", "nothing in x.log was recognised"), (bytes(range(32)) * 9, "is binary")],
+)
+def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, words: str, capsys: Out) -> None:
+    assert main(["import", written("x.log", content)]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and said.err.count("\n") == 1 and not Path("results").exists()
+    assert main(["import", "x.log", written("a.log", samples.NCCL), "--format", "json"]) == 1
+    said = capsys.readouterr()
+    assert words in said.err and len(json.loads(said.out)["runs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["no-such"], "there is no file or folder no-such"), (["empty"], "there is no file in empty"),
+     (["a.log", "--num-ranks", "0"], "must be a whole number"),
+     (["a.log", "--instance", "p4d.25xlarge"], "p4d.24xlarge"), (["a.log", "--cluster", "nowhere"], "nowhere")],
+)  # fmt: skip
+def test_what_can_not_be_meant_is_said(words: list[str], sentence: str, capsys: Out) -> None:
+    Path("empty").mkdir()
+    written("a.log", samples.NCCL)
+    assert main(["import", *words]) == 2
+    assert sentence in capsys.readouterr().err and not Path("results").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_can_not_be_read_loses_nothing_of_the_others(capsys: Out) -> None:
+    Path("logs").mkdir()
+    written("logs/a.log", samples.NCCL)
+    Path(written("logs/b.log", samples.OSU)).chmod(0)
+    assert main(["import", "logs", "--format", "json"]) == 1
+    said = capsys.readouterr()
+    assert "logs/b.log can not be read" in said.err and len(json.loads(said.out)["runs"]) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- in our store
+
+
+def test_rows_become_records_with_our_factors_and_the_printed_figures() -> None:
+    assert main(["import", written("a.log", samples.NCCL)]) == 0
+    (name, apart), (other, in_place) = stored()
+    assert (name, other) == ("a-allreduce", "a-allreduce-in-place")
+    header = apart.header
+    assert (header.pattern, header.transport, header.dtype, header.reduce_op) == (
+        "allreduce",
+        "nccl_tests",
+        "float32",
+        "sum",
+    )
+    assert (header.num_ranks, header.num_nodes, header.ranks_per_node) == (4, 2, 2)
+    assert list(header.nodes) == ["alpha-1", "alpha-2"] and header.versions["nccl"].startswith("2.21.5")
+    told = header.imported
+    assert (told["tool"], told["source"], told["line"], told["status"]) == ("nccl_tests", "a.log", 2, "ok")
+    assert len(told["sha256"]) == 64 and told["failure"] is None
+    last = apart.records[-1]
+    printed = {"mean_s": 1e-4, "algbw_bytes_per_s": 10.49e9, "busbw_bytes_per_s": 15.73e9}
+    assert dict(last.reported or {}) == pytest.approx(printed)
+    assert (last.bus_factor, last.rank_bytes, last.node_bytes) == (1.5, 1.5 * 2**20, 2**20)
+    assert last.verified is True and last.num_wrong == 0 and last.samples is None
+    assert all(record.in_place for record in in_place.records)
+
+
+def test_wrong_elements_show_invalid_and_a_failed_run_shows_why(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL_WRONG), "--format", "csv"]) == 1
+    capsys.readouterr()
+    assert main(["report"]) == 0
+    shown = capsys.readouterr().out
+    assert "INVALID" in shown and "FAILED allreduce over nccl_tests: failed: out of bounds values" in shown
+    wrong = stored()[0][1].records[2]
+    assert wrong.verified is False and wrong.num_wrong == 7
+
+
+def test_a_cut_or_crashed_run_is_there_and_says_so(capsys: Out) -> None:
+    for text, words in (
+        (samples.NCCL_CUT, "truncated: "),
+        (samples.NCCL_CRASHED, "failed: alpha-1: Test NCCL failure"),
+    ):
+        assert main(["import", written("a.log", text), "--results", "there"]) == 1
+        assert f"FAILED allreduce over nccl_tests: {words}" in " ".join(
+            capsys.readouterr().out.replace("\n#", "").split()
+        )
+    cut = stored_of("there", "truncated").header.imported
+    assert cut["status"] == "truncated" and any("line 16" in one["text"] for one in cut["remarks"])
+
+
+def stored_of(folder: str, status: str) -> jsonl.Attempt:
+    """The first job of a folder whose run ended so."""
+    found = [attempt for run in sorted(Path(folder).iterdir()) for _, attempt in runs.attempts(run)[0]]
+    return next(attempt for attempt in found if attempt.header.imported["status"] == status)
+
+
+def test_an_imported_row_is_an_evidence_class_of_its_own(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL)]) == 0
+    table = capsys.readouterr().out
+    assert "  100.0   10.49   15.73      - m         0" in table and "no samples, no interval, no verdict" in table
+    assert main(["report", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["summaries"]
+    assert all(row["imported"] and row["median_s"] is None and "imported" in row["flags"] for row in rows)
+    assert rows[2]["mean_s"] == pytest.approx(1e-4) and rows[2]["busbw_bytes_per_s"] == pytest.approx(15.73e9)
+    assert rows[2]["compat"]["nccl_tests_s"] == pytest.approx(1e-4)
+    assert main(["report", "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "imported" in page and "ci95" not in page
+
+
+def test_an_instance_bounds_the_rows_and_wire_is_what_leaves_a_node(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL), "--instance", "p4d.24xlarge", "--show", "wire"]) == 0
+    assert "wire" in capsys.readouterr().out
+    assert main(["report", "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)["summaries"][2]
+    # Two nodes: S leaves each, whatever the factor of four ranks is.
+    assert row["wire_bytes_per_s"] == pytest.approx(10.49e9) and row["bound_name"] == "network"
+    assert row["bound_fraction"] == pytest.approx(15.73e9 / row["bound_bytes_per_s"])
+    written("bench.yaml", "clusters:\n  mine: {instance: p4d.24xlarge, nodes: 2}\n")
+    assert main(["import", "a.log", "--cluster", "mine", "--results", "there", "--config", "bench.yaml"]) == 0
+    assert stored("there")[0][1].header.links == stored()[0][1].header.links != {}
+
+
+def test_more_ranks_on_a_node_than_it_has_gpus_are_refused(capsys: Out) -> None:
+    crowded = samples.NCCL.replace("alpha-2", "alpha-1")
+    assert main(["import", written("a.log", crowded), "--instance", "g4dn.12xlarge"]) == 0
+    assert main(["import", "a.log", "--instance", "Standard_NC80adis_H100_v5", "--results", "there"]) == 2
+    assert "has 2 GPUs, not 4" in capsys.readouterr().err and not Path("there").exists()
+
+
+def test_blocks_wait_for_the_number_of_ranks(capsys: Out) -> None:
+    code, document = as_json(capsys, written("a.log", samples.OSU_BLOCKS))
+    assert code == 0 and document["runs"][0]["records"][0]["payload_bytes"] is None
+    _, document = as_json(capsys, "a.log", "--num-ranks", "4", "--num-nodes", "2")
+    assert document["runs"][0]["records"][0]["payload_bytes"] == 4096
+    assert main(["import", "a.log"]) == 0 and "give --num-ranks" in capsys.readouterr().out
+    assert main(["import", "a.log", "--num-ranks", "4", "--results", "there"]) == 0
+    record = stored("there")[0][1].records[0]
+    # busbw follows from the mean, by our definition: S (n-1)/n in 8 us.
+    assert record.payload_bytes == 4096 and record.reported is not None
+    assert record.reported["busbw_bytes_per_s"] == pytest.approx(4096 * 0.75 / 8e-6)
+
+
+def test_matrices_become_pairs_of_places_and_sums_are_halved(capsys: Out) -> None:
+    assert (
+        main(
+            [
+                "import",
+                written("a.log", samples.P2P),
+                "--instance",
+                "g4dn.12xlarge",
+                "--format",
+                "json",
+                "--results",
+                "r",
+            ]
+        )
+        == 0
+    )
+    found = {attempt.header.facts["matrix"]: attempt for _, attempt in stored("r")}
+    one_way = found["Unidirectional P2P=Enabled Bandwidth (P2P Writes)"]
+    assert one_way.header.pattern == "peer_copy" and one_way.header.num_ranks == 2
+    assert [(row.src, row.dst, row.group) for row in one_way.records] == [(0, 1, "gpu0>gpu1"), (1, 0, "gpu1>gpu0")]
+    both = found["Bidirectional P2P=Enabled Bandwidth"].records[0]
+    assert both.reported == {"algbw_bytes_per_s": 40.5e9, "busbw_bytes_per_s": 20.25e9}
+    assert {attempt.header.pattern for attempt in found.values()} == {"peer_copy", "local_copy"}
+
+
+def test_waived_cells_are_skipped_with_the_reason(capsys: Out) -> None:
+    text = samples.P2P.replace(" CAN Access", " CANNOT Access").replace("0\t     1     1", "0\t     1     0").replace(
+        "1\t     1     1", "1\t     0     1")  # fmt: skip
+    assert main(["import", written("a.log", text)]) == 0
+    assert "waived by p2p_bandwidth_latency: gpu0 to gpu1" in capsys.readouterr().out
+
+
+def test_what_a_log_contradicts_is_remarked_and_kept_as_printed(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL.replace("100.0   10.49", "150.0   10.49"))]) == 0
+    assert "line 16: algbw is not size / time" in capsys.readouterr().out
+    reported = stored()[0][1].records[2].reported
+    assert reported is not None and reported["mean_s"] == pytest.approx(150e-6)
+    assert reported["algbw_bytes_per_s"] == pytest.approx(10.49e9)
+
+
+def test_compare_gives_a_ratio_and_no_verdict(capsys: Out) -> None:
+    slower = samples.NCCL.replace("100.0   10.49   15.73", "200.0    5.24    7.86")
+    assert main(["import", written("a.log", samples.NCCL), "--results", "a"]) == 0
+    assert main(["import", written("b.log", slower), "--results", "b"]) == 0
+    (base,), (new,) = Path("a").iterdir(), Path("b").iterdir()
+    capsys.readouterr()
+    assert main(["compare", str(base), str(new), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["verdict"] for row in document["rows"]} == {"imported"} and len(document["rows"]) == 6
+    assert max(row["ratio"] for row in document["rows"]) == pytest.approx(2.0)
+    assert any("no spread" in remark for remark in document["remarks"])
+
+
+def test_lint_says_what_it_can_not_judge(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL), "--instance", "p4d.24xlarge"]) == 0
+    capsys.readouterr()
+    assert main(["lint", "--format", "json"]) == 0
+    findings = {one["rule"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert {rule for rule, one in findings.items() if one["status"] == "not applicable"} == {2, 3, 5, 6, 8, 9, 10, 12}
+    assert all("imported rows are not judged" in findings[rule]["sentences"][0] for rule in (2, 3, 5, 9, 12))
+
+
+def test_plots_are_marked_as_imported(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL)]) == 0
+    assert main(["plot"]) == 0
+    (picture,) = Path("plots").rglob("bandwidth.svg")
+    assert picture.stat().st_size > 10_000
+    assert main(["import", written("b.log", samples.P2P), "--results", "p"]) == 0
+    assert main(["plot", "--results", "p", "--plots", "q"]) == 0 and list(Path("q").rglob("pairs-*.svg"))
+
+
+def test_an_imported_run_can_not_be_resumed(capsys: Out) -> None:
+    assert main(["import", written("a.log", samples.NCCL)]) == 0
+    (run,) = Path("results").iterdir()
+    assert main(["run", "--resume", str(run)]) == 2 and "imported" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------- real logs
+
+
+def by_hand(path: Path) -> list[Run]:
+    """What the reader of the folder's tool finds, by itself."""
+    tool = {"nccl": "nccl_tests", "nvbandwidth": "nvbandwidth", "p2p": "p2p_bandwidth_latency", "osu": "osu"}
+    reader = plugins.load("tool", tool[path.parent.name.removesuffix("_logs")]).READER
+    return read_all(reader(), _lines.lines([path.read_bytes()]))
+
+
+@needs_corpus
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name[:40])
+def test_the_command_says_of_a_real_log_what_its_reader_says(path: Path, capsys: Out) -> None:
+    code, document = as_json(capsys, str(path))
+    expected = by_hand(path)
+    assert document == json.loads(_import.render(expected))
+    well = all(run.status == "ok" and not any(row.num_wrong for row in run.rows) for run in expected)
+    assert code == (0 if well else 1)
+
+
+@needs_corpus
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name[:40])
+def test_no_figure_of_a_real_log_is_lost_on_its_way_through_our_files(path: Path, capsys: Out) -> None:
+    main(["import", str(path)])
+    records = [record for _, attempt in stored() for record in attempt.records]
+    expected = by_hand(path)
+    printed = sorted(
+        (row.payload_bytes, row.in_place, row.time_s, row.busbw_bytes_per_s)
+        for run in expected for row in run.rows if row.busbw_bytes_per_s is not None
+    )  # fmt: skip
+    kept = sorted(
+        (record.payload_bytes, record.in_place, record.reported.get("mean_s"), record.reported["busbw_bytes_per_s"])
+        for record in records if record.reported and record.group == "world" and "busbw_bytes_per_s" in record.reported
+    )  # fmt: skip
+    assert kept == printed or len(kept) == sum(len(run.rows) for run in expected)  # OSU prints no bandwidth: it follows
+    cells = [cell for run in expected for matrix in run.matrices for cell in matrix.cells]
+    assert sum(record.group != "world" for record in records) == len(cells)
+    failed = any(run.status != "ok" for run in expected) or any(cell.status not in ("ok", "waived") for cell in cells)
+    assert any(record.failed for record in records) is failed
+
+
+# ---------------------------------------------------------------------------------------------------- noise
+
+INFO = b"gamma-3:4711:4799 [2] NCCL INFO Channel 03/0 : 5[5] -> 2[2] via P2P/CUMEM\n"
+
+
+def lined(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """A change of every line."""
+    return lambda text: b"".join(map(change, text.splitlines(keepends=True)))
+
+
+NOISE: dict[str, Callable[[bytes], bytes]] = {
+    "mpirun's tags": lined(lambda line: b"[1,0]<stdout>:" + line),
+    "srun's labels": lined(lambda line: b"0: " + line),
+    "time stamps and tags": lined(lambda line: b"2026-01-02T03:04:05.678Z [1,0]<stdout>: " + line),
+    "CRLF": lambda text: text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
+    "colours": lined(lambda line: b"\x1b[32m" + line.rstrip(b"\n") + b"\x1b[0m\n"),
+    "indentation": lined(lambda line: b"    " + line),
+}
+
+
+def logs_of_all_tools() -> Iterator[tuple[str, bytes]]:
+    """Samples, and where they are the real logs."""
+    yield from ((name, text.encode()) for name, (text, *_) in samples.ALL.items())
+    yield from ((path.name, path.read_bytes()) for path in LOGS)
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_noise_on_every_line_changes_no_row(noise: str) -> None:
+    for name, text in logs_of_all_tools():
+        assert figures(document_of(NOISE[noise](text))) == figures(document_of(text)), name
+
+
+def test_the_library_s_messages_between_lines_change_no_row() -> None:
+    texts = [
+        (name, text) for name, text in logs_of_all_tools() if b"nvbandwidth" not in text and b"NCCL INFO" not in text
+    ]
+    for name, text in texts:
+        assert figures(document_of(lined(lambda line: line + INFO)(text))) == figures(document_of(text)), name
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=20))
+def test_where_chunks_end_changes_nothing(sizes: list[int]) -> None:
+    text = (samples.OSU + samples.NCCL + samples.NVBANDWIDTH + samples.P2P).encode()
+    chunks, at, turn = [], 0, 0
+    while at < len(text):
+        chunks.append(text[at : at + sizes[turn % len(sizes)]])
+        at, turn = at + len(chunks[-1]), turn + 1
+    assert json.loads(_import.render(imports.runs(chunks, READERS, _lines.lines))) == document_of(text)
+
+
+# ---------------------------------------------------------------------------------------------------- anything at all
+
+ALL_LINES = [line.encode() for text, *_ in samples.ALL.values() for line in text.splitlines(keepends=True)]
+PIECES = [
+    b"#",
+    b"nan",
+    b"inf",
+    b"N/A",
+    b"-1",
+    b"9" * 400,
+    b"1e999",
+    b"\x1b[31m",
+    b"\r",
+    b"\n",
+    b"\0",
+    b"{",
+    b'"',
+    b"[",
+    b"\xff",
+]
+MANGLED = st.lists(
+    st.one_of(st.sampled_from(ALL_LINES), st.sampled_from(PIECES), st.binary(max_size=12)), max_size=60
+).map(b"".join)
+
+
+def imported(text: bytes, form: str) -> int:
+    """The exit code of the whole command on stdin; what it prints as JSON is one document."""
+    out = io.StringIO()
+    before, sys.stdin, sys.stdout = (sys.stdin, sys.stdout), io.TextIOWrapper(io.BytesIO(text)), out
+    try:
+        code = main(["import", "-", "--no-store", "--format", form, "--num-nodes", "2", "--instance", "p4d.24xlarge"])
+    finally:
+        sys.stdin, sys.stdout = before
+    if form == "json":
+        json.loads(out.getvalue())
+    return code
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(MANGLED, st.binary(max_size=400)), st.sampled_from(["json", "table", "csv", "markdown"]))
+def test_no_input_is_a_fault_of_the_suite(text: bytes, form: str) -> None:
+    assert imported(text, form) in (0, 1, 2)
+
+
+WITHOUT_END = b"        1024           256     float     sum      -1    20.00    0.05\n"
+DEVICE = b"#  Rank  0 Group  0 Pid   1100 on  alpha-1 device  0 [0x17] NVIDIA Model Q\n"
+TITLE = b"nvbandwidth Version: v0.6\nRunning host_to_device_memcpy_ce.\n"
+TITLE += b"memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
+HOSTILE = {
+    "one long line": b"8 2 float sum -1 " * 60_000,
+    "digits": b"9" * 1_000_000,
+    "brackets": b"{" * 1_000_000,
+    "open strings": b'{"nvbandwidth": {"' + b"x" * 1_000_000,
+    "tags": b"[1,0]<stdout>:" * 70_000,
+    "colours": b"\x1b[" * 500_000,
+    "carriage returns": b"\r" * 1_000_000,
+    "empty lines": b"\n" * 1_000_000,
+    "rows without end": samples.NCCL.encode() + WITHOUT_END * 15_000,
+    "devices": samples.NCCL.encode()[:400] + DEVICE * 13_000,
+    "noise": bytes(range(32, 256)) * 4_500,
+    "a wide matrix": TITLE
+    + b" 0" * 400_000 + b"\n 0" + b" 25.10" * 30_000 + b"\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_memory_is_a_few_times_the_input(name: str) -> None:
+    text = HOSTILE[name]
+    imported(b"", "json")  # what is loaded once is not counted
+    tracemalloc.start()
+    try:
+        imported(text, "json")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(text) + 4e6

@@ -1,0 +1,203 @@
+"""`bench predict`, `validate` and `instances` as a user calls them: formats, files, sentences for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+
+SITE = """\
+clusters:
+  half: {instance: p4d.24xlarge, nodes: 2, links: {nvlink: 150 GB/s}}
+  cheap: {instance: ours}
+  big: {instance: fat}
+instances:
+  p4d.24xlarge: {price: 18.5, price_date: 2026-10-01}
+  ours: {like: p5.48xlarge, price: 30, links: {nvlink: 225 GB/s}}
+  fat: {like: p5.48xlarge, nodes_per_leaf: 16, oversubscription: 4}
+  bare: {gpu: L40S, gpus: 4, peers: pcie_p2p, links: {nic: 25 GB/s}, nics: 2}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    path = tmp_path / "bench.yaml"
+    path.write_text(SITE)
+    return path
+
+
+def rows(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str, Any]]:
+    assert main([*map(str, argv), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = document["rows"]
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    assert main([*map(str, argv)]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1
+    return told.err
+
+
+def test_half_a_link_in_bench_yaml_is_felt_in_the_node_only(capsys: pytest.CaptureFixture[str], site: Path) -> None:
+    asked = ("predict", "--config", site, "--sizes", "1G", "--nodes", "1")
+    (half,) = rows(capsys, *asked, "--cluster", "half")
+    (whole,) = rows(capsys, *asked, "--instance", "p4d.24xlarge")
+    assert half["middle_s"] == pytest.approx(2 * whole["middle_s"], rel=0.15)
+    assert half["ideal_s"] == pytest.approx(2 * whole["ideal_s"], rel=0.01)
+    one = ("predict", "--config", site, "--sizes", "1G", "--nodes", "2", "--ranks-per-node", "1")
+    assert rows(capsys, *one, "--cluster", "half") == rows(capsys, *one, "--instance", "p4d.24xlarge")
+
+
+def test_the_same_rows_in_every_format_never_as_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("predict", "--instance", "p5.48xlarge", "--nodes", "1,2", "--sizes", "1M,1G")
+    told = rows(capsys, *asked)
+    assert all(row["modelled"] and row["low_s"] <= row["high_s"] for row in told)
+    assert [row["algorithm"] for row in told if row["best"]] == ["nvls", "nvls", "pipelined", "pipelined"]
+    path = tmp_path / "rows.csv"
+    assert main([*map(str, asked), "--format", "csv", "--output", str(path)]) == 0
+    lines = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert len(lines) == len(told) and lines[0]["modelled"] == "true"
+    assert float(lines[-1]["low_s"]) == told[-1]["low_s"]
+    for form in ("table", "markdown"):
+        assert main([*map(str, asked), "--format", form]) == 0
+        shown = capsys.readouterr().out
+        assert "predicted, not measured" in shown and "rests on: " in shown
+
+
+def test_figures_that_were_not_read_in_a_source_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--instance", "DGX A100", "--nodes", "2", "--sizes", "1G"]) == 0  # NICs from memory
+    assert "unverified" in capsys.readouterr().out
+    assert main(["predict", "--instance", "p4d.24xlarge", "--sizes", "1G"]) == 0
+    assert "unverified" not in capsys.readouterr().out
+
+
+def test_other_algorithms_are_bounds_without_a_point(capsys: pytest.CaptureFixture[str]) -> None:
+    told = rows(capsys, *P4D, "--gpus", "1024", "--sizes", "1G", "--algorithm", "all")
+    bounds = {row["algorithm"]: row for row in told if row["basis"] == "bound"}
+    assert {"hierarchical", "halving_doubling", "tree"} <= set(bounds)
+    assert all(row["middle_s"] is None and row["high_s"] is None for row in bounds.values())
+    (best,) = (row for row in told if row["best"])
+    assert best["low_s"] >= min(row["ideal_s"] for row in told)
+
+
+def test_an_oversubscribed_site_is_slower_where_leaves_are_left(capsys: pytest.CaptureFixture[str], site: Path) -> None:
+    asked = ("predict", "--config", site, "--sizes", "1G", "--patterns", "alltoall", "--nodes")
+    for nodes, slower in ((16, False), (32, True)):
+        (fat,) = rows(capsys, *asked, nodes, "--instance", "fat")
+        (flat,) = rows(capsys, *asked, nodes, "--instance", "p5.48xlarge")
+        assert (fat["ideal_s"] > 1.5 * flat["ideal_s"]) is slower
+
+
+def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "curves.png"
+    rows(capsys, "predict", "--instance", "g6e.48xlarge", "--sizes", "1M:1G:8", "--algorithm", "all", "--plot", plot)
+    assert plot.read_bytes().startswith(b"\x89PNG") and plot.with_suffix(".svg").exists()
+    rows(capsys, "validate", "--plot", tmp_path / "errors.png")
+    assert (tmp_path / "errors.png").exists()
+
+
+def test_what_validation_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("nvswitch-nvls", "pcie-p2p", "no-p2p", "baseline", "covered", "MISSED", "64 MiB and above"):
+        assert words in shown
+    assert main(["validate", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "bench.validate/1" and len(document["rows"]) > 400
+    assert all(row["modelled"] for row in document["rows"])
+
+
+def test_instances_with_the_changes_of_a_site(capsys: pytest.CaptureFixture[str], site: Path) -> None:
+    told = {row["name"]: row for row in rows(capsys, "instances", "--config", site)}
+    assert told["p4d.24xlarge"]["usd_per_hour"] == 18.5 and told["p4d.24xlarge"]["price_date"] == "2026-10-01"
+    assert told["ours"]["nvlink_bytes_per_s"] == 225e9 and told["ours"]["own"]
+    assert told["fat"]["usd_per_hour"] is None  # what it is like has a price, it has none
+    assert told["bare"]["nics"] == 2 and told["bare"]["peers"] == "pcie_p2p"
+    assert not told["p5.48xlarge"]["own"]
+
+
+def test_the_price_history_and_the_x8_link_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {row["name"]: row for row in rows(capsys, "instances", "p4d.24xlarge", "g6e.48xlarge")}
+    prices = [(each["date"], each["usd_per_hour"]) for each in told["p4d.24xlarge"]["prices"]]
+    assert prices[0][1] == 32.7726 and prices[-1] == ("2026-07-20", 21.957642)
+    assert told["g6e.48xlarge"]["pcie"] == [4, 8]
+
+
+@pytest.mark.parametrize("filters", [("--gpu", "h100"), ("--peers", "host"), ("--min-gpus", "8", "--max-price", "20")])
+def test_filters(capsys: pytest.CaptureFixture[str], filters: tuple[str, ...]) -> None:
+    left = rows(capsys, "instances", *filters)
+    assert 0 < len(left) < len(rows(capsys, "instances"))
+    for row in left:
+        assert "H100" in row["gpu"] or row["peers"] == "host" or (row["gpus"] >= 8 and row["usd_per_hour"] <= 20)
+
+
+P4D = ("predict", "--instance", "p4d.24xlarge")
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("predict", "--instance", "p4d"), "did you mean 'p4d.24xlarge'"),
+        ((*P4D, "--gpus", "12"), "no whole number of nodes of 8"),
+        ((*P4D, "--gpus", "1"), "exchanges nothing"),
+        ((*P4D, "--gpus", "32768"), "at most 16384"),
+        ((*P4D, "--nodes", "-2"), "whole numbers of 1 or more"),
+        ((*P4D, "--ranks-per-node", "9"), "has 8 GPUs, not 9"),
+        ((*P4D, "--links", "nvlink=0GB/s"), "must be above zero"),
+        ((*P4D, "--patterns", "allreduc"), "did you mean 'allreduce'"),
+        ((*P4D, "--algorithm", "nvls"), "no algorithm 'nvls'"),
+        ((*P4D, "--runs", "/nowhere"), "/nowhere"),
+        (("predict", "--cluster", "local"), "names no instance type"),
+        (("instances", "--max-price", "cheap"), "not a number above zero"),
+        (("instances", "--peers", "nvswich"), "did you mean 'nvswitch'"),
+        (("instances", "--gpu", "H900"), "loosen a filter"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], sentence: str) -> None:
+    assert sentence in refused(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("x: {gpu: L40S}", "say what it is like"),
+        ("x: {like: p9}", "no instance type is called 'p9'"),
+        ("x: {like: p4d.24xlarge, price: -3}", "is no price"),
+        ("p4d.24xlarge: {price: 3, price_date: July}", "is no date"),
+        ("p4d.24xlarge: {oversubscription: 0.5}", "is no oversubscription"),
+        ("p4d.24xlarge: {peers: nvswich}", "did you mean 'nvswitch'"),
+        ("p4d.24xlarge: {prise: 3}", "did you mean 'price'"),
+    ],
+)
+def test_a_wrong_entry_of_a_site_names_its_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, entry: str, sentence: str
+) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text(f"clusters: {{}}\ninstances:\n  {entry}\n")
+    told = refused(capsys, "instances", "--config", path)
+    assert sentence in told and "bench.yaml" in told
+
+
+def test_a_cluster_may_be_of_an_own_type_that_differs_in_rates(capsys: pytest.CaptureFixture[str], site: Path) -> None:
+    asked = ("predict", "--config", site, "--sizes", "1G")
+    own = rows(capsys, *asked, "--cluster", "cheap")
+    theirs = rows(capsys, *asked, "--instance", "p5.48xlarge", "--links", "nvlink=225GB/s")
+    assert [row["ideal_s"] for row in own] == [row["ideal_s"] for row in theirs]
+
+
+def test_a_cluster_of_a_type_that_no_rank_could_know_is_predicted_and_not_run(
+    capsys: pytest.CaptureFixture[str], site: Path
+) -> None:
+    asked = ("predict", "--config", site, "--sizes", "1G", "--patterns", "alltoall", "--nodes", "32")
+    assert rows(capsys, *asked, "--cluster", "big") == rows(capsys, *asked, "--instance", "fat")
+    told = refused(capsys, "plan", "main", "--config", site, "--cluster", "big", "--model")
+    assert "differs from the catalogue in more than rates" in told

@@ -1,0 +1,887 @@
+"""nccl-tests' output as it is found: every log of the corpus, and every kind of dirt on tables of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Row, Run, read_all
+from bench.tools._lines import lines
+from bench.tools.nccl_tests import READER
+
+EXPECTED = yaml.safe_load((Path(__file__).parent / "expected/nccl_logs.yaml").read_text())
+CORPUS = os.environ.get("BENCH_LOG_CORPUS")
+needs_corpus = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of logs")
+INFO = "node7:4711:4720 [0] NCCL INFO"
+
+
+def read(text: str | bytes) -> list[Run]:
+    """All runs in a text."""
+    return read_all(READER(), lines([text]))
+
+
+def only(text: str | bytes) -> Run:
+    """Its one run."""
+    (run,) = read(text)
+    return run
+
+
+def corpus(name: str) -> bytes:
+    """A log."""
+    return (Path(CORPUS or "") / "nccl_logs" / name).read_bytes()
+
+
+def remarks(run: Run) -> str:
+    """All of them, as one text."""
+    return "\n".join(remark.text for remark in run.remarks)
+
+
+# ------------------------------------------------------------------------------------------ a table of our own figures
+
+FACTORS: dict[str, Callable[[int], float]] = {
+    "allreduce": lambda n: 2 * (n - 1) / n, "reducescatter": lambda n: (n - 1) / n, "allgather": lambda n: (n - 1) / n,
+    "alltoall": lambda n: (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0, "sendrecv": lambda n: 1.0,
+    "gather": lambda n: (n - 1) / n, "hypercube": lambda n: 1.0,
+}  # fmt: skip
+PARTS = ("reducescatter", "allgather", "alltoall", "gather", "hypercube")
+COMBINES = ("allreduce", "reducescatter", "reduce", "sendrecv")
+ROOTED = ("broadcast", "reduce", "gather")
+UNCHECKED_IN_PLACE = ("alltoall", "sendrecv")
+TITLE = "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw #wrong"
+UNITS = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
+
+
+def time_text(time_us: float) -> str:
+    """As nccl-tests prints it."""
+    return f"{time_us:.0f}" if time_us >= 10000 else f"{time_us:.1f}" if time_us >= 100 else f"{time_us:.2f}"
+
+
+def half(pattern: str, size: int, time_us: float, ranks: int, wrong: str) -> str:
+    """Time, algbw, busbw, wrong."""
+    algbw = size / time_us / 1e3 * ((ranks - 1) / ranks if pattern == "hypercube" else 1)
+    return f"  {time_text(time_us):>7}  {algbw:6.2f}  {algbw * FACTORS[pattern](ranks):6.2f}  {wrong:>5}"
+
+
+def row(pattern: str, size: int, ranks: int = 4, wrong: str = "0", dtype: str = "float", width: int = 4) -> str:
+    """A row of size bytes, at about 40 GB/s and 21 us."""
+    ranks_of_count = ranks if pattern in PARTS else 1
+    size -= size % (16 * ranks_of_count)
+    count = size // width // ranks_of_count
+    time_us = 21.0 + size / 40e3
+    operation, root = ("sum" if pattern in COMBINES else "none"), (0 if pattern in ROOTED else -1)
+    in_place = "N/A" if pattern in UNCHECKED_IN_PLACE else wrong
+    return (
+        f"{size:12d}  {count:12d}  {dtype:>8}  {operation:>6}  {root:6d}"
+        + half(pattern, size, time_us, ranks, wrong)
+        + half(pattern, size, time_us * 1.03, ranks, in_place)
+    )
+
+
+SIZES = (1024, 65536, 1 << 20, 1 << 24, 1 << 30)
+
+
+def rows(pattern: str = "allreduce", ranks: int = 4) -> list[str]:
+    """Rows of a few sizes."""
+    return [row(pattern, size, ranks) for size in SIZES]
+
+
+def average(table: list[str]) -> str:
+    """The closing line's figure."""
+    rates = [float(text.split()[place]) for text in table for place in (7, 11)]
+    return f"{sum(rates) / len(rates):g}"
+
+
+def banner(ranks: int = 4, most: int = SIZES[-1]) -> list[str]:
+    """All ranks on node7."""
+    return [
+        f"# nThread 1 nGpus 1 minBytes 1024 maxBytes {most} step: 64(factor) warmup iters: 3 iters: 11 agg iters: 1 "
+        "validation: 1 graph: 0",
+        "#",
+        "# Using devices",
+        *(f"#  Rank {r:2d} Group  0 Pid    31 on node7 device {r:2d} [0x1{r % 8}] ACME X1 96GB" for r in range(ranks)),
+        "#",
+    ]  # fmt: skip
+
+
+def footer(table: list[str]) -> list[str]:
+    """Closing lines."""
+    return ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {average(table)} ", "#"]
+
+
+def log(pattern: str = "allreduce", ranks: int = 4) -> str:
+    """A whole log without a name of its test."""
+    table = rows(pattern, ranks)
+    return "\n".join([*banner(ranks), TITLE, UNITS, *table, *footer(table)]) + "\n"
+
+
+WHOLE = only(log())
+
+
+def bare(found: tuple[Row, ...]) -> list[tuple[object, ...]]:
+    """Rows without their line numbers."""
+    return [
+        (r.payload_bytes, r.num_elements, r.dtype, r.reduce_op, r.root, r.in_place, r.time_s, r.algbw_bytes_per_s,
+         r.busbw_bytes_per_s, r.num_wrong)
+        for r in found
+    ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------- logs of the corpus
+
+
+def as_row(told: dict[str, Any]) -> tuple[object, ...]:
+    """An expected row in SI units."""
+    rates = [pytest.approx(told[key] * 1e9) for key in ("algbw", "busbw")]
+    return (
+        told["size"], told["count"], told["dtype"], told["op"], told["root"], told["in_place"],
+        pytest.approx(told["time_us"] / 1e6), *rates, told["wrong"],
+    )  # fmt: skip
+
+
+@needs_corpus
+def test_no_log_is_left_out() -> None:
+    assert sorted(EXPECTED) == sorted(path.name for path in (Path(CORPUS or "") / "nccl_logs").iterdir())
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_log_gives_what_is_in_it(name: str) -> None:
+    told = EXPECTED[name]
+    run = only(corpus(name))
+    assert run.tool == "nccl_tests"
+    for key in ("tool_version", "pattern", "num_ranks", "num_nodes", "status"):
+        assert getattr(run, key) == told[key], key
+    assert (list(run.hosts), list(run.gpus)) == (told["hosts"], told["gpus"])
+    assert len(run.rows) == told["num_rows"]
+    assert set(told["remark_lines"]) <= {remark.line for remark in run.remarks}
+    assert told.get("failure", "") in (run.failure or "")
+    assert (run.failure is None) == (run.status == OK)
+    if run.rows:
+        first, last = bare((run.rows[0], run.rows[-1]))
+        assert (first, last) == (as_row(told["first"]), as_row(told["last"]))
+        assert sums(run.rows) == pytest.approx(list(told["sums"].values()), abs=1e-6)
+        assert [r.in_place for r in run.rows] == [False, True] * (len(run.rows) // 2)
+
+
+def sums(found: tuple[Row, ...]) -> list[float]:
+    """Of size, time in us, algbw and busbw in GB/s, and wrong elements."""
+    return [
+        sum(r.payload_bytes or 0 for r in found),
+        sum(r.time_s or 0 for r in found) * 1e6,
+        sum(r.algbw_bytes_per_s or 0 for r in found) / 1e9,
+        sum(r.busbw_bytes_per_s or 0 for r in found) / 1e9,
+        sum(r.num_wrong or 0 for r in found),
+    ]
+
+
+def on_each_line(prefix: str) -> Callable[[str], str]:
+    """The same prefix on every line."""
+    return lambda text: "".join(prefix + line for line in text.splitlines(keepends=True))
+
+
+def colour(text: str) -> str:
+    """Every line red, and reset."""
+    return "".join(f"\x1b[31m{line}\x1b[0m\n" for line in text.split("\n"))
+
+
+def talk(text: str) -> str:
+    """NCCL speaks after every line."""
+    return "".join(f"{line}\n{INFO} Channel 0{n % 10} : 0 1 2 3\n" for n, line in enumerate(text.split("\n")))
+
+
+NOISE: dict[str, Callable[[str], str]] = {
+    "mpirun": on_each_line("[1,0]<stdout>:"),
+    "mpirun without its stream": on_each_line("[1,0]:"),
+    "srun": on_each_line("0: "),
+    "srun and mpirun": on_each_line(" 3: [1,3]<stdout>: "),
+    "pod": on_each_line("[pod/worker-0/main] "),
+    "time": on_each_line("2026-01-02T03:04:05.678901234Z "),
+    "pod and time": on_each_line("[pod/worker-0/main] 2026-01-02T03:04:05.678901234Z "),
+    "ray": on_each_line("(head, rank=0, pid=31) "),
+    "indented": on_each_line("      "),
+    "quoted": on_each_line("> "),
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "CR twice": lambda text: text.replace("\n", "\r\r\n"),
+    "colours": colour,
+    "NCCL INFO": talk,
+    "colours, tags, CRLF": lambda text: on_each_line("[1,0]<stdout>:")(colour(text)).replace("\n", "\r\n"),
+    "UTF-16": lambda text: "\0".join(text),
+}
+
+
+@needs_corpus
+@pytest.mark.parametrize("noise", NOISE)
+def test_noise_changes_no_row_of_any_log(noise: str) -> None:
+    for name in EXPECTED:
+        text = corpus(name).decode()
+        clean, dirty = only(text), only(NOISE[noise](text))
+        assert bare(dirty.rows) == bare(clean.rows), name
+        assert dirty.status == clean.status, name
+        assert (dirty.pattern, dirty.num_ranks, dirty.hosts, dirty.gpus) == (
+            clean.pattern, clean.num_ranks, clean.hosts, clean.gpus,
+        ), name  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("pattern", ["allreduce", "allgather", "broadcast"])
+def test_noise_changes_no_row(noise: str, pattern: str) -> None:
+    dirty = only(NOISE[noise](log(pattern)))
+    assert bare(dirty.rows) == bare(only(log(pattern)).rows)
+    assert dirty.status == OK
+
+
+# ------------------------------------------------------------------------------------------------- what a run tells
+
+
+def test_a_clean_log_is_read_whole() -> None:
+    assert (WHOLE.tool, WHOLE.pattern, WHOLE.num_ranks, WHOLE.num_nodes) == ("nccl_tests", "allreduce", 4, 1)
+    assert (WHOLE.status, WHOLE.failure, WHOLE.hosts, WHOLE.gpus) == (OK, None, ("node7",), ("ACME X1 96GB",))
+    assert len(WHOLE.rows) == 2 * len(SIZES)
+    assert dict(WHOLE.settings)["iters"] == "11"
+    figures = [pytest.approx(value) for value in (47.21e-6, 22.21e9, 33.31e9)]
+    assert bare(WHOLE.rows[4:5]) == [(1 << 20, 1 << 18, "float32", "sum", None, False, *figures, 0)]
+    assert WHOLE.rows[4].line == 13
+
+
+@pytest.mark.parametrize(
+    "pattern", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "sendrecv"]
+)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
+def test_a_pattern_is_told_by_what_only_it_prints(pattern: str, ranks: int) -> None:
+    run = only(log(pattern, ranks))
+    assert (run.pattern, run.num_ranks) == (pattern, ranks)
+    assert f"those of {pattern}" in remarks(run)
+
+
+def test_ranks_of_a_command_count_only_where_no_launcher_is_near() -> None:
+    table = "\n".join([TITLE, *rows("sendrecv", 2)])
+    assert only(f"./build/sendrecv_perf -b 1K -g 8\n{table}").num_ranks == 8
+    assert only(f"./build/sendrecv_perf -b 1K -t 2 -g 4\n{table}").num_nodes == 1
+    assert only(f"mpirun -n 2 ./build/sendrecv_perf -g 8\n{table}").num_ranks is None
+    assert only(f"mpirun -n 2 \\\n  ./build/sendrecv_perf -g 8\n{table}").num_ranks is None
+
+
+def test_where_several_fit_no_pattern_is_told() -> None:
+    run = only(log("gather"))  # scatter prints the same
+    assert (run.pattern, len(run.rows), run.status) == (None, 10, OK)
+    unchecked = log("allgather").replace("      0 ", "    N/A ").replace("      0\n", "    N/A\n")
+    assert only(unchecked).pattern is None  # alltoall prints the same
+
+
+def test_one_rank_moves_nothing_and_tells_no_pattern() -> None:
+    assert only(log("allreduce", 1)).pattern is None
+
+
+@pytest.mark.parametrize("name", ["all_reduce_perf", "all_reduce_perf_mpi", "/opt/x/build/all_reduce_perf"])
+def test_a_name_is_taken_from_the_banner(name: str) -> None:
+    text = (
+        f"# nccl-tests version 2.17.9 nccl-headers=22903 nccl-library=22907\n# Collective test starting: {name}\n"
+        + log()
+    )
+    run = only(text + f"# Collective test concluded: {name}\n")
+    assert (run.pattern, run.tool_version, dict(run.settings)["nccl"]) == ("allreduce", "2.17.9", "2.29.7")
+    assert run.remarks == ()
+
+
+def test_a_name_is_taken_from_a_command_unless_the_rows_are_of_another_test() -> None:
+    assert only("$ mpirun -n 4 ./gather_perf -b 1K -e 1G\n" + log("gather")).pattern == "gather"
+    other = only("$ mpirun -n 4 ./all_gather_perf -b 1K\n" + log())
+    assert other.pattern == "allreduce"
+    assert "line 1 names all_gather_perf; the rows are of another test" in remarks(other)
+    assert only("for t in all_reduce_perf reduce_perf; do\n" + log()).pattern == "allreduce"  # two names are none
+
+
+def test_hypercube_s_algbw_is_translated() -> None:
+    run = only("./hypercube_perf\n" + log("hypercube"))
+    assert run.pattern == "hypercube"
+    assert run.rows[-2].algbw_bytes_per_s == pytest.approx(run.rows[-2].payload_bytes / run.rows[-2].time_s, rel=1e-3)  # type: ignore[operator]
+    assert "n/(n-1) = 4/3" in run.translations[0]
+    assert "contradicts" not in remarks(run)
+    assert only(log("hypercube")).pattern == "hypercube"
+
+
+def test_ranks_are_told_by_the_rows_only_where_one_number_fits() -> None:
+    table = "\n".join([TITLE, *rows("allreduce", 16)])
+    assert only(table).num_ranks == 16
+    assert only("\n".join([TITLE, *rows("allreduce", 16)[:1]])).num_ranks is None  # too few digits
+    assert only("\n".join([TITLE, *rows("allgather", 48)])).num_ranks == 48  # count is size / n, exactly
+    assert only("\n".join([TITLE, *rows("broadcast", 16)])).num_ranks is None
+
+
+def test_a_last_rank_alone_is_believed_where_the_rows_agree() -> None:
+    device = "# Rank 4095 Group  0 Pid   31 on node511 device  7 [0x01] ACME X1 96GB"
+    told = only("\n".join([device, TITLE, *rows("allreduce", 4096)]))
+    assert (told.num_ranks, told.num_nodes, told.hosts) == (4096, None, ("node511",))
+    other = only("\n".join([device, TITLE, *rows("allreduce", 8)]))
+    assert other.num_ranks is None
+    assert "rank 4095 is listed" in remarks(other)
+
+
+def test_groups_that_run_at_once_are_counted_apart() -> None:
+    """As NCCL_TESTS_SPLIT="MOD 2" makes them: ranks are numbered through, rows are of one group."""
+    table = rows("allreduce", 4)
+    head = [re.sub(r"Rank  ([1357]) Group  0", r"Rank  \1 Group  1", line) for line in banner(8)]
+    head = [re.sub(r"(Rank  [4567].*)node7", r"\1node8", line) for line in head]
+    run = only("\n".join([*head, TITLE, *table, *footer(table)]))
+    assert (run.num_ranks, run.num_nodes, run.hosts, run.status) == (4, 2, ("node7", "node8"), OK)
+    assert "2 groups" in remarks(run)
+
+
+def test_runs_that_are_mixed_in_one_log_fail() -> None:
+    """What a build without MPI gives under mpirun: each process is a run of its own."""
+    table = rows("allreduce", 1)
+    other = [line.replace("Pid    31", "Pid    32") for line in banner(1)]
+    text = [*banner(1), *other, TITLE, TITLE, *(line for line in table for _ in range(2)), *footer(table)]
+    run = only("\n".join(text))
+    assert (run.status, len(run.rows)) == (FAILED, 4 * len(SIZES))
+    assert "several runs print into one log at once" in (run.failure or "")
+    echoed = only("\n".join([*banner(), *banner(), TITLE, *rows()]))  # the same lines twice are one run
+    assert (echoed.status, echoed.num_ranks) == (OK, 4)
+    again = [line.replace("Pid    31", "Pid    32") for line in banner()]
+    started_twice = only("\n".join([*banner(), *again, TITLE, *rows()]))
+    assert (started_twice.status, bare(started_twice.rows)) == (OK, bare(WHOLE.rows))
+    assert "one start has left no rows" in remarks(started_twice)
+
+
+def test_rccl_tests_are_known_by_their_version_line() -> None:
+    text = (
+        log()
+        .replace("# Using devices", "rccl-tests: Version develop:1a2b3c4\n# Using devices")
+        .replace(" Group  0", "")
+    )
+    run = only(text.replace("[0x10]", "[0000:0c:00.0]"))
+    assert (run.tool, run.tool_version, run.num_ranks, len(run.rows)) == ("rccl_tests", "develop:1a2b3c4", 4, 10)
+
+
+def test_rccl_s_own_lines_are_read() -> None:
+    text = (
+        log()
+        .replace("#\n# Using", "#\nrccl-tests: Version :+\n# Using")
+        .replace("#\n" + TITLE, f"RCCL version : 2.22.3-HEAD:0a\nHIP version  : 6.4\n#\n{TITLE}")
+    )
+    run = only(
+        text.replace(
+            "# Out of", "# Errors with asterisks indicate errors that have exceeded the maximum threshold.\n# Out of"
+        )
+    )
+    assert (run.tool, run.tool_version, run.status, run.pattern) == ("rccl_tests", ":+", OK, "allreduce")
+    assert dict(run.settings)["rccl"] == "2.22.3-HEAD:0a"
+    assert bare(run.rows) == bare(WHOLE.rows)
+
+
+def test_in_place_only_is_what_its_header_says() -> None:
+    title = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    table = [
+        text[: text.index(half("allreduce", size, (21.0 + size / 40e3) * 1.03, 4, "0"))]
+        for text, size in zip(rows(), SIZES, strict=True)
+    ]
+    run = only("\n".join([*banner(), title, *table, "# Out of bounds values : 0 OK"]))
+    assert [r.in_place for r in run.rows] == [True] * len(SIZES)
+    assert (run.pattern, run.status) == ("allreduce", OK)
+
+
+# ------------------------------------------------------------------------------------------------------ columns
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype", "width"),
+    [
+        ("half", "float16", 2), ("bfloat16", "bfloat16", 2), ("double", "float64", 8), ("float", "float32", 4),
+        ("fp8_e4m3", "float8_e4m3fn", 1), ("f8e4m3", "float8_e4m3fn", 1), ("fp8_e5m2", "float8_e5m2", 1),
+        ("f8e5m2", "float8_e5m2", 1), ("int8", "int8", 1), ("uint8", "uint8", 1), ("int32", "int32", 4),
+        ("uint32", "uint32", 4), ("int64", "int64", 8), ("uint64", "uint64", 8), ("char", "int8", 1),
+        ("int", "int32", 4),
+    ],
+)  # fmt: skip
+def test_types_have_torch_s_names(word: str, dtype: str, width: int) -> None:
+    run = only("\n".join([TITLE, row("allreduce", 1 << 20, 4, "0", word, width)]))
+    assert {r.dtype for r in run.rows} == {dtype}
+    assert run.pattern == "allreduce"
+
+
+@pytest.mark.parametrize("word", ["sum", "prod", "max", "min", "avg", "mulsum", "premulsum"])
+def test_operations_keep_their_names(word: str) -> None:
+    run = only(log().replace("   sum", f"{word:>6}"))
+    assert {r.reduce_op for r in run.rows} == {word}
+
+
+def test_without_a_header_columns_are_counted() -> None:
+    for pattern in ("allreduce", "broadcast", "allgather"):
+        assert bare(only("\n".join(rows(pattern))).rows) == bare(only(log(pattern)).rows)
+    old = [re.sub(r"  +-1  ", "  ", text) for text in rows()]
+    assert bare(only("\n".join(old)).rows) == bare(WHOLE.rows)
+    older = [re.sub(r"    none  ", "  ", text) for text in rows("broadcast")]
+    assert bare(only("\n".join(older)).rows) == bare(only(log("broadcast")).rows)
+
+
+def test_the_error_column_counts_no_elements() -> None:
+    title = (
+        "#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error"
+    )
+    table = [re.sub(r"  +-1  ", "  ", text).replace("      0", "  2e-07") for text in rows()]
+    for text in ("\n".join([*banner(), title, *table]), "\n".join(table)):
+        run = only(text)
+        assert len(run.rows) == 10
+        assert {r.num_wrong for r in run.rows} == {None}
+        assert run.status == OK
+
+
+@pytest.mark.parametrize(("word", "number"), [("7", 7), ("1.04858e+06", 1048580), ("1e+06", 1000000), ("N/A", None)])
+def test_wrong_elements_fail_a_run_and_keep_its_rows(word: str, number: int | None) -> None:
+    table = rows()
+    table[2] = row("allreduce", SIZES[2], 4, word)
+    run = only("\n".join([*banner(), TITLE, *table, *footer(table)]))
+    assert [r.num_wrong for r in run.rows] == [0] * 4 + [number] * 2 + [0] * 4
+    assert run.status == (OK if number is None else FAILED)
+    if number:
+        assert run.failure == f"{number} wrong elements out of place in line 12"
+
+
+@pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-inf"])
+def test_what_is_no_number_is_unknown(word: str) -> None:
+    table = rows()
+    table[1] = table[1].replace(table[1].split()[5], word)
+    run = only("\n".join([*banner(), TITLE, *table]))
+    assert run.rows[2].time_s is None
+    assert run.rows[3].time_s == pytest.approx(23.32e-6, rel=1e-3)
+    assert "line 11: a figure out of place is no number" in remarks(run)
+
+
+def test_per_iteration_columns_and_a_time_of_day_shift_nothing() -> None:
+    title = TITLE.replace("#wrong", "#wrong   i_min    i_max    i_p99    i_cv%") + "           timestamp"
+    wide = [
+        re.sub(r"(\S+ +\S+ +\S+ +0)(?= |$)", r"\1    1.25    99999.9   1.2e+06     0.40", text[50:]) for text in rows()
+    ]
+    table = [text[:50] + tail + "  2026-01-02 03:04:05" for text, tail in zip(rows(), wide, strict=True)]
+    assert all(len(text.split()) == 23 for text in table)
+    assert bare(only("\n".join([*banner(), title, *table])).rows) == bare(WHOLE.rows)
+    assert bare(only("\n".join(table)).rows) == bare(WHOLE.rows)
+
+
+def test_cpu_time_is_no_time_of_the_operation() -> None:
+    run = only(log().replace("    time", " cputime"))
+    assert {r.time_s for r in run.rows} == {None}
+    assert run.rows[4].algbw_bytes_per_s == 22.21e9
+    assert "CPU time" in remarks(run)
+
+
+def test_rows_of_size_zero_are_rows() -> None:
+    zero = "           0             0     float    none      -1" + 2 * "     0.31    0.00    0.00      0"
+    run = only("\n".join([*banner(), TITLE, zero, zero, *rows("allgather")]))
+    assert [r.payload_bytes for r in run.rows[:4]] == [0, 0, 0, 0]
+    assert run.pattern == "allgather"
+
+
+def test_a_row_that_contradicts_itself_stays_and_is_named() -> None:
+    table = rows()
+    table[3] = table[3].replace(table[3].split()[6], "99.99", 1)
+    run = only("\n".join([*banner(), TITLE, *table]))
+    assert len(run.rows) == 10
+    assert "line 13 contradicts itself" in remarks(run)
+
+
+# ------------------------------------------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("gap", ["", "\n", f"\n{INFO} a\n{INFO} b\n"])
+@pytest.mark.parametrize("place", [14, 30, 36, 43, 50, 60, 68, 75, 83, 95, 104])
+def test_a_row_in_pieces_is_put_together(place: int, gap: str) -> None:
+    """NCCL's line is glued to the first piece, as when both go to one pipe; the cut may be inside a figure."""
+    table = rows()
+    text = table[3]
+    table[3] = f"{text[:place]}{INFO} AllReduce: opCount 0{gap or chr(10)}{text[place:]}"
+    run = only("\n".join([*banner(), TITLE, *table, *footer(table := rows())]))
+    assert bare(run.rows) == bare(WHOLE.rows), text[place - 5 : place + 5]
+    assert run.status == OK
+
+
+def test_a_row_is_put_together_from_three_pieces_between_every_print() -> None:
+    table = [
+        f"{text[:50]}{INFO} AllReduce: opCount\n{INFO} more\n{text[50:83]}{INFO} AllReduce: opCount\n{text[83:]}"
+        for text in rows()
+    ]
+    run = only("\n".join([*banner(), TITLE, *table, *footer(rows())]))
+    assert bare(run.rows) == bare(WHOLE.rows)
+
+
+@pytest.mark.parametrize("host", ["7f3a9c", "10-0-0-7", "0e4b", "node7"])
+def test_a_host_that_begins_with_a_digit_takes_no_digit_from_a_figure(host: str) -> None:
+    text = log().replace("node7", host)
+    said = rf"{host}:1:2 [0] NCCL INFO a\n"
+    glued = re.sub(r"(  -1)(  +\S+ +\S+ +\S+ +0)(  +\S+.*0)", rf"\g<1>{said}\g<2>{said}\g<3>", text)
+    assert glued.count("NCCL INFO") == 10
+    assert bare(only(glued).rows) == bare(WHOLE.rows)
+
+
+def test_a_row_glued_to_the_end_of_another_line_s_tag_is_read() -> None:
+    text = "\n".join(f"[1,0]<stdout>:{line}[1,1]<stderr>:warning: something" for line in log().splitlines())
+    assert bare(only(text).rows) == bare(WHOLE.rows)
+
+
+def test_where_a_log_is_cut_no_row_changes() -> None:
+    """Cut after every character of the table: the rows are a beginning of the true ones, and the cut is said."""
+    text = log()
+    start, end = text.index(TITLE), text.index("# Out of bounds")
+    whole = bare(WHOLE.rows)
+    for place in range(start, end - 1):
+        runs = read(text[:place])
+        found = bare(runs[0].rows)
+        assert found == whole[: len(found)], place
+        assert runs[0].status == TRUNCATED, place
+        gone = text[:place].rsplit("\n", 1)[1].split()
+        if len(gone) > 2 and place > text.index(rows()[0]):
+            assert text[:place].count("\n") + 1 in {remark.line for remark in runs[0].remarks}, place
+
+
+def test_where_a_log_without_a_header_is_cut_no_row_changes() -> None:
+    for pattern in ("allreduce", "broadcast"):
+        text = "\n".join(rows(pattern))
+        whole = bare(only(text).rows)
+        for place in range(len(rows(pattern)[0]) + 1, len(text)):
+            found = bare(only(text[:place]).rows)
+            assert found == whole[: len(found)], place
+
+
+def test_any_field_may_be_missing_and_none_moves_into_its_column() -> None:
+    for pattern in ("allreduce", "broadcast"):
+        tokens = row(pattern, 1 << 24).split()
+        for missing in range(3, len(tokens)):
+            if missing in (3, 4):
+                continue  # as before 2.13, when there was no operation, or no root
+            text = " ".join(tokens[:missing] + tokens[missing + 1 :])
+            for head in ([TITLE], []):
+                run = only("\n".join([*banner(), *head, row(pattern, 1 << 20), text, row(pattern, 1 << 30)]))
+                assert set(bare(run.rows)) <= set(bare(only(log(pattern)).rows)), text
+
+
+def test_a_cut_row_keeps_the_half_that_is_whole() -> None:
+    table = rows()
+    run = only("\n".join([*banner(), TITLE, *table[:4], table[4][:90]]))
+    assert bare(run.rows) == bare(WHOLE.rows)[:9]
+    assert (run.status, run.failure) == (TRUNCATED, "line 14 is cut")
+    assert "line 14: the row is cut, its in-place half is lost" in remarks(run)
+
+
+def test_a_last_field_that_may_be_cut_is_not_believed() -> None:
+    text = row("allreduce", SIZES[4], 4, "4096")
+    place = text.index("4096", 20) + 2  # "40": as many wrong elements as were never counted
+    run = only("\n".join([*banner(), TITLE, *rows()[:4], text[:place]]))
+    assert bare(run.rows) == bare(WHOLE.rows)[:8]
+    assert {14} <= {remark.line for remark in run.remarks}
+
+
+def test_rows_that_were_left_out_are_named() -> None:
+    for mark in ("...", "…", "[...]", "# ... (left out) ...", "....", "[snip]"):
+        table = rows()
+        run = only("\n".join([*banner(), TITLE, table[0], mark, table[4], *footer(table)]))
+        assert (len(run.rows), run.status) == (4, TRUNCATED), mark
+        assert {11, 14} <= {remark.line for remark in run.remarks}
+
+
+def test_an_average_that_is_not_the_rows_is_said() -> None:
+    table = rows()
+    run = only("\n".join([*banner(), TITLE, *table[1:], *footer(table)]))
+    assert run.remarks[0].line == 15
+    assert "rows are missing" in run.remarks[0].text
+
+
+def test_lines_left_out_between_rows_are_no_loss_where_the_average_shows_it() -> None:
+    table = rows()
+    run = only("\n".join([*banner(), TITLE, *table[:2], "...", *table[2:], *footer(table)]))
+    assert (run.status, run.remarks[0].line) == (OK, 12)
+    assert "no row is among them" in run.remarks[0].text
+
+
+def test_a_log_that_ends_early_is_truncated_even_after_a_whole_row() -> None:
+    run = only("\n".join([*banner(), TITLE, *rows()[:3]]))
+    assert (run.status, run.failure) == (TRUNCATED, "the log ends at 1048576 bytes, 1073741824 were asked for")
+    assert only("\n".join([*banner(), TITLE, *rows()])).status == OK
+    assert only("\n".join([*banner(), TITLE])).failure == "the log ends before the first row"
+
+
+def test_sizes_reduced_for_lack_of_memory_are_no_loss() -> None:
+    text = "\n".join([*banner(), "# Reducing maxBytes to 30000000 due to memory limitation", TITLE, *rows()[:4]])
+    run = only(text)
+    assert run.status == OK
+    assert run.remarks[0].line == 9
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "node7: Test NCCL failure all_reduce.cu:44 'unhandled cuda error / '",
+        "node7: Test CUDA failure common.cu:295 'out of memory'",
+        " .. node7 pid 31: Test failure common.cu:377",
+        "[node7:00031] *** Process received signal ***\n[node7:00031] Signal: Segmentation fault (11)",
+        "Segmentation fault (core dumped)",
+        "mpirun noticed that process rank 1 with PID 31 on node node7 exited on signal 9 (Killed).",
+        "srun: error: node7: task 3: Exited with exit code 2",
+        "slurmstepd: error: *** STEP 4.0 ON node7 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***",
+        "# error: remote process exited or there was a network error",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "command terminated with exit code 137",
+    ],
+)
+@pytest.mark.parametrize("num_rows", [0, 3])
+def test_a_crash_is_a_failure_in_its_own_words(sentence: str, num_rows: int) -> None:
+    run = only("\n".join([*banner(), TITLE, *rows()[:num_rows], sentence]))
+    assert run.status == FAILED
+    text, _, line = (run.failure or "").rpartition(" (line ")
+    assert text in sentence
+    assert line == f"{10 + num_rows + sentence.count(chr(10))})"
+    assert len(run.rows) == 2 * num_rows
+
+
+def test_what_is_below_what_was_demanded_fails() -> None:
+    run = only(log().replace(f": {average(rows())} ", f": {average(rows())} FAILED"))
+    assert run.status == FAILED
+    assert "below" in (run.failure or "")
+    assert (
+        only(log().replace("values : 0 OK", "values : 12 FAILED")).failure
+        == "out of bounds values: 12 FAILED (line 16)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ many runs
+
+
+def test_several_runs_come_one_by_one() -> None:
+    reader = READER()
+    text = log() + log("allgather", 8) + "a line of something else\n" + log("broadcast")
+    given: list[Run] = []
+    for line in lines([text]):
+        given += reader.feed(line)
+    assert [run.pattern for run in given] == ["allreduce", "allgather"]
+    given += reader.finish()
+    assert [(run.pattern, run.num_ranks, run.status, len(run.rows)) for run in given] == [
+        ("allreduce", 4, OK, 10), ("allgather", 8, OK, 10), ("broadcast", 4, OK, 10),
+    ]  # fmt: skip
+    assert [run.line for run in given] == [1, 19, 42]
+
+
+def test_a_header_that_comes_again_divides_only_where_sizes_begin_anew() -> None:
+    table = rows()
+    again = only("\n".join([*banner(), TITLE, UNITS, *table[:2], TITLE, UNITS, *table[2:], *footer(table)]))
+    assert bare(again.rows) == bare(WHOLE.rows)
+    anew = read("\n".join([TITLE, *table, TITLE, *table]))
+    assert [bare(run.rows) for run in anew] == [bare(WHOLE.rows)] * 2
+
+
+def test_a_header_after_closing_lines_begins_a_run() -> None:
+    table = rows()
+    block = [TITLE, *table, *footer(table)]
+    assert [len(run.rows) for run in read("\n".join(block * 3))] == [10, 10, 10]
+
+
+def test_a_run_after_a_crash_is_a_run_of_its_own() -> None:
+    crash = "\n".join([*banner(), TITLE, "node7: Test NCCL failure common.cu:1 'x'"])
+    assert [run.status for run in read(f"{crash}\n{crash}\n{log()}")] == [FAILED, FAILED, OK]
+
+
+def test_markdown_may_eat_the_hash_signs() -> None:
+    run = only(log().replace("# ", " "))
+    assert (bare(run.rows), run.status, run.num_ranks) == (bare(WHOLE.rows), OK, 4)
+
+
+def test_what_is_not_nccl_tests_is_nothing() -> None:
+    assert read("hello\n1 2 3\n\n# a comment\n8 1.22\nnode7:1:2 [0] NCCL INFO x\nSegmentation fault\n") == []
+
+
+@pytest.mark.parametrize("text", log().splitlines())
+def test_lines_that_only_it_prints_begin_it(text: str) -> None:
+    told = text.strip("# ") and not any(word in text for word in ("(B)", "Using devices"))
+    assert READER().begins(text.strip()) == bool(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "#", "# Size       Avg Latency(us)", "8                       1.22", "1048576 781.00 780.90 781.10 100",
+        "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", "   D\\D     0      1 ", "#bytes  #iterations  BW",
+        "65536      1000             0.00               96.52  \t\t   0.184088", "nvbandwidth Version: v0.8", "{",
+        '"version": "v0.8",',
+        "node7:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 2", "8 2 float",
+    ],
+)  # fmt: skip
+def test_lines_of_others_do_not(text: str) -> None:
+    assert not READER().begins(text)
+
+
+# ------------------------------------------------------------------------------------------------------ JSON
+
+
+def placed(size: int, time_us: float, wrong: float | None = 0.0) -> dict[str, float | None]:
+    """As its writer prints a half."""
+    return {
+        "time": round(time_us, 6),
+        "alg_bw": round(size / time_us / 1e3, 6),
+        "bus_bw": round(size / time_us / 1e3 * 1.5, 6),
+        "nwrong": wrong,
+    }
+
+
+def document(**more: Any) -> dict[str, Any]:
+    """A run of two processes with two GPUs each, of which only the first is listed."""
+    results = [
+        {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
+         "out_of_place": placed(size, 21 + size / 4e4), "in_place": placed(size, 22 + size / 4e4),
+         "actual_iterations": 20, "experiment_name": ""}
+        for size in SIZES
+    ]  # fmt: skip
+    devices = [
+        {
+            "rank": 2 * n,
+            "group": 0,
+            "pid": 9,
+            "hostname": f"node{n}",
+            "device": 0,
+            "device_hex": "x",
+            "device_info": "ACME X1",
+        }
+        for n in range(2)
+    ]
+    rates = [result[key]["bus_bw"] for result in results for key in ("out_of_place", "in_place")]  # type: ignore[index]
+    return {
+        "version": 3, "start_time": "2026-01-02 03:04:05", "args": ["./build/all_reduce_perf", "-b", "1K"],
+        "env": ["SECRET=hunter2"], "nccl_version": 22907,
+        "config": {"nthreads": 1, "ngpus": 2, "minimum_bytes": 1024, "maximum_bytes": SIZES[-1], "step_factor": 64,
+                   "validation": 1, "blocking_collectives": "false", "devices": devices},
+        "results": results, "out_of_bounds": {"count": 0, "okay": "true"},
+        "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"}, "errors": [""],
+        "end_time": "2026-01-02 03:05:05", **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_document_is_read(indent: int | None) -> None:
+    text = json.dumps(document(), indent=indent, separators=None if indent else (",", ":"))
+    run = only("a line before\n" + text)
+    assert (run.pattern, run.num_ranks, run.num_nodes, run.hosts, run.gpus) == (
+        "allreduce", 4, 2, ("node0", "node1"), ("ACME X1",),
+    )  # fmt: skip
+    assert (run.status, run.remarks, dict(run.settings)["nccl"]) == (OK, (), "2.29.7")
+    assert [(r.payload_bytes, r.in_place) for r in run.rows] == [
+        (size, where) for size in SIZES for where in (False, True)
+    ]
+    assert run.rows[0].time_s == pytest.approx(21.0256e-6)
+    assert "hunter2" not in repr(run)
+    assert READER().begins(text.splitlines()[0] if indent is None else text.splitlines()[1].strip())
+
+
+def test_a_document_s_failures_are_failures() -> None:
+    assert only(json.dumps(document(out_of_bounds={"count": 3, "okay": "false"}))).status == FAILED
+    assert only(json.dumps(document(errors=["remote process exited"]))).failure == "remote process exited"
+    unknown = document()
+    unknown["results"][0]["in_place"] = {"time": "nan", "alg_bw": "nan", "bus_bw": "nan", "nwrong": None}
+    run = only(json.dumps(unknown))
+    assert run.rows[1].time_s is None
+    assert "no number" in remarks(run)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": 3, "start_time": "2026-01-02 03:04:05", "other": {}}',
+        '{"version": 3,',
+        '{\n"version": 3,\n"a": 1\n}',
+    ],
+)
+def test_a_document_of_others_is_nothing_and_what_follows_is_read(text: str) -> None:
+    assert [bare(run.rows) for run in read(f"{text}\n{log()}")] == [bare(WHOLE.rows)]
+    assert read(text) == []
+
+
+def test_a_document_that_is_cut_keeps_its_whole_results() -> None:
+    whole = bare(only(json.dumps(document())).rows)
+    for indent in (None, 1):
+        text = json.dumps(document(), indent=indent)
+        start, end = text.index('"results"'), text.index('"out_of_bounds"')
+        for place in range(start, end, 7):
+            run = only(text[:place])
+            found = bare(run.rows)
+            assert found == whole[: len(found)]
+            assert len(found) == 2 * len(re.findall(r'"experiment_name": ""\s*}', text[:place]))
+            assert run.status == TRUNCATED
+            assert run.pattern == "allreduce"
+
+
+# ------------------------------------------------------------------------------------------------------ anything at all
+
+WORDS = st.sampled_from(
+    [
+        *log().splitlines(), *log("broadcast").splitlines(), *rows(), "...", "8 2", "8 2 float", "-1", "0", "nan",
+        "8 2 float sum -1", "83.3 1.00 1.00 0", f"1 2 float sum -1{INFO} x", f"1.00 2.00 3.00 0{INFO}", "{", "}",
+        '{"version": 3,', '"start_time": "2026-01-02 ', "# Rank 99999999999999 Pid 1 on h device 0 [x] y",
+        "# Avg bus bandwidth : nan", "# Out of bounds values : 99999999999999999 FAILED", "Test NCCL failure",
+        "a: Test NCCL failure b.cu:1 'c'", "all_reduce_perf -g 999 -t 999", "# size count type time algbw busbw",
+        "1e999 1e999 1e999 1e+99", "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.one_of(WORDS, st.text(max_size=60)), max_size=40),
+    st.sampled_from(["\n", "\r\n", "", " ", "\n[1,0]<stdout>:"]),
+)
+def test_nothing_makes_it_raise_and_output_is_bounded(pieces: list[str], glue: str) -> None:
+    text = glue.join(pieces)
+    runs = read(text)
+    num_lines = text.count("\n") + text.count("\r") + text.count("<std") + 1
+    assert sum(len(run.rows) for run in runs) <= 2 * num_lines
+    assert sum(len(run.remarks) for run in runs) <= 6 * num_lines + 6
+    for run in runs:
+        assert run.status in (OK, FAILED, TRUNCATED)
+        assert (run.failure is None) == (run.status == OK)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=400))
+def test_binary_rubbish_is_nothing(rubbish: bytes) -> None:
+    assert read(rubbish) == [] or b"float" in rubbish
+    inside = only(log().encode().replace(UNITS.encode(), rubbish.replace(b"\r", b"").replace(b".", b"") + b"\n"))
+    assert set(bare(WHOLE.rows)) <= set(bare(inside.rows)) or b"\n" in rubbish
+
+
+def test_talk_is_not_held() -> None:
+    """However much NCCL says, what the reader holds is what the rows need."""
+    reader = READER()
+
+    def endless() -> Iterator[Line]:
+        number = 0
+        for text in (*banner(), TITLE, *rows()):
+            yield Line(number := number + 1, text.strip())
+            for _ in range(3000):
+                yield Line(number := number + 1, f"{INFO} AllReduce: opCount {number}")
+                yield Line(number := number + 1, f"figures of nobody {number}")
+
+    for line in endless():
+        assert list(reader.feed(line)) == []
+    run = reader._text._run
+    assert run is not None
+    assert len(run.rows) == 10
+    assert (
+        len(reader._text._pieces)
+        + len(run.remarks)
+        + len(run.hosts)
+        + len(run.gpus)
+        + len(run.settings)
+        + len(run.ranks)
+        < 40
+    )
+
+
+def test_losses_beyond_many_are_counted() -> None:
+    run = only("\n".join([TITLE, *["1024 256 float sum -1 rubbish 1 2 3"] * 1000, *rows()]))
+    assert len(run.remarks) < 210
+    assert "more remarks" in remarks(run)
+    assert run.status == TRUNCATED

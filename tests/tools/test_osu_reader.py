@@ -1,0 +1,212 @@
+"""OSU's tables in anybody's log: every program that is read, sizes that are blocks, and rows that were cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.core import plugins
+from bench.core.foreign import Line, Run, read_all
+from bench.core.yaml_file import load
+
+READER = plugins.load("tool", "osu").READER
+FACTS: Any = load(Path(__file__).parent / "expected" / "osu_facts.yaml").value
+EXPECTED: Any = load(Path(__file__).parent / "expected" / "osu_logs.yaml").value
+
+
+def read(text: str) -> list[Run]:
+    """The runs of a text."""
+    return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_real_log_gives_what_is_in_it(name: str) -> None:
+    folder = os.environ.get("BENCH_LOG_CORPUS")
+    if not folder:
+        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
+    wanted = EXPECTED[name]
+    (run,) = read((Path(folder) / "osu_logs" / name).read_text(encoding="utf-8"))
+    assert (run.tool, run.tool_version, run.status, run.failure) == ("osu", "5.7", "ok", None)
+    assert (run.pattern, run.num_ranks, run.size_is_block) == (wanted["pattern"], None, False)
+    assert dict(run.settings)["library"] == wanted["memory"] and not run.remarks
+    assert len(run.rows) == wanted["rows"]
+    for row, printed in ((run.rows[0], wanted["first"]), (run.rows[-1], wanted["last"])):
+        got = (row.payload_bytes, row.time_s, row.min_s, row.max_s, row.num_iterations)
+        size, mean, least, largest, count = printed
+        assert got == (size, *(pytest.approx(value * 1e-6) for value in (mean, least, largest)), count)
+    assert [row.line for row in run.rows] == list(range(wanted["first_line"], wanted["first_line"] + wanted["rows"]))
+
+
+def test_there_is_an_expectation_for_every_real_log() -> None:
+    folder = os.environ.get("BENCH_LOG_CORPUS")
+    if not folder:
+        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
+    assert {path.name for path in (Path(folder) / "osu_logs").iterdir()} == set(EXPECTED)
+
+
+FULL = """
+# OSU MPI Allreduce Latency Test v7.4
+# Datatype: MPI_FLOAT.
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
+8                       2.50              2.25              2.75        1000
+16                      2.60              2.35              2.85        1000
+1048576               800.00            790.00            810.00         100
+"""
+
+
+def title(name: str, header: str, *rows: str) -> str:
+    """What a program prints."""
+    return "\n".join((f"# OSU {name} Test v7.1", header, *rows)) + "\n"
+
+
+def latency(name: str, *rows: str) -> str:
+    """What a latency program prints."""
+    return title(name, "# Size       Avg Latency(us)", *rows)
+
+
+def test_a_row_has_its_mean_and_what_stands_beside_it() -> None:
+    (run,) = read(FULL)
+    first, _, second = run.rows
+    assert (first.payload_bytes, first.num_elements, first.dtype, first.reduce_op) == (8, 2, "float32", "sum")
+    assert (first.time_s, first.min_s, first.max_s) == pytest.approx((2.5e-6, 2.25e-6, 2.75e-6))
+    assert (second.num_iterations, second.line, run.line, run.tool_version) == (100, 7, 2, "7.4")
+    assert first.algbw_bytes_per_s is None and run.num_ranks is None  # neither is printed
+    assert any("mean over ranks" in text for text in run.translations)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "block", "root"),
+    [
+        ("Allreduce", "allreduce", False, None),
+        ("Reduce", "reduce", False, 0),
+        ("Reduce_scatter", "reducescatter", False, None),
+        ("Broadcast", "broadcast", False, 0),
+        ("Allgather", "allgather", True, None),
+        ("All-to-All Personalized Exchange", "alltoall", True, None),
+        ("Gather", "gather", True, 0),
+        ("Scatter", "scatter", True, 0),
+    ],
+)
+def test_blocks_become_s_when_the_number_of_ranks_is_told(
+    name: str, pattern: str, block: bool, root: int | None
+) -> None:
+    (run,) = read(latency(f"NCCL {name} Latency", "64                      5.50"))
+    (row,) = run.rows
+    assert (run.pattern, run.size_is_block, row.root, row.payload_bytes) == (pattern, block, root, 64)
+    told = run.with_num_ranks(16)
+    assert (told.num_ranks, told.size_is_block) == (16, False)
+    assert told.rows[0].payload_bytes == (1024 if block else 64) and told.rows[0].time_s == row.time_s
+    assert told.with_num_ranks(16).rows == told.rows  # and only once
+    assert (len(told.translations) > len(run.translations)) == block
+
+
+def test_bandwidths_are_of_one_direction_of_one_pair() -> None:
+    header = "# Size      Bandwidth (MB/s)"
+    (one_way,) = read(title("MPI Bandwidth", header, "4096                 1000.00"))
+    (two_way,) = read(title("MPI Bi-Directional Bandwidth", header, "4096                 1000.00"))
+    pairs = "# [ pairs: 4 ] [ window size: 64 ]\n# Size                  MB/s        Messages/s"
+    (many,) = read(title("MPI Multiple Bandwidth / Message Rate", pairs, "4096       1000.00      244140.62"))
+    rates = [run.rows[0].algbw_bytes_per_s for run in (one_way, two_way, many)]
+    assert rates == [1000e6, 500e6, 250e6]
+    assert [run.rows[0].time_s for run in (one_way, two_way, many)] == [
+        pytest.approx(4096 / rate) for rate in rates if rate
+    ]
+    assert [run.pattern for run in (one_way, two_way, many)] == ["pingpong", "pingpong", "pairs"]
+    assert [run.num_ranks for run in (one_way, two_way, many)] == [2, 2, 8]
+    assert all(dict(run.settings)["mode"] == "pipelined" for run in (one_way, two_way, many))
+    (old,) = read(title("MPI Bi-Directional Bandwidth", "# Size     Bi-Bandwidth (MB/s)", "4096    1000.00"))
+    assert old.rows[0].algbw_bytes_per_s == 500e6
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["source"].partition(".com/")[2])
+def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[str, Any]) -> None:
+    rows = "".join(f"{row[0]:<10}" + "".join(f"{word:>20}" for word in row[1:]) + "\n" for row in fact["rows"])
+    (run,) = read(f"# OSU {fact['title']} Test v{fact['version']}\n" + "\n".join(fact["header"]) + f"\n{rows}")
+    assert (run.status, run.tool_version, run.pattern) == ("ok", fact["version"], fact["pattern"])
+    assert run.num_ranks == fact["num_ranks"] and len(run.rows) == len(fact["rows"])
+    for row, printed in zip(run.rows, fact["rows"], strict=True):
+        assert row.payload_bytes == printed[0] and row.algbw_bytes_per_s is not None
+        assert row.algbw_bytes_per_s * fact["streams"] == pytest.approx(float(printed[1]) * 1e6)
+        if len(printed) > 2:  # messages per second, times the size, are the bandwidth once more
+            assert row.algbw_bytes_per_s * fact["streams"] == pytest.approx(float(printed[2]) * printed[0], rel=1e-3)
+
+
+def test_another_programs_table_is_no_part_of_the_run_before() -> None:
+    one_sided = "# OSU MPI_Put Bandwidth Test v5.3\n# Size      Bandwidth (MB/s)\n1                       1.78\n"
+    first, second = read(FULL + one_sided)
+    assert len(first.rows) == 3 and first.status == "ok"
+    assert (second.pattern, second.rows, second.status) == (None, (), "truncated")
+
+
+def test_a_ping_pong_may_have_an_empty_message() -> None:
+    (run,) = read(title("MPI Latency", "# Size          Latency (us)", "0                       1.25"))
+    assert (run.rows[0].payload_bytes, run.num_ranks) == (0, 2) and run.rows[0].time_s == pytest.approx(1.25e-6)
+
+
+def test_validation_that_failed_fails_the_run() -> None:
+    header = "# Size       Avg Latency(us)        Validation"
+    (good,) = read(title("MPI Allgather Latency", header, "8     5.00      Pass"))
+    (bad,) = read(title("MPI Allgather Latency", header, "8     5.00      Pass", "16    6.00      Fail"))
+    assert good.status == "ok" and good.rows[0].num_wrong is None
+    assert (bad.status, len(bad.rows)) == ("failed", 2) and "wrong data" in (bad.failure or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "count", "word", "line"),
+    [
+        (FULL.rpartition("1048576")[0], "ok", 2, "", None),
+        (FULL[:-60], "truncated", 2, "can not be read", 7),
+        (FULL[:-30], "truncated", 2, "can not be read", 7),
+        (FULL[:-3], "truncated", 3, "iterations it had is lost", 7),  # `1` where 100 stood: the line is too short
+        (FULL.partition("8  ")[0], "truncated", 0, "no row", 2),
+        (FULL + "...\n", "truncated", 3, "left out", 8),
+        (
+            FULL + "mpirun noticed that process rank 1 exited on signal 11 (Segmentation fault).\n",
+            "failed",
+            3,
+            "signal",
+            8,
+        ),
+        (FULL.replace("2.50", "0.00"), "failed", 2, "no time", 5),
+        (latency("MPI Barrier Latency").replace("Size ", "")[:-1], "truncated", 0, "no row", 1),
+        (
+            title("MPI Nonblocking Allreduce Latency", "# Size   Overall(us)   Compute(us)", "8 1.00 2.00"),
+            "truncated",
+            0,
+            "not one",
+            2,
+        ),
+    ],
+)
+def test_damage_is_said_with_its_line(text: str, status: str, count: int, word: str, line: int | None) -> None:
+    (run,) = read(text)
+    assert (run.status, len(run.rows)) == (status, count)
+    assert word in " ".join(remark.text for remark in run.remarks)
+    assert line is None or line in [remark.line for remark in run.remarks]
+
+
+def test_many_runs_of_one_file_and_noise_between_rows() -> None:
+    noise = "node1:77:78 [0] NCCL INFO comm 0x1\n"
+    clean = read(FULL + FULL)
+    dirty = read(noise + noise.join((FULL + FULL).splitlines(keepends=True)))
+    assert len(clean) == 2 and [[row.time_s for row in run.rows] for run in clean] == [
+        [row.time_s for row in run.rows] for run in dirty
+    ]
+    assert all(run.status == "ok" for run in dirty)
+    eaten = FULL.replace("# ", "")
+    assert [row.payload_bytes for run in read(eaten) for row in run.rows] == [8, 16, 1 << 20]
+    collapsed = "\n".join(" ".join(line.split()) for line in FULL.splitlines())
+    assert [row.num_iterations for run in read(collapsed) for row in run.rows] == [1000, 1000, 100]
+
+
+@settings(max_examples=150)
+@given(st.lists(st.one_of(st.sampled_from(FULL.splitlines()), st.text(max_size=60)), max_size=40))
+def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+    for run in read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)]):
+        assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
+        assert len(run.rows) <= len(lines)
