@@ -51,7 +51,7 @@ doctor: $(LOCAL) ## Check what a run of SCENARIO on CLUSTER would need, on every
 lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
 	@$(PY) -m bench lint $(RUN) $(ARGS)
 
-list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, clusters and instance types
+list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, workloads, clusters and instance types
 	@$(PY) -m bench list $(ARGS)
 
 install: $(LOCAL) ## Make the environment for measuring here (PIP_ARGS goes to pip)

@@ -14,7 +14,7 @@ from bench.analysis import cost, predict
 from bench.analysis.compute import Compute, compute
 from bench.analysis.cost import Priced
 from bench.analysis.draws import Draws, Range, range_of
-from bench.analysis.exchanges import Exchanges, predicted
+from bench.analysis.exchanges import Exchanges, has_middle, predicted
 from bench.analysis.memory import Need, need
 from bench.analysis.predict import BASES, Evidence, Prediction
 from bench.analysis.step import Step, step
@@ -82,8 +82,8 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Is any time of its communication known better than by an interval?"""
-        return all(prediction.middle_s is not None for _, prediction in self.exchanges)
+        """Is more than an interval known of its communication, but for calls that hardly matter?"""
+        return has_middle(self.exchanges)
 
     @property
     def samples_per_s(self) -> Range:
@@ -172,7 +172,7 @@ def candidate(instance: Instance, num_nodes: int, question: Question, draws: Dra
         unknowns=_unknowns(instance, computed, exchanges, feed, question),
         verified=_verified(workload, computed, exchanges, feed, priced),
         remarks=(
-            *_unmeasured(gpu, exchanges),
+            *([] if has_middle(exchanges) else _unmeasured(gpu, exchanges)),
             *remarks,
             *_unverified(workload, gpu, computed, exchanges, feed),
             *priced.remarks,

@@ -101,28 +101,50 @@ def _achieved(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str
         name = f"efficiency {gpu.name}" if gpu.name in workload.efficiency else "efficiency"
         line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
         return dense * draws.between(name, *given), line, {name: "the achieved fraction of the peak rate"}, gpu.verified
-    shared = draws.between("matmul share", *MATMUL_SHARE) * draws.between(f"gpu {gpu.name}", *OF_ITS_OWN)
-    unknowns = {
-        "matmul share": "what training reaches of the best matrix multiplication",
-        f"gpu {gpu.name}": f"how {gpu.name} does in training against other GPUs",
-    }
-    assumed = (
-        f"{_span(MATMUL_SHARE)} of it (assumed, one draw for all machines) x {_span(OF_ITS_OWN)} (assumed, of this GPU)"
-    )
-    if workload.compute == "bfloat16" and gpu.measured_bf16_flops is not None:
+    rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws)
+    share, share_line, shared = _share(found, draws)
+    unknowns |= shared | {f"gpu {gpu.name}": f"how {gpu.name} does in training against other GPUs"}
+    line = f"{rate_line}; {share_line} x {_span(OF_ITS_OWN)} (assumed, of this GPU)"
+    return rate * share * draws.between(f"gpu {gpu.name}", *OF_ITS_OWN), line, unknowns, verified
+
+
+def _multiplication(gpu: Gpu, dtype: str, draws: Draws) -> tuple[Any, str, dict[str, str], bool]:
+    """FLOP/s of a matrix multiplication on a GPU: measured by somebody, else bracketed by what others reach."""
+    if dtype == "bfloat16" and gpu.measured_bf16_flops is not None:
         rate = gpu.measured_bf16_flops
-        line = f"best measured matrix multiplication {rate / 1e12:.4g} TFLOP/s (published: {gpu.source}); {assumed}"
-        return rate * shared, line, unknowns, True
+        line = f"best measured matrix multiplication {rate / 1e12:.4g} TFLOP/s (published: {gpu.source})"
+        return rate * draws.ones, line, {}, True
+    dense = gpu.flops.get(_RATES.get(dtype, ""))
     if dense is None:
-        raise UsageError(_no_rate(gpu, workload.compute))
+        raise UsageError(_no_rate(gpu, dtype))
     low, high = _matmul_range()
     name = f"matmul {gpu.name}"
     line = (
-        f"{dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source}) x {_span((low, high))} (derived: what "
-        f"matrix multiplications reach on other GPUs); {assumed}"
+        f"{dense / 1e12:.4g} TFLOP/s ({dtype}, dense: {gpu.source}) x {_span((low, high))} (derived: what matrix "
+        "multiplications reach on other GPUs)"
     )
-    unknowns[name] = f"what a matrix multiplication reaches on {gpu.name}"
-    return dense * draws.between(name, low, high) * shared, line, unknowns, gpu.verified
+    words = {name: f"what a matrix multiplication reaches on {gpu.name}"}
+    return dense * draws.between(name, low, high), line, words, gpu.verified
+
+
+def _share(found: Layout, draws: Draws) -> tuple[Any, str, dict[str, str]]:
+    """What training reaches of a matrix multiplication: assumed, or as the baseline of another GPU shows it."""
+    workload = found.workload
+    for name, (low, high) in workload.baselines.items():
+        other = catalogue.gpu(name)
+        try:
+            rate, _, unknowns, _ = _multiplication(other, workload.compute, draws)
+            flops = flops_per_sample(workload.model)[0] * _PASSES[workload.recompute]
+        except UsageError:
+            continue  # nothing to hold this baseline against
+        achieved = flops * draws.between(f"baseline {name}", low, high)
+        share = achieved / (rate * draws.between(f"gpu {name}", *OF_ITS_OWN))
+        words = f"{_span((float(share.min()), float(share.max())))} of it (from the measured baseline of {name})"
+        unknowns |= {f"baseline {name}": f"the baseline of {name}", f"gpu {name}": f"how {name} does in training"}
+        return share, words, unknowns
+    words = f"{_span(MATMUL_SHARE)} of it (assumed, one draw for all machines)"
+    what = "what training reaches of the best matrix multiplication"
+    return draws.between("matmul share", *MATMUL_SHARE), words, {"matmul share": what}
 
 
 def _no_rate(gpu: Gpu, dtype: str) -> str:

@@ -12,6 +12,8 @@ from bench.core.fabric import NodeLinks
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
+_HARDLY = 0.1
+
 # Among more ranks, with the same payload, these take no less: every rank still holds, or gets, all of it.
 _GROW = ("allreduce", "allgather", "reducescatter")
 
@@ -19,6 +21,12 @@ _GROW = ("allreduce", "allgather", "reducescatter")
 def predicted(found: Layout, links: NodeLinks, evidence: Evidence) -> Exchanges:
     """Every communication of a layout with the prediction of one call. UsageError: a rate is unknown."""
     return tuple(_predicted(communications(found), links, evidence))
+
+
+def has_middle(exchanges: Exchanges) -> bool:
+    """Do calls of which only an interval is known take less than a tenth of all communication?"""
+    seconds = [(each.calls * found.centre_s, found.middle_s is None) for each, found in exchanges]
+    return sum(time for time, vague in seconds if vague) <= _HARDLY * sum(time for time, _ in seconds)
 
 
 def _predicted(every: Sequence[Communication], links: NodeLinks, evidence: Evidence) -> Iterator[

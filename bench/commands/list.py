@@ -1,4 +1,4 @@
-"""Show all patterns, transports, launchers, scenarios, clusters and instance types, and what can not run here."""
+"""Show patterns, transports, launchers, scenarios, workloads, clusters, instance types, and what can not run here."""
 
 from __future__ import annotations
 
@@ -63,10 +63,19 @@ def _launchers() -> Iterator[Entry]:
 
 
 def _scenarios() -> Iterator[Entry]:
-    for path in sorted(_here.scenarios_folder().glob("*.yaml")):
+    return _described("scenario", _here.scenarios_folder())
+
+
+def _workloads() -> Iterator[Entry]:
+    return _described("workload", _here.workloads_folder())
+
+
+def _described(kind: str, folder: Path) -> Iterator[Entry]:
+    """The files of a folder by name and description."""
+    for path in sorted(folder.glob("*.yaml")):
         value = yaml_file.load(path).value
         described = value.get("description") if isinstance(value, dict) else None
-        yield Entry("scenario", path.stem, " ".join(str(described or "").split()))
+        yield Entry(kind, path.stem, " ".join(str(described or "").split()))
 
 
 def _clusters() -> Iterator[Entry]:
@@ -101,6 +110,7 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "transports": _transports,
     "launchers": _launchers,
     "scenarios": _scenarios,
+    "workloads": _workloads,
     "clusters": _clusters,
     "instances": _instances,
 }

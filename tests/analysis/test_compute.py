@@ -96,3 +96,14 @@ def test_unread_figures_are_known_to_be_so() -> None:
     assert on("L40S").verified
     assert not on("A100-SXM4-40GB").verified  # its memory bandwidth
     assert on("A100-SXM4-40GB", baselines={"A100-SXM4-40GB": (1.0, 1.0)}).verified
+
+
+def test_a_baseline_of_one_gpu_tells_of_the_others() -> None:
+    """A100 at half of its best multiplication: H100 is held to half of its own, within what GPUs differ by."""
+    samples_per_s = 0.5 * 271.2e12 / 3.12e12
+    found = on("H100-SXM5-80GB", baselines={"A100-SXM4-80GB": (samples_per_s, samples_per_s)})
+    seconds = range_of(found.passes_s)
+    assert seconds.middle == pytest.approx(10 * 3.12e12 / (0.5 * 794.5e12), rel=0.01)
+    assert 1.2 < seconds.high / seconds.low < 1.6
+    assert any("from the measured baseline of A100-SXM4-80GB" in line for line in found.lines)
+    assert found.basis == "assumed"

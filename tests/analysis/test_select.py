@@ -13,10 +13,10 @@ import pytest
 from bench.analysis import crossover, predict
 from bench.analysis.candidate import Candidate, Question, candidate
 from bench.analysis.draws import Draws, range_of
-from bench.analysis.exchanges import no_faster, shared_links
+from bench.analysis.exchanges import has_middle, no_faster, shared_links
 from bench.analysis.predict import Evidence, Prediction
 from bench.analysis.select import Selection, Verdict, select
-from bench.analysis.training import Group, bus_factor
+from bench.analysis.training import Communication, Group, bus_factor
 from bench.core.errors import UsageError
 from bench.core.fabric import NodeLinks
 from bench.core.workload import Mesh, Model, Workload
@@ -277,6 +277,15 @@ def test_own_runs_take_the_place_of_what_others_published() -> None:
     wide, narrow = (each.range("exchange_s") for each in (before, after))
     assert narrow.high / narrow.low < wide.high / wide.low
     assert narrow.middle == pytest.approx(306e6 * 4 * 1.75 / 5e9, rel=0.1)
+
+
+def test_a_call_that_hardly_matters_does_not_take_the_middle_away() -> None:
+    sure = Prediction(1.0, 2.0, 3.0, "published", ("x",), "ring", "NIC", "network", "a", 0.1, True, 0.5)
+    vague = replace(sure, middle_s=None, low_s=0.01, high_s=0.04)
+    call = Communication("x", "allreduce", 1.0, Group("data", 1, 8, 1), 1, "bucket", "")
+    assert has_middle(((call, sure), (call, vague)))
+    assert not has_middle(((call, sure), (replace(call, calls=20), vague)))
+    assert has_middle(())
 
 
 def test_without_peer_access_more_nodes_are_no_faster_than_one() -> None:

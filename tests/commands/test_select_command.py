@@ -150,3 +150,21 @@ def test_the_table_in_the_readme_is_what_is_printed(capsys: pytest.CaptureFixtur
     [block] = [part for part in (ROOT / "README.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part]
     printed = said(capsys, *TWO).splitlines()
     assert [line for line in block.strip("\n").splitlines() if line not in printed] == []
+
+
+def test_half_a_link_is_felt_by_what_crosses_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As in the model and in `bench predict`: half an NVLink doubles its exchange, half a NIC leaves one node alone."""
+    site = tmp_path / "bench.yaml"
+    site.write_text(
+        "clusters: {}\ninstances:\n"
+        "  half-nvlink: {like: p4d.24xlarge, links: {nvlink: 150GB/s}, price: 21.957642}\n"
+        "  half-nic: {like: p4d.24xlarge, links: {nic: 6.25GB/s}, price: 21.957642}\n"
+    )
+    words = ("select", "--workload", "vit-l-306m", "--instances", "p4d.24xlarge,half-nvlink,half-nic")
+    document = json.loads(said(capsys, *words, "--config", str(site), "--format", "json"))
+    found = {each["instance"]: each for each in document["machines"]}
+    whole, half, nic = (found[name] for name in ("p4d.24xlarge", "half-nvlink", "half-nic"))
+    assert 1.6 < half["exchange_s"] / whole["exchange_s"] < 2.05
+    assert half["compute_s"] == whole["compute_s"]
+    assert nic["exchange_s"] == pytest.approx(whole["exchange_s"], rel=0.03)  # named otherwise, it is another system
+    assert half["usd_per_hour"] == whole["usd_per_hour"]
