@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.analysis import predict
@@ -12,10 +12,8 @@ from bench.core.fabric import NodeLinks
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
+# Calls that take no larger part of all communication are no reason to hold a middle back.
 _HARDLY = 0.1
-
-# Among more ranks, with the same payload, these take no less: every rank still holds, or gets, all of it.
-_GROW = ("allreduce", "allgather", "reducescatter")
 
 
 def predicted(found: Layout, links: NodeLinks, evidence: Evidence) -> Exchanges:
@@ -34,37 +32,12 @@ def _predicted(every: Sequence[Communication], links: NodeLinks, evidence: Evide
 ]:  # fmt: skip
     """The sizes of one collective and group are asked for at once: their schedule is solved once."""
     for key in dict.fromkeys((each.collective, each.group) for each in every):
+        collective, group = key
         alike = [each for each in every if (each.collective, each.group) == key]
-        curve = _curve(*key, tuple(dict.fromkeys(each.payload_bytes for each in alike)), links, evidence)
+        sizes = tuple(dict.fromkeys(each.payload_bytes for each in alike))
+        own = shared_links(links, group)
+        curve = predict.curve(collective, sizes, own, group.num_nodes, group.per_node, evidence)
         yield from ((each, curve[each.payload_bytes]) for each in alike)
-
-
-def _curve(collective: str, group: Group, sizes: tuple[float, ...], links: NodeLinks,
-           evidence: Evidence) -> Mapping[float, Prediction]:  # fmt: skip
-    own = shared_links(links, group)
-    whole = predict.curve(collective, sizes, own, group.num_nodes, group.per_node, evidence)
-    if group.num_nodes == 1 or group.per_node == 1 or collective not in _GROW:
-        return whole
-    inside = predict.curve(collective, sizes, own, 1, group.per_node, evidence)
-    return {size: no_faster(whole[size], inside[size]) for size in sizes}
-
-
-def no_faster(whole: Prediction, inside: Prediction) -> Prediction:
-    """A collective over nodes takes no less than the same among the ranks of one node: the slower ends of both.
-
-    What is known of networks was measured where peers reach each other; through host memory the node itself can be
-    the slower part.
-    """
-    slower = inside if inside.low_s * inside.high_s > whole.low_s * whole.high_s else whole
-    both = whole.middle_s is not None and inside.middle_s is not None
-    return replace(
-        slower,
-        low_s=max(whole.low_s, inside.low_s),
-        middle_s=max(whole.middle_s or 0.0, inside.middle_s or 0.0) if both else slower.middle_s,
-        high_s=max(whole.high_s, inside.high_s),
-        ideal_s=max(whole.ideal_s, inside.ideal_s),
-        verified=whole.verified and inside.verified,
-    )
 
 
 def shared_links(links: NodeLinks, group: Group) -> NodeLinks:

@@ -59,7 +59,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The answer: best first; machines without a price come last when the cost decides."""
+    """The answer: best first; machines without a price come last when the cost decides.
+
+    `remarks`: what a reader must know of machines; `reversals`: where an earlier price says something else.
+    """
 
     question: Question
     by: str
@@ -67,6 +70,7 @@ class Selection:
     refused: tuple[Refused, ...]
     verdicts: tuple[Verdict, ...]
     remarks: tuple[str, ...]
+    reversals: tuple[str, ...]
 
 
 def select(machines: Sequence[tuple[Instance, int]], question: Question, by: str = "cost") -> Selection:
@@ -91,7 +95,8 @@ def select(machines: Sequence[tuple[Instance, int]], question: Question, by: str
         candidates=tuple(ranked),
         refused=tuple(refused),
         verdicts=tuple(verdicts),
-        remarks=(*_together(ranked), *_reversals(ranked)),
+        remarks=tuple(_together(ranked)),
+        reversals=tuple(_reversals(ranked)),
     )
 
 

@@ -21,6 +21,7 @@ from bench.figures import _style
 
 _MILLION = 1e6
 _PALE = 0.4
+_LONG_S = 10.0  # steps longer than that are shown in seconds
 _MOST = 6  # machines in a figure: as many as there are colours to tell them apart
 _PARTS = (
     ("compute_s", "compute", "#0072B2", ""),
@@ -69,27 +70,29 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
     """The parts of the step, the whole with its interval; communication known by an interval only is drawn pale."""
+    longest = max(each.range("total_s").high for each in shown)
+    scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
     for row, each in enumerate(shown):
         left = 0.0
         for part, _, fill, hatch in _PARTS:
-            width = each.range(part).middle * 1e3
+            width = each.range(part).middle * scale
             pale = part == "exposed_s" and not each.has_middle
             axes.barh([row], [width], left=left, color=fill, hatch=hatch, edgecolor="white", height=0.55,
                       alpha=_PALE if pale else 1.0)  # fmt: skip
             left += width
         whole = each.range("total_s")
         axes.plot(
-            [whole.low * 1e3, whole.high * 1e3], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
+            [whole.low * scale, whole.high * scale], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
     axes.set_yticks(range(len(shown)), [each.name for each in shown])
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"step time (ms), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
+    axes.set_xlabel(f"step time ({unit}), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
     axes.set_title("the step in its parts (medians)", fontsize=_style.TEXT)
 
 
 def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[str], _style.Look]) -> None:
-    for each in shown:
+    for number, each in enumerate(shown):
         hours = each.samples_per_s
         usd = each.usd(int(_MILLION))
         if usd is None:
@@ -101,9 +104,10 @@ def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[s
         axes.plot([low, high], [usd.low, usd.high], color=style.colour, linewidth=2.2, alpha=0.75)
         if each.has_middle:
             axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
-        if each.layout.num_nodes > 1:
-            words = f"{each.layout.num_nodes} nodes"
-            axes.annotate(words, (high, usd.high), (3, 2), textcoords="offset points", fontsize=_style.SMALL_TEXT)
+        if len({one.layout.num_nodes for one in shown}) > 1:
+            words = f"x {each.layout.num_nodes}"
+            end, aside = ((high, usd.high), (3, 2)) if number % 2 == 0 else ((low, usd.low), (-18, -10))
+            axes.annotate(words, end, aside, textcoords="offset points", fontsize=_style.SMALL_TEXT)
     axes.set_xscale("log")
     axes.set_yscale("log")
     _plain(axes.xaxis, axes.yaxis)
@@ -137,12 +141,18 @@ def _lines(axes: Axes, lines: Sequence[Line], look: Callable[[str], _style.Look]
 def _plain(*each: Axis) -> None:
     """Numbers as people write them; between powers of ten at 2 and 5."""
     for axis in each:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         axis.set_minor_formatter(FuncFormatter(_two_or_five))
 
 
 def _two_or_five(value: float, _: object) -> str:
-    return f"{value:g}" if f"{value:.3e}".startswith(("2.000", "5.000")) else ""
+    return _short(value) if f"{value:.3e}".startswith(("2.000", "5.000")) else ""
+
+
+def _short(value: float) -> str:
+    """0.5, 20, 50k, 1M."""
+    scale, unit = (1e6, "M") if value >= 1e6 else (1e3, "k") if value >= 1e4 else (1.0, "")
+    return f"{value / scale:g}{unit}"
 
 
 def _parameters(value: float) -> str:
@@ -164,4 +174,4 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
     )
     remarks += [f"prices: {dated}"] if dated else []
     remarks.append("decide by the ratio of two machines (bench select), not by intervals: they share assumptions")
-    return remarks + ([f"{left} more machines are not drawn"] if left else [])
+    return remarks + ([f"not drawn: {left} more"] if left else [])

@@ -130,12 +130,15 @@ def fine_print(selection: Selection) -> list[str]:
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
     doubtful = any(not each.verified for each in selection.candidates)
+    more = len(selection.reversals) - _FEW
     return [
         f"{100 * CONFIDENCE:.0f} % intervals; what each number rests on: {meaning}"
         + ("; ? with figures that nobody read in a source" if doubtful else ""),
         *_decided(selection),
         *_left_out(selection.refused),
         *selection.remarks,
+        *selection.reversals[:_FEW],
+        *([f"earlier prices say something else of {more} more pairs (--format json)"] if more > 0 else []),
     ]
 
 
@@ -192,7 +195,7 @@ def plain(selection: Selection) -> dict[str, Any]:
             {"instance": each.instance, "num_nodes": each.num_nodes, "reason": each.reason}
             for each in selection.refused
         ],
-        "notes": list(selection.remarks),
+        "notes": [*selection.remarks, *selection.reversals],
     }
 
 

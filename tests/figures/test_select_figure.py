@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -53,3 +54,13 @@ def test_bars_end_where_the_medians_add_up(figure: Figure) -> None:
         row = round(bar.get_y() + bar.get_height() / 2)  # type: ignore[attr-defined]
         ends[row] = max(ends.get(row, 0.0), bar.get_x() + bar.get_width())  # type: ignore[attr-defined]
     assert ends[0] < ends[1]
+
+
+def test_the_interval_is_drawn_in_the_unit_of_the_bars() -> None:
+    question = Question(load_workload("llama-3-70b", FOLDER), predict.published(), date(2026, 8, 1))
+    found = select([(catalogue.instance("p5.48xlarge"), 8), (catalogue.instance("p4d.24xlarge"), 8)], question)
+    axes = _select.draw(found).axes[0]
+    assert "step time (s)" in axes.get_xlabel()
+    ends = np.concatenate([line.get_xdata() for line in axes.lines])
+    wholes = [each.range("total_s") for each in found.candidates]
+    assert ends == pytest.approx([end for whole in wholes for end in (whole.low, whole.high)])
