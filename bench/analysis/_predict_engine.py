@@ -15,9 +15,10 @@ from bench.core.plugins import nearest
 from bench.core.schedules import algorithms
 from bench.core.world import World
 
-# What NCCL and RCCL choose from at large sizes; the others of core/schedules.py bound them. "direct" is for meshes.
+# What NCCL and RCCL choose from: rings, NVLS and pieces for large messages, trees for small ones, "direct" for meshes.
+# The others of core/schedules.py bound them.
 LIBRARY = {
-    "allreduce": ("ring", "nvls", "pipelined", "direct"),
+    "allreduce": ("ring", "nvls", "pipelined", "direct", "tree"),
     "allgather": ("ring", "direct"),
     "reducescatter": ("ring", "direct"),
     "broadcast": ("chain",),
@@ -45,6 +46,7 @@ LINK_WORDS = {
 # Copies through host memory, where GPUs can not reach each other, are bound by the host rather than by the GPU's link:
 # their evidence is bytes per second, told as a part of this rate.
 HOST_RATE = 10e9
+MOST_UNLIKE = 2048  # GPUs of an alltoall whose rounds are not alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Task:
     ranks_per_node: int
     algorithms: tuple[Algorithm, ...]
     bounds: tuple[tuple[str, Loads], ...]
-    floor_s: float  # the least latency that any of them needs
+    floor_s: float  # the least latency that one of `algorithms` needs
 
     def ideal_s(self, payload_bytes: float) -> float:
         """Seconds by the links alone, with the best of all algorithms: what the `model` transport says."""
@@ -126,6 +128,9 @@ _WORDS = ("sources", "verified", "instance")
 def _task(pattern: str, hashed: _Hashed, num_nodes: int, ranks_per_node: int) -> Task:
     links, world = hashed.links, World(num_nodes, ranks_per_node)
     fabric = Fabric(links, world)
+    if pattern == "alltoall" and not fabric.alike and world.num_ranks > MOST_UNLIKE:
+        raise UsageError(f"an alltoall across oversubscribed leaf switches is predicted for {MOST_UNLIKE} GPUs at "
+                         f"most, not for {world.num_ranks}: every one of its rounds differs")  # fmt: skip
     found: dict[str, Loads] = {}
     if world.num_ranks < 2:
         pass
@@ -135,8 +140,8 @@ def _task(pattern: str, hashed: _Hashed, num_nodes: int, ranks_per_node: int) ->
         known = ((name, core_loads.loads(fabric, pattern, name)) for name in algorithms(pattern))
         found = {name: loads for name, loads in known if loads is not None}
     chosen = [_algorithm(name, found[name], links, world) for name in LIBRARY[pattern] if name in found]
-    latencies = [_latency_s(loads) for loads in found.values()]
-    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), min(latencies, default=0.0))
+    least = min((each.latency_s for each in chosen), default=0.0)
+    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), least)
 
 
 def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algorithm:

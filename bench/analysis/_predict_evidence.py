@@ -15,6 +15,7 @@ from bench.core.record import Header, Summary
 from bench.hardware import curves as published_curves
 from bench.hardware import reference
 
+_OF_GPUS = ("nccl", "nccl_tests", "rccl_tests")  # transports, and tools whose logs were imported
 LAUNCH_S = 5e-6  # what starting one operation takes on a GPU before a byte moves; the fastest published is 7.7 us
 TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # efficiencies by which a curve's busiest link is told; others:
 TYPICAL_OTHER = 0.8
@@ -97,25 +98,48 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
 
     `name`: the run's, as it is called in a report. Modelled rows are no evidence, nor are rows of a part of the ranks.
     """
-    grouped: dict[tuple[str, str, str], dict[int, float]] = {}
+    grouped: dict[tuple[str, str], dict[int, float]] = {}
+    left_out: dict[str, None] = {}
     for row in summaries:
-        header, seconds = headers[row.job], row.median_s if row.median_s is not None else row.mean_s
-        if row.modelled or header.modelled or row.verified is False or seconds is None or not header.links:
+        header = headers[row.job]
+        seconds = row.median_s if row.median_s is not None else row.mean_s
+        if seconds is None or not row.payload_bytes or row.num_ranks != header.num_ranks:
             continue
-        whole = row.num_ranks is not None and row.num_ranks == header.num_ranks
-        if whole and row.pattern in engine.LIBRARY and row.payload_bytes and row.transport not in ("gloo", "mpi"):
-            sizes = grouped.setdefault((row.job, row.pattern, row.mode), {})
-            sizes[row.payload_bytes] = min(seconds, sizes.get(row.payload_bytes, seconds))
+        if (reason := _no_evidence(header, row)) is not None:
+            left_out[f"{row.job}: {reason}"] = None
+            continue
+        sizes = grouped.setdefault((row.job, row.mode), {})
+        sizes[row.payload_bytes] = min(seconds, sizes.get(row.payload_bytes, seconds))
     rows = []
-    for (job, pattern, _), sizes in grouped.items():
+    for (job, _), sizes in grouped.items():
         header = headers[job]
-        if header.num_nodes is None or header.ranks_per_node is None:
-            continue
+        assert header.num_nodes is not None and header.num_ranks is not None
         links = NodeLinks.from_dict(header.links)
         basis = "imported" if header.imported else "measured"
-        rows.append(Rows(links.instance or name, basis, f"{name} ({header.started[:10] or 'undated'})", pattern, links,
-                         header.num_nodes, header.ranks_per_node, sizes, sizes[min(sizes)]))  # fmt: skip
-    return evidence_of(rows)
+        source = f"{name}, {job} ({header.started[:10] or 'undated'})"
+        per_node = header.ranks_per_node or header.num_ranks // header.num_nodes
+        rows.append(Rows(links.instance or name, basis, source, header.pattern, links, header.num_nodes, per_node,
+                         sizes, sizes[min(sizes)]))  # fmt: skip
+    return evidence_of(rows, tuple(left_out))
+
+
+def _no_evidence(header: Header, row: Summary) -> str | None:
+    """Why a row says nothing of GPUs and their links; None when it does."""
+    if row.modelled or header.modelled:
+        return "modelled, not measured"
+    if row.transport not in _OF_GPUS:
+        return f"rows of {row.transport} are not of GPUs' links, or it is not known whether they are"
+    if row.pattern not in engine.LIBRARY:
+        return f"no prediction is made of {row.pattern}"
+    if row.verified is False:
+        return "its data were wrong"
+    if not header.links:
+        return "its links are not known: name its instance type (--instance, --cluster)"
+    if header.num_nodes is None or header.num_ranks is None:
+        return "it is not known on how many nodes and ranks it ran: say so (--num-nodes, --num-ranks)"
+    if header.num_ranks % header.num_nodes:
+        return "its nodes have different numbers of ranks"
+    return None
 
 
 def _curves(rows: Rows) -> list[Curve]:

@@ -156,7 +156,10 @@ class _Asked:
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
-        self.overhead, self.overhead_half = self._overhead()
+        used = self._overhead_evidence()
+        self.overhead, self.overhead_half = _overhead(used)
+        self.overhead_basis = used[0].basis if used else "bound"
+        self.overhead_sources = tuple(dict.fromkeys(each.source for each in used)) or ("start-up as it typically is",)
 
     def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
         """One algorithm at one size."""
@@ -184,8 +187,8 @@ class _Asked:
             low_s=low,
             middle_s=middle if pointed else None,
             high_s=high,
-            basis=decides.told.basis if decides is not None and decides.told is not None else "bound",
-            rests_on=self._rests_on(decides),
+            basis=self.overhead_basis if by_latency else decides.told.basis if decides and decides.told else "bound",
+            rests_on=self.overhead_sources if by_latency else self._rests_on(decides),
             algorithm=algorithm.name,
             bottleneck="latency" if by_latency else engine.LINK_WORDS[key[0]] if key is not None else "latency",
             link_class=link_class(self.links, self.task.num_nodes, self.task.ranks_per_node),
@@ -219,22 +222,13 @@ class _Asked:
         around = tuple(dict.fromkeys(each.family for each in curves))
         return _Range(min(low, LEAST_TYPICAL), None, max(high, MOST_TYPICAL), None, around)
 
-    def _overhead(self) -> tuple[float, float]:
-        """How many times its links' latency a small message needs beyond the launch: middle, half interval of ln."""
+    def _overhead_evidence(self) -> list[Curve]:
+        """Curves whose smallest message tells of start-up: own ones of this machine, else all of this level."""
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
-        near: list[Curve] = [each for each in self.evidence.curves if each.overhead is not None
-                             and (each.num_nodes > 1) == crossing]  # fmt: skip
+        near = [each for each in self.evidence.curves if each.overhead is not None
+                and (each.num_nodes > 1) == crossing]  # fmt: skip
         own = [each for each in near if each.basis != "published" and each.instance == self.links.instance != ""]
-        systems: dict[str, list[float]] = {}
-        for each in own or near:
-            systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
-        values = [median(told) for told in systems.values()]
-        if not values:
-            return _OVERHEAD
-        middle = median(values)
-        squares = sum((value - middle) ** 2 for value in values) + 2 * _OVERHEAD[1] ** 2
-        spread = 0.15 if own else sqrt(squares / (len(values) + 1))
-        return exp(middle), spread * student(len(values) + 1, CONFIDENCE)
+        return own or near
 
     def _rests_on(self, decides: _Range | None) -> tuple[str, ...]:
         if decides is not None and decides.told is not None:
@@ -255,6 +249,20 @@ class _Asked:
         links = of_kind[key[0]] if key is not None else ("latency",)
         read = all(self.links.verified.get(link, True) for link in links)
         return read and (decides is None or decides.told is None or decides.told.verified)
+
+
+def _overhead(used: Sequence[Curve]) -> tuple[float, float]:
+    """How many times its links' latency a small message needs beyond the launch: middle, half interval of ln."""
+    systems: dict[str, list[float]] = {}
+    for each in used:
+        systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
+    values = [median(told) for told in systems.values()]
+    if not values:
+        return _OVERHEAD
+    middle = median(values)
+    squares = sum((value - middle) ** 2 for value in values) + 2 * _OVERHEAD[1] ** 2
+    spread = 0.15 if used[0].basis != "published" else sqrt(squares / (len(values) + 1))
+    return exp(middle), spread * student(len(values) + 1, CONFIDENCE)
 
 
 def _moving(algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]) -> float:
@@ -278,7 +286,8 @@ def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence,
     if links.pcie_bytes_per_s is None:
         raise UsageError(f"the PCIe link of {links.instance or 'these nodes'} is unknown: give it, such as pcie=25GB/s")
     found = _copy_range(evidence, links.instance, direction)
-    alone = num_bytes / links.pcie_bytes_per_s
+    sharing = min(gpus_at_once, links.gpus_per_pcie_switch or 1)
+    alone = num_bytes * sharing / links.pcie_bytes_per_s
     low, high = LAUNCH_S + alone / found.high, 3 * LAUNCH_S + alone / found.low
     told = found.told
     return Prediction(

@@ -90,7 +90,7 @@ def evidence(runs: Sequence[Path]) -> Evidence:
         document = collect.document(path)
         own = predict.of_run(document.headers, document.summaries, path.stem)
         if not own.rows:
-            raise UsageError(f"{path} holds no measured collective of GPUs whose links are known: run it with a "
-                             "cluster that names its instance type")  # fmt: skip
+            why = f" ({own.notes[0]})" if own.notes else ""
+            raise UsageError(f"{path} holds no collective among GPUs that could be compared with{why}")
         known += own
     return known

@@ -109,7 +109,9 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     old = [row["name"] for row in rows if row["price_old"]]
     none = [row["name"] for row in rows if row["usd_per_hour"] is None]
     doubtful = [row["name"] for row in rows if not all(row["verified"].values())]
+    recalled = [row["name"] for row in rows if row["price_verified"] is False]
     for names, words in (
+        (recalled, "price not read in a source"),
         (old, "price older than a year"),
         (undated, "price without a date"),
         (none, "no price known; give yours in bench.yaml (instances: NAME: price)"),

@@ -43,7 +43,8 @@ class NodeLinks:
     that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
     `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
     until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
-    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `nic_kind` and
+    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `gpus_per_pcie_switch`: GPUs
+    that reach the others and the host through one link like their own (None: each has its own). `nic_kind` and
     `nvlink_generation` say what the links are, and change no time. `sources` and `verified` say for each link (nvlink,
     pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
     JSON: `to_dict`, `from_dict`.
@@ -66,6 +67,7 @@ class NodeLinks:
     nvlink_nodes: int = 1
     nodes_per_leaf: int | None = None
     oversubscription: float = 1.0
+    gpus_per_pcie_switch: int | None = None
     nic_kind: str = ""
     nvlink_generation: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -76,8 +78,11 @@ class NodeLinks:
         if self.peer not in PEERS:
             hint = nearest(self.peer, PEERS)
             raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
-        if (self.nodes_per_leaf is not None and self.nodes_per_leaf < 1) or not self.oversubscription >= 1:
-            raise UsageError(f"{self.instance}: nodes_per_leaf and oversubscription must be 1 or more")
+        shares = (self.nodes_per_leaf, self.gpus_per_pcie_switch, self.oversubscription)
+        if any(share is not None and not share >= 1 for share in shares):
+            raise UsageError(
+                f"{self.instance}: nodes_per_leaf, gpus_per_pcie_switch, oversubscription must be 1 or more"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a results file."""
@@ -182,6 +187,7 @@ class Fabric:
         sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
         sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
         sizes |= dict.fromkeys(("leaf out", "leaf in"), self._num_leaves())
+        sizes |= dict.fromkeys(("bridge out", "bridge in"), self.world.num_nodes * self._bridges_per_node())
         sizes["pair"] = per_rank * world.ranks_per_node if self.links.pair_bytes_per_s else 0
         layout, first = {}, 0
         for kind, number in sizes.items():
@@ -198,6 +204,7 @@ class Fabric:
             nic *= links.nics_of_a_rank(self.world.ranks_per_node)
         rates = {"nvlink": links.nvlink_bytes_per_s, "pcie": links.pcie_bytes_per_s, "nic": nic}
         rates["leaf"] = self._leaf_rate()
+        rates["bridge"] = links.pcie_bytes_per_s
         rates |= {"memory": links.memory_bytes_per_s, "pair": links.pair_bytes_per_s, "none": np.inf}
         parts = [
             np.full(number, np.nan if rates[kind.split()[0]] is None else rates[kind.split()[0]], dtype=np.float64)
@@ -244,12 +251,12 @@ class Fabric:
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Link ids of each flow, (flows, 4 or 6), filled up with the id of no link. Unknown rates are refused."""
+        """Link ids of each flow, (flows, 6), filled up with the id of no link. Unknown rates are refused."""
         import numpy as np
 
         crosses, by_nvlink = self._routes(sources, targets)
         none = self._kinds["none"][0]
-        paths = np.full((len(sources), 6 if self._num_leaves() else 4), none, dtype=np.int64)
+        paths = np.full((len(sources), 6), none, dtype=np.int64)
         by_port = ~by_nvlink & (sources != targets)
         inner = "pcie"
         if self.links.peer == "memory":
@@ -266,16 +273,31 @@ class Fabric:
             per_node = self.world.ranks_per_node
             paths[direct, 1] = self._kinds["pair"][0] + sources[direct] * per_node + targets[direct] % per_node
         if self._num_leaves():
-            self._climb(paths, crosses, sources, targets)
+            ranks_per_leaf = self.world.ranks_per_node * (self.links.nodes_per_leaf or 1)
+            self._climb(paths, crosses, sources // ranks_per_leaf, targets // ranks_per_leaf, "leaf")
+        if self._bridges_per_node():
+            inside = ~by_nvlink & ~crosses & (sources != targets)
+            self._climb(paths, inside, self._bridge(sources), self._bridge(targets), "bridge")
         self._refuse_unknown(paths)
         return paths
 
-    def _climb(self, paths: Ints, crosses: NDArray[np.bool_], sources: Ints, targets: Ints) -> None:
-        """Put the uplinks into the paths of messages between nodes of different leaf switches."""
-        ranks_per_leaf = self.world.ranks_per_node * (self.links.nodes_per_leaf or 1)
-        up = crosses & (sources // ranks_per_leaf != targets // ranks_per_leaf)
-        for column, way, ranks in ((4, "out", sources), (5, "in", targets)):
-            paths[up, column] = self._kinds[f"leaf {way}"][0] + ranks[up] // ranks_per_leaf
+    def _climb(self, paths: Ints, used: NDArray[np.bool_], sources: Ints, targets: Ints, kind: str) -> None:
+        """Put the uplinks into the paths of messages between different switches, by their numbers. A message inside a
+        node climbs PCIe switches, one between nodes those of the network: never both."""
+        up = used & (sources != targets)
+        for column, way, switches in ((4, "out", sources), (5, "in", targets)):
+            paths[up, column] = self._kinds[f"{kind} {way}"][0] + switches[up]
+
+    def _bridges_per_node(self) -> int:
+        """PCIe switches of a node that several of its ranks share."""
+        shared = self.links.gpus_per_pcie_switch
+        if shared is None or shared < 2 or self.links.peer == "memory":
+            return 0
+        return -(-self.world.ranks_per_node // shared)
+
+    def _bridge(self, ranks: Ints) -> Ints:
+        per_node, shared = self.world.ranks_per_node, self.links.gpus_per_pcie_switch or 1
+        return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _routes(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of each flow: does it cross the network, does it go by NVLink? Neither: through the host (or itself)."""

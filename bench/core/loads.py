@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 # Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces; "host": that part of
 # "pcie" which goes from one GPU of a node to another, through host memory or straight.
 KINDS = ("nvlink", "nvls", "pcie", "host", "nic", "memory")
-_KIND_OF = {"nvlink": "nvlink", "pair": "nvlink", "pcie": "pcie", "nic": "nic", "leaf": "nic", "memory": "memory"}
+_KIND_OF = {
+    "nvlink": "nvlink",
+    "pair": "nvlink",
+    "pcie": "pcie",
+    "nic": "nic",
+    "leaf": "nic",
+    "bridge": "pcie",
+    "memory": "memory",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,8 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
         _most(by_kind, kind, used[ids])
     if "pcie" in by_kind and not crossing.all():
         inside = _seconds(fabric, paths[~crossing], num_bytes[~crossing]) if crossing.any() else used
-        _most(by_kind, "host", inside[kinds["pcie"]])
+        for name in {"pcie", "bridge"} & set(kinds):
+            _most(by_kind, "host", inside[kinds[name]])
     return Load(1, _envelope(latencies, slopes), by_kind)
 
 

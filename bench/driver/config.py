@@ -283,6 +283,7 @@ class _InstanceKeys(_Keys):
     nics: _Count | None = None
     nodes_per_leaf: _Count | None = None
     oversubscription: Annotated[float | None, _one(values.ratio)] = None
+    gpus_per_pcie_switch: _Count | None = None
     price: Annotated[float | None, _one(values.price)] = None
     price_date: Annotated[str | None, _one(values.date)] = None
     region: _Text | None = None

@@ -30,6 +30,7 @@ class OwnInstance:
     nics: int | None = None
     nodes_per_leaf: int | None = None
     oversubscription: float | None = None
+    gpus_per_pcie_switch: int | None = None
     price: float | None = None
     price_date: str | None = None
     region: str | None = None
@@ -78,7 +79,7 @@ def changed(told: OwnInstance, known: Mapping[str, Instance]) -> Instance:
     links = found.links.with_rates(told.links)
     changes: dict[str, Any] = {"instance": told.name, "gpus": told.gpus or found.gpus}
     given = {"peer": told.peers, "num_nics": told.nics, "nodes_per_leaf": told.nodes_per_leaf,
-             "oversubscription": told.oversubscription}  # fmt: skip
+             "oversubscription": told.oversubscription, "gpus_per_pcie_switch": told.gpus_per_pcie_switch}  # fmt: skip
     changes |= {name: value for name, value in given.items() if value is not None}
     prices = found.prices
     if told.price is not None:
@@ -104,7 +105,17 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
     told, known = own[name], catalogue.instances()
     base = told.like or (name if name in known else None)
     differs = ""
-    if base is None or any((told.gpu, told.gpus, told.peers, told.nics, told.nodes_per_leaf, told.oversubscription)):
+    if base is None or any(
+        (
+            told.gpu,
+            told.gpus,
+            told.peers,
+            told.nics,
+            told.nodes_per_leaf,
+            told.oversubscription,
+            told.gpus_per_pcie_switch,
+        )
+    ):
         differs = (f"{name} differs from the catalogue in more than rates and price: predict and select know it, a run "
                    "does not; name the type that it is like, and give `links:` in the cluster")  # fmt: skip
     return (catalogue.instance(base).name if base is not None else None), told.links, differs

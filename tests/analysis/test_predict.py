@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bench.analysis import _predict_engine as engine
-from bench.analysis import predict
+from bench.analysis import predict, summary
 from bench.analysis._predict_pool import Curve, Query, estimate, student
 from bench.analysis.predict import Evidence, Rows
 from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.fabric import NodeLinks
 from bench.core.pattern import Shape
+from bench.core.record import Samples
 from bench.hardware import catalogue, curves
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -146,9 +149,65 @@ def test_published_curves_belong_to_rows_of_the_reference() -> None:
         (lambda: predict.collective("alreduce", GIB, P4D, 1, 8, KNOWN), "did you mean 'allreduce'"),
         (lambda: predict.collective("allreduce", GIB, P4D, 1, 9, KNOWN), "has 8 GPUs per node, not 9"),
         (lambda: predict.curve("allreduce", [GIB], P4D, 1, 8, KNOWN, "nvls"), "has no algorithm 'nvls'"),
+        (
+            lambda: predict.collective(
+                "alltoall", GIB, replace(P4D, nodes_per_leaf=8, oversubscription=2.0), 512, 8, KNOWN
+            ),
+            "for 2048 GPUs at most",
+        ),
+        (lambda: replace(P4D, gpus_per_pcie_switch=0), "must be 1 or more"),
         (lambda: predict.copy("sideways", 1e9, P4D, KNOWN), "no copy goes 'sideways'"),
     ],
 )
 def test_what_can_not_be_predicted_is_refused_with_a_sentence(asked: object, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         asked()  # type: ignore[operator]
+
+
+Make = Callable[..., Any]
+
+
+def run_of(a_header: Make, a_record: Make, **overrides: Any) -> Evidence:
+    """Evidence of one NCCL run of two sizes on a p4d node, as a results file would tell it."""
+    given = {"job": "allreduce-nccl", "transport": "nccl", "num_ranks": 8, "num_nodes": 1, "ranks_per_node": 8,
+             "links": P4D.to_dict(), "instance": "p4d.24xlarge"}  # fmt: skip
+    header = a_header(**given | overrides)
+    records = [
+        a_record(payload_bytes=size, requested_bytes=(size,), num_ranks=8, num_nodes=1, bus_factor=1.75,
+                 node_bytes=None, modelled=header.modelled, samples=Samples((seconds,) * 30))
+        for size, seconds in ((8, 2e-5), (GIB, 9e-3))
+    ]  # fmt: skip
+    document = summary.document([(header.job, header, records)])
+    return predict.of_run(document.headers, document.summaries, "my run")
+
+
+def test_a_run_of_nccl_is_evidence(a_header: Make, a_record: Make) -> None:
+    found = run_of(a_header, a_record)
+    (rows,) = found.rows
+    assert (rows.system, rows.basis, rows.pattern, rows.ranks_per_node) == ("p4d.24xlarge", "measured", "allreduce", 8)
+    assert rows.seconds == {8: pytest.approx(2e-5), GIB: pytest.approx(9e-3)} and "2026-01-02" in rows.source
+    told = predict.collective("allreduce", GIB, P4D, 1, 8, KNOWN + found)
+    assert told.basis == "measured" and told.middle_s == pytest.approx(9e-3, rel=0.02)
+    small = predict.collective("allreduce", 8, P4D, 1, 8, KNOWN + found)
+    assert small.basis == "measured" and small.bottleneck == "latency" and small.low_s < 2e-5 < small.high_s
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ({"modelled": True}, "modelled, not measured"),
+        ({"transport": "mpi"}, "rows of mpi"),
+        ({"links": {}}, "its links are not known"),
+        ({"num_nodes": None}, "on how many nodes"),
+    ],
+)
+def test_what_is_no_evidence_is_left_out_with_a_reason(
+    a_header: Make, a_record: Make, overrides: dict[str, Any], reason: str
+) -> None:
+    found = run_of(a_header, a_record, **overrides)
+    assert not found.rows and not found.curves and reason in found.notes[0]
+
+
+def test_imported_rows_count_as_imported(a_header: Make, a_record: Make) -> None:
+    found = run_of(a_header, a_record, transport="nccl_tests", imported={"tool": "nccl_tests"})
+    assert found.rows[0].basis == "imported" and found.rows[0].ranks_per_node == 8

@@ -47,7 +47,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
 
 
 def test_half_a_link_in_bench_yaml_is_felt_in_the_node_only(capsys: pytest.CaptureFixture[str], site: Path) -> None:
-    asked = ("predict", "--config", site, "--sizes", "1G", "--nodes", "1")
+    asked = ("predict", "--config", site, "--sizes", "1G", "--nodes", "1", "--algorithm", "ring")
     (half,) = rows(capsys, *asked, "--cluster", "half")
     (whole,) = rows(capsys, *asked, "--instance", "p4d.24xlarge")
     assert half["middle_s"] == pytest.approx(2 * whole["middle_s"], rel=0.15)
@@ -82,7 +82,7 @@ def test_figures_that_were_not_read_in_a_source_are_said(capsys: pytest.CaptureF
 def test_other_algorithms_are_bounds_without_a_point(capsys: pytest.CaptureFixture[str]) -> None:
     told = rows(capsys, *P4D, "--gpus", "1024", "--sizes", "1G", "--algorithm", "all")
     bounds = {row["algorithm"]: row for row in told if row["basis"] == "bound"}
-    assert {"hierarchical", "halving_doubling", "tree"} <= set(bounds)
+    assert {"hierarchical", "halving_doubling", "recursive_doubling"} <= set(bounds)
     assert all(row["middle_s"] is None and row["high_s"] is None for row in bounds.values())
     (best,) = (row for row in told if row["best"])
     assert best["low_s"] >= min(row["ideal_s"] for row in told)

@@ -87,6 +87,19 @@ def test_half_an_uplink_takes_twice_as_long_and_one_leaf_feels_nothing() -> None
     assert seconds(8.0, 8) > 1.9 * seconds(4.0, 8) > 1.9 * seconds(1.0, 8)
 
 
+def test_gpus_behind_one_pcie_switch_share_its_link() -> None:
+    card = NodeLinks("cards", 8, "pcie_p2p", pcie_bytes_per_s=32e9, host_s=1e-6)
+    shared = replace(card, gpus_per_pcie_switch=4)
+    across, within = ((0, 4, 1.0), (1, 5, 1.0)), ((0, 1, 1.0), (2, 3, 1.0))
+    for flows, times in ((across, 2), (within, 1)):
+        alone, both = (
+            Fabric(links, World(1, 8)).time_s([(a, b, GIB) for a, b, _ in flows]) for links in (card, shared)
+        )
+        assert both - 1e-6 == pytest.approx(times * (alone - 1e-6))
+    (found,) = loads.of_phases(Fabric(shared, World(1, 8)), [schedules.Phase(1, across)])
+    assert found.by_kind["host"] == pytest.approx(2 / 32e9)
+
+
 def test_lines_below_another_are_dropped_and_the_envelope_stays() -> None:
     fabric = Fabric(P4D, World(2, 8))
     flows = ((0, 1, 1.0), (2, 3, 1.0), (4, 12, 1e-6), (8, 9, 0.0))

@@ -45,11 +45,13 @@ def collective(op: str, algorithm: str, fabric: Fabric) -> tuple[Flow, ...]:
 P4D_NICS = Fabric(links(), World(2, 8))
 NO_P2P = Fabric(links(peer="host"), World(1, 8))
 FAT_TREE = Fabric(links(nodes_per_leaf=2, oversubscription=3.0), World(4, 4))
+CARDS = Fabric(links(peer="pcie_p2p", gpus_per_pcie_switch=4), World(1, 8))
 CASES: dict[str, tuple[Fabric, tuple[Flow, ...]]] = {
     "ring of two nodes": (P4D_NICS, collective("allreduce", "ring", P4D_NICS)),
     "pipelined of two nodes": (P4D_NICS, collective("allreduce", "pipelined", P4D_NICS)),
     "alltoall of two nodes": (P4D_NICS, collective("alltoall", "pairwise", P4D_NICS)),
     "through host memory": (NO_P2P, collective("allreduce", "ring", NO_P2P)),
+    "shared PCIe switches": (CARDS, tuple((rank, (rank + 3) % 8, GIB) for rank in range(8))),
     "incast": (P4D_NICS, tuple((rank, 0, GIB / rank) for rank in range(1, 16))),
     "unequal messages": (P4D_NICS, ((0, 8, GIB), (1, 9, GIB / 4), (2, 10, GIB / 8), (0, 1, GIB), (3, 8, GIB / 2))),
     "oversubscribed uplinks": (FAT_TREE, tuple((rank, (rank + 8) % 16, GIB) for rank in range(16))),
