@@ -22,7 +22,7 @@ from bench.core.workload import Workload
 from bench.driver import config, workload
 from bench.driver.site import Site
 from bench.hardware.catalogue import Instance
-from bench.report import _explain, _select
+from bench.report import _derivation, _select
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
         for each in selections
         for one in each.candidates
         if one.instance.name == args.explain
-        for line in _explain.lines(one)
+        for line in _derivation.lines(one)
     ]
     told = told or [f"{args.explain} was left out: see above"]
     fence = "```" if args.format == "markdown" else None
