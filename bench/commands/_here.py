@@ -25,6 +25,11 @@ def scenarios_folder() -> Path:
     return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
 
 
+def rules_folder() -> Path:
+    """rules/ here, else the one beside the package."""
+    return Path("rules") if Path("rules").is_dir() else PACKAGE_ROOT / "rules"
+
+
 def workloads_folder() -> Path:
     """workloads/ here, else the one beside the package."""
     return Path("workloads") if Path("workloads").is_dir() else PACKAGE_ROOT / "workloads"

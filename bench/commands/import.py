@@ -90,7 +90,10 @@ def _rendered(args: argparse.Namespace, jobs: Sequence[imports.Job]) -> str:
     rows = Rows(most=_MOST_SHOWN)
     for job in jobs:
         for record in job.records():
-            rows.add(job.header.job, job.header, record)
+            if len(rows.summaries) < _MOST_SHOWN or record.failed is not None or record.verified is False:
+                rows.add(job.header.job, job.header, record)
+            else:
+                rows.num_left_out += 1
     document = rows.document({job.header.job: job.header for job in jobs})
     text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
     return text

@@ -1,4 +1,4 @@
-"""Show patterns, transports, launchers, scenarios, workloads, clusters, instance types, and what can not run here."""
+"""Show patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, and what can not run here."""
 
 from __future__ import annotations
 
@@ -63,15 +63,18 @@ def _launchers() -> Iterator[Entry]:
 
 
 def _scenarios() -> Iterator[Entry]:
-    return _described("scenario", _here.scenarios_folder())
+    yield from _described("scenario", _here.scenarios_folder())
+
+
+def _rules() -> Iterator[Entry]:
+    yield from _described("rules", _here.rules_folder())
 
 
 def _workloads() -> Iterator[Entry]:
-    return _described("workload", _here.workloads_folder())
+    yield from _described("workload", _here.workloads_folder())
 
 
 def _described(kind: str, folder: Path) -> Iterator[Entry]:
-    """The files of a folder by name and description."""
     for path in sorted(folder.glob("*.yaml")):
         value = yaml_file.load(path).value
         described = value.get("description") if isinstance(value, dict) else None
@@ -110,6 +113,7 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "transports": _transports,
     "launchers": _launchers,
     "scenarios": _scenarios,
+    "rules": _rules,
     "workloads": _workloads,
     "clusters": _clusters,
     "instances": _instances,

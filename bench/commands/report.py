@@ -1,4 +1,4 @@
-"""Print the tables of a run (or of one results file) again, in any format."""
+"""Print the tables of a run (or of one results file) again, in any format; or the certificate of an acceptance."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from bench.commands import _output
+from bench.commands import _gate_run, _output
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE
 from bench.driver import collect
-from bench.store import runs
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,12 +19,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    parser.add_argument(
+        "--certificate", nargs="?", const="", metavar="RULES",
+        help="a page to file away, with the verdict by these rules (default: those called as the run's scenario)",
+    )  # fmt: skip
     add_show_argument(parser)
     _output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Render the run's document."""
+    if args.certificate is not None:
+        return _gate_run.certificate(args)
     document = replace(collect.document(path_of(args)), show=tuple(args.show))
     _output.emit(plugins.load("format", args.format).render(document), args)
     for warning in document.notes:
@@ -41,5 +46,4 @@ def add_show_argument(parser: argparse.ArgumentParser) -> None:
 
 def path_of(args: argparse.Namespace) -> Path:
     """The folder or the file that is meant."""
-    given = Path(args.run)
-    return given if given.is_file() else runs.find(args.results, args.run)
+    return collect.find(args.run, args.results)

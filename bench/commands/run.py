@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.commands import _here, _output, _plan
+from bench.commands import _gate_run, _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
 from bench.core.errors import (
@@ -23,7 +23,7 @@ from bench.core.errors import (
 )
 from bench.core.record import Document
 from bench.core.units import parse_duration
-from bench.driver import collect, preflight
+from bench.driver import collect, preflight, retest
 from bench.driver import run as desk
 from bench.driver.config import Cluster
 from bench.driver.jobs import Job, Machine
@@ -38,13 +38,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
     parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.add_argument("--resume", metavar="RUN", help="only what this run (a path, a name, or latest) still misses")
+    parser.add_argument("--retest", metavar="RUN", help="measure again what of this run failed its gate, and no more")
+    parser.add_argument("--rules", metavar="FILE", help="the gate's rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     _output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
-    ran = _resumed(args) if args.resume else started(args)
+    if args.retest and args.resume:
+        raise UsageError("--retest measures a finished run again, --resume finishes one: give one of them")
+    ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing(ran)
     document = collect.document(ran.folder)
@@ -52,6 +56,8 @@ def main(args: argparse.Namespace) -> int:
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
+    if args.retest:
+        document = _gate_run.newest(ran.folder, document)  # what was bad and is good now is good
     return exit_code(document, ran)
 
 
@@ -110,6 +116,22 @@ def _ready(args: argparse.Namespace, machine: Machine, say: desk.Say) -> desk.Re
             say(sentence)
 
     return ready
+
+
+def _retested(args: argparse.Namespace) -> desk.Ran:
+    """What of a run failed by its rules, once more, into the same folder."""
+    reasons, again = _gate_run.failed(runs.find(args.results, args.retest), args)
+    folder, deadline_s = runs.find(args.results, args.retest), parse_duration(args.deadline)
+    if not again.sizes and not again.ladders:
+        _say(f"nothing to measure again: {reasons[0]}")
+        return desk.Ran(folder, {})
+    stored = runs.read_plan(folder)
+    here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
+    tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
+    with _progress() as (say, tick):
+        ready = _ready(args, here, say)
+        means = desk.Means(_here.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
+        return retest.retest(folder, again, reasons, here, _plan.all_patterns(), means)
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.analysis import summary
 from bench.core.record import Document
 from bench.store import runs
+
+
+def find(name: str, results: Path) -> Path:
+    """A run's folder, or the results file, that is meant. Raises UsageError when there is neither."""
+    return Path(name) if Path(name).is_file() else runs.find(results, name)
 
 
 def document(path: Path) -> Document:
@@ -16,9 +23,17 @@ def document(path: Path) -> Document:
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     found = summary.document(told, notes=warnings)
-    failures = [
+    return replace(found, failures=(*found.failures, *_failures(outcomes)))
+
+
+def nothing(path: Path) -> Document:
+    """The document of a run's folder without a results file: how its jobs failed, where that is known."""
+    return replace(summary.document([]), failures=tuple(_failures(runs.read_outcomes(path))))
+
+
+def _failures(outcomes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
         {"job": job, "what": outcome["what"], "rank": outcome.get("rank"), "host": outcome.get("host")}
         for job, outcome in outcomes.items()
         if outcome.get("what")
     ]
-    return replace(found, failures=(*found.failures, *failures))

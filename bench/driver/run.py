@@ -93,14 +93,14 @@ def start(plan: Plan, scenario_text: str, results: Path, means: Means) -> Ran:
         except RefusedError:
             runs.discard(folder)
             raise
-    return _run_jobs(plan.jobs, folder, means)
+    return run_jobs(plan.jobs, folder, means)
 
 
 def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: Means) -> Ran:
     """Run what a run's plan asked for and its files do not hold."""
     launchers, tools, say = means.launchers, means.tools, means.say
     stored = runs.read_plan(folder)
-    cluster = _cluster(stored["cluster"])
+    cluster = cluster_of(stored["cluster"])
     todo, ended = [], runs.read_outcomes(folder)
     for job in stored["jobs"]:
         case = from_argv(job["case"])
@@ -121,7 +121,7 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
                                launch, tool, tools))  # fmt: skip
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
     means.ready(cluster, todo)
-    return _submit(todo, cluster, folder, means) if batch.wanted(todo, os.environ) else _run_jobs(todo, folder, means)
+    return _submit(todo, cluster, folder, means) if batch.wanted(todo, os.environ) else run_jobs(todo, folder, means)
 
 
 def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
@@ -155,12 +155,14 @@ def to_plain(plan: Plan, scenario_text: str) -> dict[str, Any]:
     }
 
 
-def _cluster(stored: Mapping[str, Any]) -> Cluster:
+def cluster_of(stored: Mapping[str, Any]) -> Cluster:
+    """The cluster as a plan keeps it."""
     tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     return Cluster(**tuples)
 
 
-def _run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
+def run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
+    """Run jobs one after the other; each outcome is kept as soon as it is known."""
     say = means.say
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)

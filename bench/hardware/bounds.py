@@ -8,15 +8,16 @@ mistake. `reference` bounds are ceilings met in practice, which may be exceeded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 
 from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.record import Bound, Header, Record
-from bench.core.units import format_rate
+from bench.core.units import format_bytes, format_rate
 from bench.hardware.catalogue import pcie_packet_share
 
+_FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its place, and has other packets
 # Transports that move bytes from host memory: a GPU's ports say nothing about them.
 HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
 
@@ -98,13 +99,13 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     """Of a copy between a GPU and its host, or two GPUs, as other tools measure it; its size, often untold, cancels."""
     if not record.bus_factor or not header.links or record.num_ranks is None:
         return ()
-    useful_bytes = (record.payload_bytes or 1) * record.bus_factor
-    one = replace(record, payload_bytes=record.payload_bytes or 1, rank_bytes=useful_bytes)
-    traffic = _Traffic(header, one, NodeLinks.from_dict(header.links), record.num_ranks, 1, useful_bytes)
-    by_host = header.pattern == "host_device" or (header.direction or "").startswith("through_host")
-    if by_host:
-        return tuple(_pcie_bounds(traffic)) if traffic.in_gpus else ()
-    return tuple(_port_bounds(traffic)) if record.num_ranks > 1 else ()
+    if header.transport in HOST_MEMORY_TRANSPORTS:
+        return ()
+    through_host = (header.direction or "").startswith("through_host")
+    path = "host" if header.pattern == "host_device" else "through host" if through_host else "peer"
+    if path == "peer" and record.num_ranks < 2:
+        return ()
+    return copy_bounds(NodeLinks.from_dict(header.links), path)
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
@@ -188,7 +189,7 @@ def _nvlink_bounds(
     on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes
-    message = f"{why}; {port_bytes:.6g} bytes must leave through it"
+    message = f"{why}; {format_bytes(port_bytes)} must leave through it"
     num = min(traffic.num_ranks, traffic.num_ranks // traffic.num_nodes * traffic.links.nvlink_nodes)
     reduced = nvlink * num / (num + 1) + pcie  # payload per second
     payload = traffic.record.payload_bytes
@@ -209,7 +210,7 @@ def _pcie_bounds(traffic: _Traffic) -> Iterator[Bound]:
     if rate is None:
         return
     num_bytes = traffic.port_bytes
-    why = f"a rank's PCIe link carries {format_rate(rate)} each way, {num_bytes:.6g} bytes must leave through it"
+    why = f"a rank's PCIe link carries {format_rate(rate)} each way, {format_bytes(num_bytes)} must leave through it"
     yield traffic.bound(rate, num_bytes, "PCIe port", "hard", why, ("pcie",))
     share, packets = pcie_packet_share()
     yield traffic.bound(rate * share, num_bytes, "PCIe packets", "reference", f"{why}; {packets}", ("pcie",))
@@ -221,8 +222,9 @@ def _network_bounds(traffic: _Traffic) -> Iterator[Bound]:
     if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
         return
     rate = links.num_nics * links.nic_bytes_per_s
-    node = f"a node's {links.num_nics} NICs carry {format_rate(rate)} each way"
-    why = f"{node}, {record.node_bytes:.6g} bytes must leave it by any algorithm of sends and receives"
+    nics = "NIC carries" if links.num_nics == 1 else f"{links.num_nics} NICs carry"
+    node = f"a node's {nics} {format_rate(rate)} each way"
+    why = f"{node}, {format_bytes(record.node_bytes)} must leave it by any algorithm of sends and receives"
     # A switch that reduces takes S from each node and returns S, whatever the number of nodes.
     if links.network_reduces and traffic.header.pattern == "allreduce" and record.node_bytes > record.payload_bytes:
         reads = f"{node}; switches that reduce need S from each"
@@ -243,7 +245,7 @@ def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
     num = links.nics_of_a_rank(per_node)
     rate = num * links.nic_bytes_per_s
     own = f"a rank's own {num:g} of {links.num_nics} NICs carry {format_rate(rate)} each way"
-    why = f"{own}, {traffic.port_bytes:.6g} bytes must leave through them"
+    why = f"{own}, {format_bytes(traffic.port_bytes)} must leave through them"
     yield traffic.bound(rate, traffic.port_bytes, "own NICs", "hard", why, ("nic",))
 
 
@@ -274,3 +276,37 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
         if num_bytes <= right:
             return low + (high - low) * log(num_bytes / left) / log(right / left)
     return ordered[-1][1]
+
+
+def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
+    """What one copy at a time can reach, in bytes per second of one direction, tightest first; none where unknown.
+
+    `direction`: "host" between a GPU and its host, "peer" between two GPUs that reach each other directly, "peers"
+    between one and several at once, "through host" between two that do not. `both_added`: the figure is the sum of both
+    directions, each of which has the link.
+    """
+    ways, added = (2, ", and the figure adds both") if both_added else (1, "")
+    if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:
+        pair = links.pair_bytes_per_s if direction == "peer" else None
+        rate = pair or links.nvlink_bytes_per_s
+        if rate is None:
+            return ()
+        what = "the links between two GPUs carry" if pair else "a GPU's NVLink port carries"
+        return (
+            _of_copy(
+                links, "nvlink", ways * rate, "NVLink port", "hard", f"{what} {format_rate(rate)} each way{added}"
+            ),
+        )
+    rate = links.pcie_bytes_per_s
+    if rate is None:
+        return ()
+    why = f"a GPU's PCIe link carries {format_rate(rate)} each way{added}"
+    hard = _of_copy(links, "pcie", ways * rate, "PCIe port", "hard", why)
+    if rate > _FASTEST_PCIE_BYTES_PER_S:
+        return (hard,)
+    share, packets = pcie_packet_share()
+    return (_of_copy(links, "pcie", ways * rate * share, "PCIe packets", "reference", f"{why}; {packets}"), hard)
+
+
+def _of_copy(links: NodeLinks, link: str, rate: float, name: str, kind: str, why: str) -> Bound:
+    return Bound(rate, name, kind, why, links.sources.get(link, "unknown"), links.verified.get(link, False))

@@ -168,7 +168,7 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
     peers, c2c = entry.get("peers"), entry.get("c2c_gbyte_per_s")
     switch = peers is not None and peers["kind"] == "nvswitch"
     pcie = pcie_bytes_per_s(*found.pcie) if found.pcie else _scaled(c2c, 1e9)
-    described = {"nvlink": peers, "pcie": pcie}
+    told = _links_told(entry, found)
     return NodeLinks(
         instance="",
         gpus=num_gpus,
@@ -178,10 +178,26 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
         pcie_bytes_per_s=pcie,
         nvls=switch and yaml_file("links")["nvlink"][found.nvlink_generation]["switch_reduces"],
         network_reduces=True,
+        nvlink_nodes=max(1, (peers or {}).get("domain_gpus", num_gpus) // num_gpus),
         nvlink_generation=found.nvlink_generation,
-        sources={link: f"the GPU's own: {found.source}" for link, known in described.items() if known},
-        verified={link: found.verified for link, known in described.items() if known},
+        sources={link: f"the GPU's own, {source}" for link, (source, _) in told.items()},
+        verified={link: verified for link, (_, verified) in told.items()},
     )
+
+
+def _links_told(entry: Mapping[str, Any], found: Gpu) -> dict[str, tuple[str, bool]]:
+    """Where the rates of a GPU's links come from, and whether they were read there: of whole generations links.yaml."""
+    links, told = yaml_file("links"), {}
+    if "peers" in entry:
+        whole = entry["peers"]["kind"] in ("nvswitch", "nvlink_mesh") and found.nvlink_generation is not None
+        block = links["nvlink"][found.nvlink_generation] if whole else None
+        told["nvlink"] = (source_of(links, block), _verified(block)) if block else (found.source, found.verified)
+    if found.pcie is not None:
+        block = links["pcie"][found.pcie[0]]
+        told["pcie"] = (f"PCIe {found.pcie[0]} x{found.pcie[1]} at most: {source_of(links, block)}", found.verified)
+    elif "c2c_gbyte_per_s" in entry:
+        told["pcie"] = (found.source, found.verified)
+    return told
 
 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float:
@@ -196,6 +212,17 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
     entry = generations[generation]
     data, sent = entry["coding"]
     return float(entry["gt_per_s"] * 1e9 * lanes * data / sent / 8)
+
+
+def pcie_as_linked(told: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(generation, lanes) of a GPU's link, from what its driver tells of it; None where that is not all there.
+
+    `told`: pcie_generation and pcie_lanes as they are now, pcie_max_generation at most. Lanes stay as they are linked;
+    the generation falls to 1 on an idle GPU and says nothing then, so that the highest counts.
+    """
+    generation = told.get("pcie_max_generation") or told.get("pcie_generation")
+    lanes = told.get("pcie_lanes")
+    return (int(generation), int(lanes)) if generation and lanes else None
 
 
 def pcie_packet_share() -> tuple[float, str]:

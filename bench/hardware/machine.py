@@ -23,8 +23,8 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class Machine:
     """What is known of the nodes of a log.
 
-    `links`: certain of a node (None: nothing is). `likely`: the same with the NICs that all `candidates` agree on;
-    a bound on them is a reference only. `how`: how the machine is known, in words; `unknown`: what is not, likewise.
+    `links`: certain of a node (None: nothing is). `likely`: the same with the NICs that several `candidates` agree
+    on; a bound on them is a reference only. `how`: how the machine is known; `unknown`: what is not, both in words.
     """
 
     instance: str | None
@@ -72,26 +72,22 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Mac
         return Machine(None, gpu, links, f"{gpu}, an unknown machine", unknown=("PCIe as wired", "NICs"))
     how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
     networks = {node_network(name) for name in names}
-    if len(networks) > 1 or None in networks:
+    if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:
         rates = ", ".join(f"{name} {format_rate(node_network(name))}" for name in names)
-        return Machine(None, gpu, links, how, None, names, (f"its NICs: {rates} per node",))
+        return Machine(None, gpu, links, how, None, names, (f"its NICs ({rates} per node)",))
     first = fitting[0].links
-    agreed = all((each.links.nic_bytes_per_s, each.links.num_nics) == _nics(first) for each in fitting)
+    fewest = min(each.links.num_nics or 1 for each in fitting)
     likely = replace(
         links,
-        nic_bytes_per_s=first.nic_bytes_per_s if agreed else next(iter(networks)),
-        num_nics=first.num_nics if agreed else 1,
+        nic_bytes_per_s=(node_network(names[0]) or 0.0) / fewest,
+        num_nics=fewest,
         network_reduces=any(each.links.network_reduces for each in fitting),
         nvlink_nodes=max(each.links.nvlink_nodes for each in fitting),
-        sources=links.sources | {link: first.sources[link] for link in ("network", "nic")},
-        verified=links.verified | {link: first.verified[link] for link in ("network", "nic")},
+        sources={**links.sources, **{link: first.sources[link] for link in ("network", "nic")}},
+        verified={**links.verified, **{link: first.verified[link] for link in ("network", "nic")}},
     )
-    rate = f"its NICs: {format_rate(node_network(names[0]))} per node if it is one of these"
+    rate = f"its NICs ({format_rate(node_network(names[0]))} per node if it is one of these)"
     return Machine(None, gpu, links, how, likely, names, (rate,))
-
-
-def _nics(links: NodeLinks) -> tuple[float | None, int | None]:
-    return links.nic_bytes_per_s, links.num_nics
 
 
 def _instance_of_platform(platform: str | None) -> str | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bench.core import hostlist
 from bench.core.errors import UsageError
@@ -90,6 +90,11 @@ class Slurm(Launcher):
         host, rank, how = match.groups()
         how = how.replace("Exited with", "ended with")
         return Blame(int(rank), host, how[0].lower() + how[1:])
+
+
+def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The same srun on these hosts of the allocation."""
+    return (command[0], f"--nodelist={hostlist.compress(names)}", *command[1:])
 
 
 def step_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 results/<run id>/plan.json      what was to be done, as planned
 results/<run id>/outcomes.json  how each job ended
+results/<run id>/retests.json   what was measured again of a run that failed its gate, and why
 results/<run id>/<job>.jsonl    header and records
 results/<run id>/<job>.log      what the ranks wrote to stderr and stdout
 results/<run id>/<job>.out      what another tool's job wrote to stdout
@@ -10,9 +11,10 @@ results/<run id>/<job>.out      what another tool's job wrote to stdout
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,12 +99,57 @@ def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
-    """How each job of a run ended; empty for a run that never got so far."""
+    """How each job of a run ended; empty for a run that never got so far, or whose file is broken."""
     try:
-        outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return outcomes_or_error(folder)
+    except UsageError:
         return {}
-    return outcomes if isinstance(outcomes, dict) else {}
+
+
+def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
+    """The same for who must not take a broken file for a run without failures. Raises UsageError."""
+    path = folder / "outcomes.json"
+    if not path.exists():
+        return {}
+    try:
+        outcomes = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is not whole ({error})") from None
+    if not isinstance(outcomes, dict) or not all(isinstance(end, dict) for end in outcomes.values()):
+        raise UsageError(f"{path} does not say how jobs ended")
+    return outcomes
+
+
+def write_retests(folder: Path, retests: Sequence[Mapping[str, Any]]) -> None:
+    """Keep every retest of a run (plain data), the first one first."""
+    _write_whole(folder / "retests.json", json.dumps(retests, indent=1) + "\n")
+
+
+def read_retests(folder: Path) -> list[dict[str, Any]]:
+    """The retests of a run; none of one that was never measured again. Raises UsageError for a broken file."""
+    path = folder / "retests.json"
+    if not path.is_file():
+        return []
+    try:
+        retests = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is not whole ({error})") from None
+    if not isinstance(retests, list):
+        raise UsageError(f"{path} is not a list of retests")
+    return retests
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """SHA-256 of every file that a run's figures and its verdict rest on, by name; of one results file, its own."""
+    files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
+    found = {}
+    for file in files:
+        try:
+            with file.open("rb") as content:
+                found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise UsageError(f"{file} can not be read ({error.strerror})") from None
+    return found
 
 
 def why_not_kept(folder: Path) -> str | None:

@@ -36,7 +36,7 @@ _PREFIX = re.compile(
 _NAME_PREFIX = re.compile(
     r"(?:"
     r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # journal
-    r"|[A-Za-z][\w.-]{0,255}(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
+    r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
     r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r")\s*"
 )

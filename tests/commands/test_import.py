@@ -455,7 +455,8 @@ def test_the_library_s_messages_between_lines_change_no_row() -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=20))
 def test_where_chunks_end_changes_nothing(sizes: list[int]) -> None:
-    text = (samples.OSU + samples.NCCL + samples.NVBANDWIDTH + samples.P2P).encode()
+    on_one_line = json.dumps(json.loads(samples.NVBANDWIDTH_JSON)) + "\n"  # its word stands far before its end
+    text = (samples.OSU + samples.NCCL + on_one_line + samples.P2P + samples.NVBANDWIDTH).encode()
     chunks, at, turn = [], 0, 0
     while at < len(text):
         chunks.append(text[at : at + sizes[turn % len(sizes)]])
@@ -511,6 +512,15 @@ WITHOUT_END = b"        1024           256     float     sum      -1    20.00   
 DEVICE = b"#  Rank  0 Group  0 Pid   1100 on  alpha-1 device  0 [0x17] NVIDIA Model Q\n"
 TITLE = b"nvbandwidth Version: v0.6\nRunning host_to_device_memcpy_ce.\n"
 TITLE += b"memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
+# What fuzzing found, made small.
+FOUND = {"a number below a table of perftest's that is not read": b"#bytes #iterations t_foo[usec]\n7\n"}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_a_fault_once_is_none(name: str) -> None:
+    assert imported(FOUND[name], "json") in (0, 1, 2)
+
+
 HOSTILE = {
     "one long line": b"8 2 float sum -1 " * 60_000,
     "digits": b"9" * 1_000_000,

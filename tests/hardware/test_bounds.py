@@ -8,7 +8,7 @@ from bench.core import plugins
 from bench.core.fabric import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.record import Bound, Header, Record, Samples
-from bench.hardware.bounds import bounds_of, floor_of
+from bench.hardware.bounds import bounds_of, copy_bounds, floor_of
 from bench.hardware.catalogue import node_links
 
 SIZE = 1 << 30
@@ -219,3 +219,27 @@ def test_there_is_no_floor_under_what_overlaps_or_is_unknown() -> None:
     assert floor_of(known, record("allreduce", 1)) is None
     assert floor_of(header("allreduce", None), record("allreduce", 8)) is None
     assert floor_of(header("allreduce", NodeLinks("", 8, "host")), record("allreduce", 8)) is None
+
+
+def test_a_copy_is_bound_by_its_pcie_link_as_wired_and_in_practice_by_packets() -> None:
+    packets, link = copy_bounds(node_links("g6e.48xlarge"), "host")
+    assert (link.name, link.kind) == ("PCIe port", "hard") and gb(link) == pytest.approx(15.754, abs=5e-4)
+    assert (packets.name, packets.kind) == ("PCIe packets", "reference")
+    assert gb(packets) == pytest.approx(15.754 * 256 / 280, abs=5e-4)
+    assert "15.8 GB/s each way" in link.why
+
+
+def test_a_copy_between_peers_is_bound_by_their_links_and_twice_where_both_ways_are_added() -> None:
+    (port,) = copy_bounds(node_links("p4d.24xlarge"), "peer")
+    (both,) = copy_bounds(node_links("p4d.24xlarge"), "peer", both_added=True)
+    assert (gb(port), gb(both)) == (300.0, 600.0)
+    assert "adds both" in both.why and "adds" not in port.why
+    (pair,) = copy_bounds(node_links("p3dn.24xlarge"), "peer")
+    (several,) = copy_bounds(node_links("p3dn.24xlarge"), "peers")
+    assert (gb(pair), gb(several)) == (50.0, 150.0)
+
+
+def test_a_copy_through_the_host_is_bound_by_pcie_whatever_nvlink_there_is() -> None:
+    assert gb(copy_bounds(node_links("p4d.24xlarge"), "through host")[-1]) == pytest.approx(15.754, abs=5e-4)
+    assert [bound.kind for bound in copy_bounds(node_links("GB200 NVL72"), "host")] == ["hard"]
+    assert copy_bounds(NodeLinks("", 8, "nvswitch"), "peer") == copy_bounds(NodeLinks("", 8, "host"), "host") == ()

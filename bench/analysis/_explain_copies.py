@@ -1,0 +1,378 @@
+"""Matrices of copies: each direction beside the link that it takes, pairs that differ, and what others measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.analysis._explain_log import Hint
+from bench.analysis._explain_reasons import Reason
+from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED, Standing
+from bench.core.foreign import Matrix, Run
+from bench.core.record import Bound
+from bench.core.units import format_rate
+from bench.hardware.bounds import copy_bounds
+from bench.hardware.catalogue import gpu, instance, pcie_bytes_per_s
+from bench.hardware.machine import Machine
+from bench.hardware.reference import Copies, same_machine
+
+# Of a copy, by its direction (core/foreign.py): the path, and whether the figure adds both directions.
+_PATHS = {
+    "h2d": ("host", False), "d2h": ("host", False), "d2d": ("peer", False), "bidirectional_sum": ("peer", True),
+    "fan": ("peers", False),
+    "through_host": ("through host", False), "through_host_sum": ("through host", True),
+}  # fmt: skip
+_TITLES = {
+    "h2d": "host to GPU",
+    "d2h": "GPU to host",
+    "d2d": "GPU to GPU",
+    "through_host": "GPU to GPU through the host",
+}
+_REFERENCE = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}
+# What copies of hundreds of MB reach of a link's raw rate: packet headers and flow control take the rest.
+_LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
+_ROUNDING = 0.002
+_WIDTHS = "nvidia-smi --query-gpu=index,name,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max --format=csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction by one engine: its values by (source, target), and the bounds of its path."""
+
+    matrix: Matrix
+    direction: str
+    values: dict[tuple[str, str], float]
+    bounds: tuple[Bound, ...]
+
+    @property
+    def least(self) -> float:
+        return min(self.values.values())
+
+    @property
+    def most(self) -> float:
+        return max(self.values.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """The matrices of one run."""
+
+    run: Run
+    machine: Machine
+    ways: tuple[Way, ...]
+    references: tuple[Copies, ...]
+    hints: tuple[Hint, ...] = ()
+
+    def way(self, direction: str, engine: str | None = "ce") -> Way | None:
+        """The first matrix of a direction by an engine; by any where that one is not told."""
+        found = [way for way in self.ways if way.direction == direction and way.matrix.engine in (engine, None)]
+        return next((way for way in found if "write" in way.matrix.name), found[0] if found else None)
+
+    def named(self, name: str) -> Way | None:
+        """The matrix of a name."""
+        return next((way for way in self.ways if way.matrix.name == name), None)
+
+    @property
+    def waived(self) -> bool:
+        """Were copies between GPUs refused?"""
+        told = any("waived" in remark.text.lower() and "device_to_device" in remark.text for remark in self.run.remarks)
+        cells = [cell for each in self.run.matrices if each.direction == "d2d" for cell in each.cells]
+        return told or (bool(cells) and all(cell.status == "waived" for cell in cells))
+
+
+def gathered(run: Run, machine: Machine, hints: Sequence[Hint] = ()) -> Copying:
+    """The bandwidths of a run's matrices beside their bounds and what others measured."""
+    ways = []
+    for matrix in run.matrices:
+        values = {(cell.src, cell.dst): cell.value for cell in matrix.cells if cell.value is not None}
+        if matrix.unit != "bytes_per_s" or not values or matrix.direction not in (*_PATHS, "bidirectional"):
+            continue
+        bounds: tuple[Bound, ...] = ()
+        direction = str(matrix.direction)
+        if direction == "d2d" and any("others" in (cell.src, cell.dst) for cell in matrix.cells):
+            direction = "fan"
+        if machine.links is not None and direction in _PATHS:
+            bounds = copy_bounds(machine.links, *_PATHS[direction])
+        ways.append(Way(matrix, direction, values, bounds))
+    return Copying(run, machine, tuple(ways), same_machine(machine.gpu, machine.instance), tuple(hints))
+
+
+def got(copying: Copying) -> Iterator[str]:
+    """One line a direction: the copy engine's one-way figures, then the time of a load."""
+    for direction, title in _TITLES.items():
+        for way in copying.ways:
+            if way.direction == direction and way.matrix.engine in ("ce", None) and "all" not in way.matrix.name:
+                yield f"{title}: {_range(way)} ({way.matrix.name})"
+    together = copying.named("host_to_all_memcpy_ce")
+    if together is not None:
+        yield f"host to all GPUs at once: {_range(together)}, each"
+    for matrix in copying.run.matrices:
+        seconds = [cell.value for cell in matrix.cells if cell.value is not None]
+        if matrix.unit == "s" and matrix.direction in ("load", "d2d") and seconds:
+            yield f"{matrix.name}: {min(seconds) * 1e9:.0f} to {max(seconds) * 1e9:.0f} ns"
+
+
+def _range(way: Way) -> str:
+    count = f"{len(way.values)} {'pairs' if way.direction in ('d2d', 'through_host') else 'GPUs'}"
+    return f"{format_rate(way.most) if _alike(way) else _span((way.least, way.most))}, {count}"
+
+
+def possible(copying: Copying) -> Iterator[str]:
+    """The bounds of each path, with the fraction that each direction reaches."""
+    for directions in (("h2d", "d2h"), ("d2d",), ("through_host",)):
+        ways = [way for direction in directions if (way := copying.way(direction)) is not None]
+        if not ways:
+            continue
+        if not ways[0].bounds:
+            yield f"{_name(ways[0])}: no bound is known; {format_rate(ways[0].most)} fits {_fitting(ways[0].most)}"
+        for bound in reversed(ways[0].bounds):
+            kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
+            reached = ", ".join(f"{_name(way)} reached {_shares(way, bound)}" for way in ways)
+            wired = _wired(copying.machine) if bound.name == "PCIe port" and copying.machine.instance else None
+            why = f"{wired}; {bound.why}" if wired else bound.why
+            yield f"{format_rate(bound.bytes_per_s)} by {bound.name} ({kind}), {reached}: {why} [{bound.source}]"
+
+
+def _shares(way: Way, bound: Bound) -> str:
+    least, most = (f"{rate / bound.bytes_per_s:.0%}" for rate in (way.least, way.most))
+    return most if least == most else f"{least} to {most}"
+
+
+def _alike(way: Way) -> bool:
+    return way.most < 1.01 * way.least
+
+
+def _fitting(rate: float, newest: int = 6) -> str:
+    """The PCIe links of which a rate is what copies reach."""
+    links = [(generation, lanes) for generation in range(3, newest + 1) for lanes in (4, 8, 16)]
+    fitting = [
+        f"PCIe {generation} x{lanes}"
+        for generation, lanes in links
+        if _LEAST_OF_LINK <= rate / pcie_bytes_per_s(generation, lanes) <= _MOST_OF_LINK
+    ]
+    return " or ".join(fitting) or "no PCIe link that is known"
+
+
+def others(copying: Copying) -> Iterator[str]:
+    """What others measured on this machine, or with this GPU."""
+    for each in copying.references[:5]:
+        rates = ", ".join(
+            f"{_TITLES[ours]} {_span(each.rates[name])}" for ours, name in _REFERENCE.items() if name in each.rates
+        )
+        link = f"PCIe {each.pcie[0]} x{each.pcie[1]} by nvidia-smi, " if each.pcie else ""
+        without = "" if "peer" in each.rates or each.gpus < 2 else ", copies between GPUs refused"
+        yield f"{each.where} ({each.gpus} x {each.gpu}): {link}{rates}{without} [{each.source}, {each.version}]"
+
+
+def _span(rates: tuple[float, float]) -> str:
+    least, most = (format_rate(rate) for rate in rates)
+    return most if least == most else f"{least} to {most}"
+
+
+def stand(copying: Copying) -> Standing:
+    """The verdict: the worst direction decides."""
+    if copying.run.status == "failed":
+        return Standing(UNJUDGED, "the tool failed; what it had printed before may be wrong, too.")
+    ways = [way for direction in _REFERENCE if (way := copying.way(direction)) is not None]
+    detour = copying.way("through_host")
+    if not ways and detour is not None:
+        return _through_host(detour)
+    if not ways:
+        return Standing(UNJUDGED, "no one-way bandwidth was read.")
+    over = [(way, bound) for way in copying.ways for bound in way.bounds if _over(way, bound)]
+    if over:
+        way, bound = over[0]
+        return Standing(
+            ABOVE,
+            f"{_name(way)}: {format_rate(way.most)} is {way.most / bound.bytes_per_s - 1:.0%} above the hard bound "
+            f"{bound.name} ({format_rate(bound.bytes_per_s)}): {bound.why}. The figure or the machine is not what it "
+            "is taken for.",
+            way.most / bound.bytes_per_s,
+        )
+    judged = [found for way in ways if (found := _judged(copying, way)) is not None]
+    if not judged:
+        return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
+    ratio, sentence = min(judged)
+    word = NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR
+    return Standing(word, f"{sentence}.", ratio)
+
+
+def _through_host(way: Way) -> Standing:
+    """Two GPUs without peer access: each byte crosses the link of one, then that of the other."""
+    bound = way.bounds[-1] if way.bounds else None
+    if bound is None:
+        return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
+    share = way.least / bound.bytes_per_s
+    word = NORMAL if share >= 0.3 else LOW if share >= 0.15 else FAR
+    said = f"{format_rate(way.least)} is {share:.0%} of the PCIe link; through host memory a copy crosses two links"
+    return Standing(word, f"{said}, one after the other in part, so that a third to a half of one is usual.", share)
+
+
+def _over(way: Way, bound: Bound) -> bool:
+    return bound.kind == "hard" and way.most * (1 - _ROUNDING) > bound.bytes_per_s
+
+
+def _name(way: Way) -> str:
+    return _TITLES.get(way.direction, way.direction)
+
+
+def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
+    """How a direction's slowest pair stands: beside the same machine's, else beside the link."""
+    name = _REFERENCE[way.direction]
+    own = [each for each in copying.references if name in each.rates and each.instance == copying.machine.instance]
+    if copying.machine.instance and own:
+        least = own[0].rates[name][0]
+        ratio = way.least / least
+        return ratio, (
+            f"{_name(way)}, {format_rate(way.least)} at least, is {ratio:.0%} of what was measured on "
+            f"{own[0].where} ({_span(own[0].rates[name])})"
+        )
+    if not way.bounds:
+        return None
+    if way.direction == "through_host":
+        return None
+    # Copies reach about 0.86 of a port: that counts as all of it. Pairs of a mesh may have fewer links than the most.
+    bound, links = way.bounds[-1], copying.machine.links
+    mesh = way.direction == "d2d" and links is not None and links.peer in ("nvlink_mesh", "nvlink_pairs")
+    if mesh and links is not None and links.peer == "nvlink_mesh" and links.pair_bytes_per_s is None:
+        return None
+    rate, end = (way.most, "most") if mesh else (way.least, "least")
+    return rate / (0.86 * bound.bytes_per_s), (
+        f"{_name(way)}, {format_rate(rate)} at {end}, is {rate / bound.bytes_per_s:.0%} of {bound.name} "
+        f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %"
+    )
+
+
+def narrow_link(copying: Copying) -> Reason | None:
+    """Half (or a quarter) of what the GPU can link at."""
+    way = copying.way("h2d")
+    if way is None or copying.machine.gpu is None:
+        return None
+    own = gpu(copying.machine.gpu).pcie
+    if own is None or way.most > 0.55 * pcie_bytes_per_s(*own):
+        return None
+    full = pcie_bytes_per_s(*own)
+    evidence = (
+        f"{format_rate(way.most)} from the host is {way.most / full:.0%} of PCIe {own[0]} x{own[1]} "
+        f"({format_rate(full)}), at which {copying.machine.gpu} can link, and fits {_fitting(way.most, own[0])}"
+    )
+    wired = _wired(copying.machine)
+    what = "the PCIe link is narrower or older than the GPU's"
+    step = "see lanes and the highest generation (the current one reads 1 on an idle GPU)"
+    if wired is None:
+        return Reason(what, evidence, 0.75, step, _WIDTHS)
+    evidence += f"; {wired}, so that this is how the machine is built, and no fault"
+    return Reason(what, evidence, 0.9, step, _WIDTHS)
+
+
+def _wired(machine: Machine) -> str | None:
+    """How the machine (or each one that it may be) links its GPUs."""
+    names = (machine.instance,) if machine.instance else machine.candidates
+    links = {instance(name).pcie for name in names}
+    if len(links) != 1 or (link := links.pop()) is None:
+        return None
+    return f"{' and '.join(names)} link{'s' if len(names) == 1 else ''} GPUs at PCIe {link[0]} x{link[1]}"
+
+
+def shared_uplink(copying: Copying) -> Reason | None:
+    """All GPUs at once get less than one alone."""
+    alone, together = copying.way("h2d"), copying.named("host_to_all_memcpy_ce")
+    if alone is None or together is None or together is alone or together.least > 0.75 * alone.least:
+        return None
+    share = together.least / alone.least
+    evidence = (
+        f"{format_rate(together.least)} for each when all read at once, {format_rate(alone.least)} alone: {share:.0%}, "
+        f"as if {round(1 / share)} GPUs share one way to the host"
+    )
+    return Reason("GPUs share their way to the host", evidence, 0.6, "see which share a switch", "nvidia-smi topo -m")
+
+
+def refused(copying: Copying) -> Reason | None:
+    """No copies between GPUs at all."""
+    if not copying.waived:
+        return None
+    told = next((remark for remark in copying.run.remarks if "waived" in remark.text.lower()), None)
+    where = f"line {told.line}: {told.text}" if told and told.line else "every pair is without a value"
+    links = copying.machine.links
+    usual = links is not None and copying.machine.instance is not None and links.peer == "host"
+    evidence = f"copies between GPUs were waived ({where})"
+    evidence += f"; so they are on {copying.machine.instance}" if usual else ""
+    step = "expect collectives to go through host memory; see whether peer access is granted"
+    return Reason("GPUs can not reach each other directly", evidence, 0.85, step, "nvidia-smi topo -p2p r")
+
+
+def odd_pairs(copying: Copying) -> Reason | None:
+    """Few pairs that are far slower than all the others, or than their own way back."""
+    for way in (copying.way("d2d"), copying.way("h2d"), copying.way("d2h")):
+        if way is None or len(way.values) < 4:
+            continue
+        middle = median(way.values.values())
+        slow = {pair: value for pair, value in way.values.items() if value < 0.8 * middle}
+        slow |= {(a, b): value for (a, b), value in way.values.items() if value < 0.8 * way.values.get((b, a), 0.0)}
+        if not slow or len(slow) > max(2, len(way.values) // 5):
+            continue
+        worst = sorted(slow.items(), key=lambda pair: pair[1])[:4]
+        named = ", ".join(f"{a} to {b} {format_rate(value)}" for (a, b), value in worst)
+        evidence = f"{named}, where the median of {len(way.values)} is {format_rate(middle)}"
+        ends = [end for pair in slow for end in pair if end != "host"]
+        common = [end for end in dict.fromkeys(ends) if all(end in pair for pair in slow)]
+        what = f"{'the links of ' + common[0] if common else f'{len(slow)} of {len(way.values)} ways'} are slow"
+        return Reason(what, evidence, 0.9, "see errors and replays of the links", "nvidia-smi nvlink --errorcounters")
+    return None
+
+
+def some_pairs(copying: Copying) -> Reason | None:
+    """Only some pairs have peer access, or NVLink: by design of the machine, or not."""
+    way = copying.way("d2d")
+    if way is None or way.matrix.direction != "d2d":
+        return None
+    gpus = {end for cell in way.matrix.cells for end in (cell.src, cell.dst)}
+    pairs = len(gpus) * (len(gpus) - 1)
+    filled = len(way.values)
+    if filled < pairs:
+        evidence = f"{filled} of {pairs} pairs have a value; the others go through host memory"
+        return Reason(
+            "only some pairs of GPUs reach each other directly", evidence, 0.7, "see which", "nvidia-smi topo -p2p r"
+        )
+    links = copying.machine.links
+    if way.most > 1.5 * way.least and (links is None or links.peer in ("nvlink_mesh", "nvlink_pairs")):
+        evidence = (
+            f"{format_rate(way.least)} to {format_rate(way.most)}: pairs have one link, two or a bridge, others "
+            "none, so that a mean over pairs says nothing"
+        )
+        return Reason(
+            "pairs differ by their number of links", evidence, 0.6, "see the number of links", "nvidia-smi topo -m"
+        )
+    return None
+
+
+def kernels_slower(copying: Copying) -> Reason | None:
+    """Copies by a kernel are far slower than by the copy engine."""
+    engine, kernel = copying.way("d2h", "ce"), copying.way("d2h", "sm")
+    if engine is None or kernel is None or kernel.matrix.engine != "sm" or kernel.most > 0.6 * engine.least:
+        return None
+    evidence = (
+        f"to the host, kernels (sm) reach {format_rate(kernel.least)} to {format_rate(kernel.most)} and the copy "
+        f"engine {format_rate(engine.most)}: a collective through host memory writes by kernels, and is as slow"
+    )
+    return Reason("kernels write to the host more slowly than the copy engine", evidence, 0.5)
+
+
+COPY_RULES: tuple[Callable[[Copying], Reason | None], ...] = (
+    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, kernels_slower
+)  # fmt: skip
+
+
+def reasons(copying: Copying) -> tuple[Reason, ...]:
+    """Every reason that a rule finds, the likeliest first."""
+    found = [reason for rule in COPY_RULES if (reason := rule(copying)) is not None]
+    return tuple(sorted(found, key=lambda reason: -reason.weight))
+
+
+def remarks(copying: Copying) -> Iterator[str]:
+    """What two-way figures mean."""
+    if any(way.direction == "bidirectional" for way in copying.ways):
+        yield "two-way figures between GPU and host are one direction's rate while the other is busy, not the sum"
+    if any(way.direction == "bidirectional_sum" for way in copying.ways):
+        yield "two-way figures between GPUs add both directions: half of one is what goes each way"

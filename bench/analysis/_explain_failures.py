@@ -1,0 +1,38 @@
+"""Why a tool failed, by the words that it left, and what to look at first."""
+
+from __future__ import annotations
+
+from bench.analysis._explain_reasons import Reason
+from bench.core.foreign import FAILED, TRUNCATED, Run
+
+# What a failure's words hold -> what it is, what to do, one command.
+_KNOWN = (
+    (("system not yet initialized", "SYSTEM_NOT_READY"), "the NVSwitch fabric is not up",
+     "start the fabric manager of the driver's own version", "systemctl status nvidia-fabricmanager"),
+    (("pattern", "h_errorFlag"), "the data that arrived were wrong: memory or a link is broken",
+     "see the GPU's errors, and take the node out", "nvidia-smi -q -d ECC,ROW_REMAPPER"),
+    (("out of memory",), "the buffers do not fit", "give a smaller largest size", "all_reduce_perf -b 8 -e 1G -f 2"),
+    (("unhandled cuda error", "CUDA failure", "CUDA_ERROR", "illegal memory access"), "CUDA failed",
+     "see what CUDA said, and the kernel's Xid lines", "dmesg | grep -i xid"),
+    (("unhandled system error", "remote process exited", "Connection", "unhandled remote"), "a rank was lost",
+     "see which rank complained first", "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"),
+)  # fmt: skip
+
+
+def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
+    """Why nothing else counts, where the data were wrong or the tool failed; where a log was cut, that."""
+    if wrong_rows:
+        evidence = f"{wrong_rows} of {num_rows} rows have wrong elements, by the tool's own check"
+        step = "find the pair that corrupts: run each node alone, then two at a time; leave custom plug-ins out first"
+        command = "all_reduce_perf -b 1M -e 1M -c 1 -n 1 2>&1 | python -m bench explain -"
+        return Reason("wrong data: nothing else counts", evidence, 1.0, step, command)
+    if run.status == FAILED:
+        said = run.failure or "the tool failed"
+        for words, what, step, command in _KNOWN:
+            if any(word.lower() in said.lower() for word in words):
+                return Reason(what, said, 1.0, step, command)
+        return Reason("the tool failed", said, 1.0, "run it again with its errors shown", "NCCL_DEBUG=WARN")
+    if run.status == TRUNCATED:
+        said = run.failure or "the log ends before the tool did"
+        return Reason("the log is not whole", said, 0.3, "explain the whole log, if there is one")
+    return None

@@ -1,0 +1,355 @@
+"""Why a collective is as fast as it is: small rules, each of which names its evidence in the data.
+
+A rule looks at one run and answers with a reason or not at all. `weight` orders them: near 1 where the log itself says
+so, 0.6 where the figures fit and nothing contradicts, below where it is one of several possibilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.analysis._explain_seen import LARGE_BYTES, NIC_RATES, Seen, busbw
+from bench.core.units import format_bytes, format_rate
+from bench.hardware.reference import Reference
+
+_TOPOLOGY = "nvidia-smi topo -m"
+# Settings that change how fast NCCL can be, and what to expect of them.
+_SETTINGS = {
+    "NCCL_P2P_DISABLE": "GPUs of a node then talk through host memory",
+    "NCCL_P2P_LEVEL": "it limits which GPUs may talk directly",
+    "NCCL_SHM_DISABLE": "GPUs without peer access then talk through the network",
+    "NCCL_NVLS_ENABLE": "0 keeps the switch from reducing",
+    "NCCL_IB_DISABLE": "1 leaves sockets in the place of InfiniBand and RoCE",
+    "NCCL_NET": "it picks the network by name",
+    "NCCL_NET_GDR_LEVEL": "it limits which NICs may read GPU memory",
+    "NCCL_IB_HCA": "it picks the NICs by name",
+    "NCCL_ALGO": "it picks the algorithm by name",
+    "NCCL_PROTO": "it picks the protocol by name",
+    "NCCL_MAX_NCHANNELS": "fewer channels carry less",
+    "NCCL_MAX_CTAS": "fewer channels carry less",
+    "NCCL_TOPO_FILE": "NCCL believes that file, not the machine",
+    "NCCL_TREE_THRESHOLD": "0 means rings only, for every size",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One likely reason: what, the evidence with its numbers, and what to do next (words, and one command)."""
+
+    what: str
+    evidence: str
+    weight: float
+    step: str = ""
+    command: str = ""
+
+
+Rule = Callable[[Seen], Reason | None]
+
+
+def _listen(seen: Seen) -> str:
+    """The command that lets NCCL tell what it does."""
+    test = f"{program(seen)} -b 8 -e 8G -f 2 2>&1 | python -m bench explain -"
+    if seen.over_nics:
+        return f"mpirun ... -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
+    return f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
+
+
+def program(seen: Seen) -> str:
+    """The program of nccl-tests that measures this pattern."""
+    names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+    pattern = seen.run.pattern or "allreduce"
+    return f"{names.get(pattern, pattern)}_perf"
+
+
+def reasons(seen: Seen) -> tuple[Reason, ...]:
+    """Every reason that a rule finds, the likeliest first."""
+    rules = (small_sizes,) if seen.of_hosts else RULES
+    found = [reason for rule in rules if (reason := rule(seen)) is not None]
+    return tuple(sorted(found, key=lambda reason: -reason.weight))
+
+
+def sockets(seen: Seen) -> Reason | None:
+    """TCP in the place of the fast network."""
+    network = seen.network_bytes_per_s
+    if not seen.over_nics or seen.best is None:
+        return None
+    other = seen.hint("path", "NET/") and not seen.hint("path", "NET/Socket")
+    said = seen.hint("network", "Socket") or seen.hint("path", "NET/Socket")
+    rate = seen.wire_bytes_per_s
+    carried = f"{format_rate(rate)} leave each node"
+    beside = f", of the {format_rate(network)} of its NICs" if network else ""
+    step = "let NCCL load the plug-in of the fast network (aws-ofi-nccl, GPUDirect-TCPX/O, InfiniBand verbs)"
+    if said and not other:
+        where = f'the log says "{said.value}" (line {said.line})'
+        return Reason("the network is TCP sockets", f"{where}; {carried}{beside}", 0.95, step, _listen(seen))
+    heard = seen.hint("network") or other
+    if network and rate and rate < 0.12 * network and rate < 8e9 and not heard:
+        like = f"{carried}{beside}: {rate / network:.0%}, as TCP sockets reach, and the log does not say which network"
+        return Reason("the network may be TCP sockets", like, 0.7, "see which network NCCL takes", _listen(seen))
+    return None
+
+
+def fewer_nics(seen: Seen) -> Reason | None:
+    """A flat curve at the rate of one NIC (or some) of many."""
+    rate, network, flat = seen.wire_bytes_per_s, seen.network_bytes_per_s, seen.flat_from
+    if not seen.over_nics or rate is None or flat is None:
+        return None
+    links = seen.machine.links
+    exact = seen.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
+    if network is None or rate > 0.72 * network or (links and _nics_heard(seen) > (links.num_nics or 1) // 2):
+        return None
+    used = _whole_nics(
+        rate, _own_rates(seen) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
+    )
+    if used is None:
+        return None
+    capacity, name = used
+    evidence = (
+        f"flat from {format_bytes(flat)} on, with {format_rate(rate)} leaving each node each way: "
+        f"{rate / capacity:.0%} of {name} ({format_rate(capacity)}), which is full, where a node "
+        f"{'has' if exact else 'of this kind has'} {format_rate(network)}"
+    )
+    heard = seen.hint("nics")
+    if heard:
+        evidence += f'; the log names the NICs it uses: "{heard.value[:80]}" (line {heard.line})'
+    step = "see which NICs NCCL finds on a node, and whether each GPU has one near it"
+    return Reason(f"a node uses {name}", evidence, 0.85, step, _listen(seen))
+
+
+def _nics_heard(seen: Seen) -> int:
+    """How many NICs the channels name: "NET/IB/0", "NET/AWS Libfabric/3/GDRDMA"."""
+    return len(
+        {
+            hint.value.split("/")[2]
+            for hint in seen.hints
+            if hint.kind == "path" and hint.value.count("/") > 1 and hint.value.startswith("NET/")
+        }
+    )
+
+
+def _own_rates(seen: Seen) -> dict[float, str]:
+    """What 1, 2, 4, ... of a known machine's NICs carry."""
+    links = seen.machine.links
+    assert links is not None and links.nic_bytes_per_s is not None
+    nic, num = links.nic_bytes_per_s, links.num_nics or 1
+    counts = [count for count in (1, 2, 4, 8, 16) if count < num]
+    return {nic * count: f"{count} of {num} NICs" if count > 1 else f"one of {num} NICs" for count in counts}
+
+
+def _whole_nics(rate: float, known: dict[float, str]) -> tuple[float, str] | None:
+    """The rate of whole NICs that this is 85 to 101 % of."""
+    fitting = [(capacity, name) for capacity, name in known.items() if 0.85 <= rate / capacity <= 1.01]
+    return fitting[0] if fitting else None
+
+
+def no_nvls(seen: Seen) -> Reason | None:
+    """The switch could reduce, and the figure is that of a ring."""
+    links, best = seen.machine.links, seen.best
+    if links is None or best is None or not links.nvls or seen.run.pattern != "allreduce" or seen.num_nodes != 1:
+        return None
+    if (seen.num_ranks or 0) < 5 or links.nvlink_bytes_per_s is None or (best.payload_bytes or 0) < LARGE_BYTES:
+        return None
+    share = busbw(best) / links.nvlink_bytes_per_s
+    if not 0.70 <= share <= 0.88 or (seen.flat_from is None and seen.largest_bytes < 1 << 30):
+        return None
+    rings = [each for each in seen.references if each.limited == "NVLS off"]
+    switches = [each for each in seen.references if each.limited is None]
+    if switches and busbw(best) > 0.92 * max(each.best[1] for each in switches):
+        return None
+    evidence = f"{format_rate(busbw(best))} is {share:.0%} of the NVLink port, as rings reach"
+    if rings:
+        evidence += f": {format_rate(rings[0].best[1])} with NVLS off on {rings[0].gpu} ({rings[0].source})"
+    if switches:
+        evidence += f"; with NVLS it was {format_rate(max(each.best[1] for each in switches))}"
+    said = seen.hint("setting", "NCCL_NVLS_ENABLE set by environment to 0") or seen.hint("no_nvls")
+    if said:
+        evidence += f'; the log says "{said.value}" (line {said.line})'
+    step = "see why NVLS is not taken (fabric manager, driver, containers without multicast, NCCL_NVLS_ENABLE)"
+    return Reason("NVLS is off: the switch does not reduce", evidence, 0.95 if said else 0.8, step, _listen(seen))
+
+
+def through_the_host(seen: Seen) -> Reason | None:
+    """GPUs of a node that copy through host memory, as peer access is refused."""
+    links, best = seen.machine.links, seen.best
+    if links is None or best is None or seen.num_nodes != 1 or links.peer not in ("host", "pcie_p2p", "nvlink_pairs"):
+        return None
+    pcie = links.pcie_bytes_per_s
+    if pcie is None or busbw(best) > 0.55 * pcie:
+        return None
+    said = seen.hint("refused") or seen.hint("path", "SHM") or seen.hint("setting", "NCCL_P2P_DISABLE")
+    if seen.hint("path", "P2P") and not said:
+        return None
+    evidence = (
+        f"{format_rate(busbw(best))} is {busbw(best) / pcie:.0%} of the PCIe link ({format_rate(pcie)}): every byte is "
+        "written to host memory and read from it again"
+    )
+    alike = [each for each in seen.references if each.limited is None]
+    if busbw(best) < 0.06 * pcie and not said:
+        few = f"{format_rate(busbw(best))} is {busbw(best) / pcie:.0%} of the PCIe link ({format_rate(pcie)}), while "
+        few += "copies through host memory reach 7 to 30 %"
+        return Reason(
+            "less than host memory carries: sockets inside the node, or ranks that share a GPU",
+            few,
+            0.6,
+            "see by which paths the ranks talk",
+            _listen(seen),
+        )
+    if said:
+        evidence += f'; the log says "{said.value}" (line {said.line})'
+    elif alike:
+        evidence += f"; others with {alike[0].gpu} and peer access refused: {_span(alike)}"
+    command = "p2pBandwidthLatencyTest 2>&1 | python -m bench explain -"
+    step = "see whether peer access is granted (GeForce drivers refuse it; some guests do), and by which lanes"
+    return Reason("GPUs talk through host memory", evidence, 0.95 if said else 0.75, step, command)
+
+
+def _span(references: Sequence[Reference]) -> str:
+    rates = sorted(each.best[1] for each in references)
+    return format_rate(rates[0]) if len(rates) == 1 else f"{format_rate(rates[0])} to {format_rate(rates[-1])}"
+
+
+def no_bridge(seen: Seen) -> Reason | None:
+    """Two cards that a bridge may join, at the rate of PCIe."""
+    links, best = seen.machine.links, seen.best
+    if links is None or best is None or links.peer != "nvlink_pairs" or (seen.num_ranks, seen.num_nodes) != (2, 1):
+        return None
+    pcie, nvlink = links.pcie_bytes_per_s, links.nvlink_bytes_per_s
+    if pcie is None or nvlink is None or not 0.55 < busbw(best) / pcie <= 1.0 or busbw(best) > 0.4 * nvlink:
+        return None
+    if (found := seen.hint("search")) and found.value.endswith("type NVL"):
+        return None
+    evidence = (
+        f"{format_rate(busbw(best))} is {busbw(best) / pcie:.0%} of the cards' PCIe link ({format_rate(pcie)}) and "
+        f"{busbw(best) / nvlink:.0%} of the NVLink bridge that they can have ({format_rate(nvlink)})"
+    )
+    bridged = [each for each in seen.references if each.limited is None and each.best[1] > 1.5 * busbw(best)]
+    if bridged:
+        evidence += f"; with a bridge {format_rate(bridged[0].best[1])} was reached ({bridged[0].source})"
+    step = "see whether the bridge is there and its links are up"
+    return Reason("there is no NVLink bridge, or it is not used", evidence, 0.8, step, "nvidia-smi nvlink --status")
+
+
+def settings(seen: Seen) -> Reason | None:
+    """What the environment told NCCL to do, or not to."""
+    found = []
+    for hint in seen.hints:
+        name = hint.value.split(" ")[0]
+        if hint.kind == "setting" and name in _SETTINGS and "aws-ofi-nccl" not in hint.value:
+            found.append((name, hint))
+    if not found:
+        return None
+    evidence = "; ".join(f'"{hint.value}" (line {hint.line}): {_SETTINGS[name]}' for name, hint in found)
+    names = " ".join(f"-u {name}" for name in dict.fromkeys(name for name, _ in found))
+    what = "the environment tells NCCL what to do: " + ", ".join(dict.fromkeys(name for name, _ in found))
+    weight = 0.97 if any(name == "NCCL_TOPO_FILE" for name, _ in found) else 0.65
+    return Reason(what, evidence, weight, "measure again without it", f"env {names} {program(seen)} -b 8 -e 8G -f 2")
+
+
+def few_channels(seen: Seen) -> Reason | None:
+    """NCCL opened fewer channels than fast links need."""
+    links, heard = seen.machine.links, seen.hint("channels")
+    if links is None or heard is None or links.nvlink_bytes_per_s is None or seen.num_nodes != 1:
+        return None
+    if int(heard.value) > 4 or seen.best is None or busbw(seen.best) > 0.5 * links.nvlink_bytes_per_s:
+        return None
+    each = busbw(seen.best) / int(heard.value)
+    evidence = (
+        f"NCCL opened {heard.value} channels (line {heard.line}), which carry {format_rate(each)} each; "
+        "on NVLink it opens 16 to 32"
+    )
+    if found := seen.hint("search"):
+        evidence += f'; its search for paths ended with "nChannels {found.value}" (line {found.line})'
+    pcie = links.pcie_bytes_per_s
+    if pcie is not None and 0.55 < busbw(seen.best) / pcie <= 1.0:
+        evidence += (
+            f". {format_rate(busbw(seen.best))} would fit a PCIe link, too ({busbw(seen.best) / pcie:.0%} of "
+            f"{format_rate(pcie)}): the figure alone does not tell, the log does"
+        )
+    return Reason("NCCL sees fewer links than there are", evidence, 0.9, "see the paths that NCCL finds", _listen(seen))
+
+
+def no_rdma(seen: Seen) -> Reason | None:
+    """NICs that may not read GPU memory, or are far from their GPU."""
+    if not seen.over_nics or seen.best is None:
+        return None
+    good = [each for each in seen.references if each.limited is None]
+    ratio = busbw(seen.best) / max(each.best[1] for each in good) if good else None
+    said = seen.hint("no_rdma")
+    far = seen.hint("path", "NET/") and not any(h.kind == "path" and "GDRDMA" in h.value for h in seen.hints)
+    step = "see which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
+    if said or far:
+        words = said or seen.hint("path", "NET/")
+        assert words is not None
+        text = f'the log says "{words.value}" (line {words.line}): every byte goes through host memory'
+        return Reason("the NICs do not read GPU memory (no GPU Direct RDMA)", text, 0.85, step, _TOPOLOGY)
+    if ratio is None or not 0.35 <= ratio <= 0.68 or seen.hint("path", "NET/"):
+        return None
+    evidence = (
+        f"{ratio:.0%} of what others reached; NICs paired with GPUs of another PCIe root or NUMA node gave 45 to 53 % "
+        "of the aligned rate (kubernetes-sigs/dranet, 2026-08-21)"
+    )
+    return Reason("NICs and GPUs may be paired across PCIe roots", evidence, 0.5, step, _TOPOLOGY)
+
+
+def old_software(seen: Seen) -> Reason | None:
+    """A library of years ago, where a later one was much faster."""
+    heard = seen.hint("nccl")
+    version = heard.value if heard else dict(seen.run.settings).get("nccl")
+    numbers = tuple(int(part) for part in str(version or "").split("+")[0].split(".") if part.isdecimal())
+    if not numbers or numbers >= (2, 14) or seen.best is None or not seen.over_nics:
+        return None
+    newer = [each for each in seen.references if each.limited is None and each.best[1] > 1.3 * busbw(seen.best)]
+    if not newer:
+        return None
+    one = newer[0]
+    evidence = (
+        f"NCCL {version}, while {format_rate(one.best[1])} was reached on {one.instance or one.gpu}, whose links are "
+        f"alike ({one.source})"
+    )
+    step = "measure again with a current NCCL and network plug-in"
+    return Reason("old software", evidence, 0.75, step, _listen(seen))
+
+
+def small_sizes(seen: Seen) -> Reason | None:
+    """The curve still rises where the test ended."""
+    best = seen.best
+    if best is None or seen.flat_from is not None or seen.largest_bytes >= LARGE_BYTES * 16:
+        return None
+    sizes = sorted({row.payload_bytes or 0 for row in seen.rows})
+    if len(sizes) < 3 or best.payload_bytes != sizes[-1]:
+        return None
+    before = max(busbw(row) for row in seen.rows if row.payload_bytes == sizes[-2])
+    gain = busbw(best) / before - 1 if before else 0.0
+    if gain < 0.05:
+        return None
+    evidence = (
+        f"from {format_bytes(sizes[-2])} to {format_bytes(sizes[-1])}, the largest size, the bandwidth still rises by "
+        f"{gain:.0%}"
+    )
+    step = "measure larger sizes, until three in a row are alike"
+    command = f"{program(seen)} -b 64M -e 8G -f 2"
+    if seen.own:
+        command = f"python -m bench.{seen.run.pattern} --sizes 64M:4G:4"
+    elif seen.of_hosts:
+        command = ""
+    return Reason("the sizes are too small to show the links", evidence, 0.8, step, command)
+
+
+def slow_start(seen: Seen) -> Reason | None:
+    """Small messages take far longer than elsewhere."""
+    times = [time for each in seen.references for time in each.small_s.values()]
+    if seen.small_s is None or not times or seen.small_s < 3 * max(times):
+        return None
+    evidence = (
+        f"{seen.small_s * 1e6:.3g} us for messages up to 1 KiB, where others needed {min(times) * 1e6:.3g} to "
+        f"{max(times) * 1e6:.3g} us"
+    )
+    step = "see whether CPUs are shared, throttled or far from the GPUs, and whether NCCL_DEBUG prints between calls"
+    return Reason("each operation begins late", evidence, 0.4, step, _TOPOLOGY)
+
+
+RULES: tuple[Rule, ...] = (
+    sockets, fewer_nics, no_nvls, through_the_host, no_bridge, settings, few_channels, no_rdma, old_software,
+    small_sizes, slow_start,
+)  # fmt: skip

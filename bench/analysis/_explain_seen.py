@@ -1,0 +1,278 @@
+"""What the reasons look at: the rows of one run beside the links they ran on, and what others reached there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from bench.analysis._explain_log import Hint
+from bench.core.fabric import NodeLinks
+from bench.core.foreign import Row, Run
+from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
+from bench.core.record import Bound, Header, Record
+from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
+from bench.hardware.machine import Machine
+from bench.hardware.reference import Reference, same_shape
+
+# Below this, a time is the software's and the links' latency; above, bytes count.
+SMALL_BYTES = 1024
+LARGE_BYTES = 64 << 20
+# Tools print two decimals of GB/s, and a time of four digits.
+_ROUNDING, _STEP = 0.002, 0.005e9
+# busbw / algbw of n ranks is 2(n-1)/n or (n-1)/n.
+_FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
+# Bytes per second and direction of the NICs that are sold: 100, 200, 400 and 800 Gb/s.
+NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)
+_MOST_RANKS_OF_MESSAGES = 2048
+_MOST_GPUS = 16  # of one node that is sold
+_HOST_MEMORY_TOOLS = ("osu", "perftest")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run of one pattern. `rows`: those with a bandwidth or a time. `bounds`: at the best row, tightest first."""
+
+    run: Run
+    machine: Machine
+    rows: tuple[Row, ...]
+    num_ranks: int | None
+    num_nodes: int | None
+    counted: tuple[str, ...] = ()  # how ranks and nodes are known where the log does not say it
+    bounds: tuple[Bound, ...] = ()
+    above: tuple[tuple[Row, Bound], ...] = ()  # rows above a hard bound
+    references: tuple[Reference, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    wire_factor: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
+    modelled: bool = False
+    own: bool = False  # measured by this suite, not by a foreign tool
+
+    @property
+    def best(self) -> Row | None:
+        """The row of the most bus bandwidth."""
+        return max((row for row in self.rows if row.busbw_bytes_per_s), key=busbw, default=None)
+
+    @property
+    def small_s(self) -> float | None:
+        """The median time of the smallest messages; None where there are none."""
+        times = [row.time_s for row in self.rows if row.time_s and 0 < (row.payload_bytes or 0) <= SMALL_BYTES]
+        return median(times) if times else None
+
+    @property
+    def largest_bytes(self) -> int:
+        return max((row.payload_bytes or 0 for row in self.rows), default=0)
+
+    @property
+    def num_wrong(self) -> int:
+        """How many rows have wrong elements."""
+        return sum(bool(row.num_wrong) for row in self.rows)
+
+    @property
+    def flat_from(self) -> int | None:
+        """The size from which on every bandwidth is within 5 % of the best; None where fewer than three sizes are."""
+        best = self.best
+        if best is None:
+            return None
+        sizes = sorted({row.payload_bytes or 0 for row in self.rows}, reverse=True)
+        flat: list[int] = []
+        for size in sizes:
+            rates = [busbw(row) for row in self.rows if row.payload_bytes == size]
+            if max(rates) < 0.95 * busbw(best):
+                break
+            flat.append(size)
+        return flat[-1] if len(flat) > 2 else None
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        if not self.num_ranks or not self.num_nodes:
+            return None
+        return -(-self.num_ranks // self.num_nodes)
+
+    @property
+    def of_hosts(self) -> bool:
+        """Do the bytes come from host memory, so that neither GPUs nor NCCL explain anything?"""
+        return self.run.tool in _HOST_MEMORY_TOOLS or (self.own and self.run.tool.split()[-1] in HOST_MEMORY_TRANSPORTS)
+
+    @property
+    def over_nics(self) -> bool:
+        """Must something go through NICs? Nodes of one NVSwitch network need none, or few."""
+        links = self.machine.links
+        return (self.num_nodes or 1) > 1 and (links is None or links.nvlink_nodes == 1)
+
+    @property
+    def wire_bytes_per_s(self) -> float | None:
+        """Through one node's NICs and direction at the best row, by the least that must leave the node."""
+        if self.best is None or self.wire_factor is None or not self.over_nics:
+            return None
+        return busbw(self.best) * self.wire_factor
+
+    @property
+    def network_bytes_per_s(self) -> float | None:
+        """All NICs of a node, as far as the machine or what it may be tells."""
+        links = self.machine.likely or self.machine.links
+        if links is None or links.nic_bytes_per_s is None or links.num_nics is None:
+            return None
+        return links.nic_bytes_per_s * links.num_nics
+
+    def hint(self, kind: str, start: str = "") -> Hint | None:
+        """The first saying of the log of a kind."""
+        return next((hint for hint in self.hints if hint.kind == kind and hint.value.startswith(start)), None)
+
+
+def busbw(row: Row) -> float:
+    """Its bus bandwidth, 0 where it has none."""
+    return row.busbw_bytes_per_s or 0.0
+
+
+def gathered(
+    run: Run, machine: Machine, pattern: Pattern | None, hints: Sequence[Hint] = (), num_nodes: int | None = None
+) -> Seen:
+    """A foreign run beside its bounds and references. `pattern`: the one it names; `num_nodes`: as the user says."""
+    rows = tuple(row for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s))
+    ranks, told = _ranks(run, rows)
+    nodes, so = _nodes(run, machine, ranks, num_nodes)
+    if pattern is not None and ranks is not None and not run.size_is_block:
+        rows = tuple(_rated(row, pattern, ranks) for row in rows)
+    seen = Seen(run, machine, rows, ranks, nodes, tuple(filter(None, (told, so))), hints=tuple(hints))
+    if ranks is None or nodes is None:
+        return seen
+    best = seen.best
+    if pattern is not None and best is not None:
+        traffic = _traffic(pattern, best, ranks, nodes)
+        if traffic.node_bytes and traffic.rank_bytes:
+            seen = replace(seen, wire_factor=traffic.node_bytes / traffic.rank_bytes)
+        if machine.links is not None:
+            bounds = _bounds(seen, pattern.name, best, traffic)
+            seen = replace(seen, bounds=bounds, above=_above(rows, bounds))
+    return with_references(seen)
+
+
+def with_references(seen: Seen) -> Seen:
+    """The run beside what others measured of its shape."""
+    return replace(seen, references=_references(seen))
+
+
+def _references(seen: Seen) -> tuple[Reference, ...]:
+    machine = seen.machine
+    if not (seen.run.pattern and seen.num_nodes and seen.num_ranks) or seen.of_hosts:
+        return ()
+    found = same_shape(seen.run.pattern, machine.gpu, machine.instance, seen.num_nodes, seen.num_ranks)
+    return tuple(each for each in found if _comparable(seen, each))
+
+
+def _rated(row: Row, pattern: Pattern, num_ranks: int) -> Row:
+    """A row with the bandwidths that its time gives, where the tool printed none."""
+    algbw = row.algbw_bytes_per_s
+    if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
+        return row
+    if algbw is None and row.time_s:
+        algbw = (row.payload_bytes or 0) / row.time_s
+    if row.busbw_bytes_per_s is not None or algbw is None:
+        return row
+    factor = traffic_of(pattern, Shape(num_ranks, row.payload_bytes or 0), None).bus_factor
+    return replace(row, algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * factor if factor else None)
+
+
+def _ranks(run: Run, rows: Sequence[Row]) -> tuple[int | None, str | None]:
+    """How many ranks there were: as the log says, else as busbw / algbw tells."""
+    if run.num_ranks is not None:
+        return run.num_ranks, None
+    factor = _FACTORS.get(run.pattern or "")
+    low, high = 2.0, math.inf
+    for row in rows:
+        if factor is None or not row.algbw_bytes_per_s or not row.busbw_bytes_per_s:
+            continue
+        algbw, bus = row.algbw_bytes_per_s, row.busbw_bytes_per_s
+        least, most = (bus - _STEP) / (algbw + _STEP), (bus + _STEP) / max(algbw - _STEP, 1.0)
+        if least >= factor:
+            return None, None
+        low = max(low, factor / (factor - least))
+        high = min(high, factor / (factor - most) if most < factor else math.inf)
+    candidates = range(math.ceil(low), math.floor(high) + 1) if high < 10_000 else range(0)
+    if len(candidates) != 1:
+        return None, None
+    ratio = factor * (candidates[0] - 1) / candidates[0] if factor else 0.0
+    return candidates[0], f"{candidates[0]} ranks, as busbw / algbw = {ratio:.4g} tells"
+
+
+def _nodes(run: Run, machine: Machine, ranks: int | None, given: int | None) -> tuple[int | None, str | None]:
+    if given is not None:
+        return given, f"{_nodes_words(given)}, as given"
+    told = run.num_nodes or (len(run.hosts) or None)
+    if told == 1 and (ranks or 0) > _MOST_GPUS:
+        told = None  # an excerpt of the list of ranks names one host
+    per_node = machine.links.gpus if machine.instance and machine.links else None
+    if per_node is None or ranks is None:
+        return told, None
+    needed = -(-ranks // per_node)
+    if told is None:
+        return needed, f"{_nodes_words(needed)}, as a node has {per_node} GPUs"
+    return max(told, needed), None if told >= needed else f"{_nodes_words(needed)}, as a node has {per_node} GPUs"
+
+
+def _nodes_words(num: int) -> str:
+    return f"{num} node{'s' if num != 1 else ''}"
+
+
+def _comparable(seen: Seen, each: Reference) -> bool:
+    """Across nodes, another network is no comparison."""
+    if not seen.over_nics or each.instance == seen.machine.instance or seen.num_ranks == seen.num_nodes:
+        return True
+    network = seen.network_bytes_per_s
+    return network is None or each.network_bytes_per_s is None or each.limited is not None or _near(network, each)
+
+
+def _near(network: float, each: Reference) -> bool:
+    return each.network_bytes_per_s is not None and abs(each.network_bytes_per_s / network - 1) < 0.01
+
+
+def _traffic(pattern: Pattern, row: Row, ranks: int, nodes: int) -> Traffic:
+    """What must cross which boundary; nothing is known of a world too large to lay its messages out."""
+    if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
+        return Traffic(None, None, None, 1)
+    return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
+
+
+def _bounds(seen: Seen, pattern: str, row: Row, traffic: Traffic) -> tuple[Bound, ...]:
+    """Hard bounds and references of a row, tightest first. They bound rates, so that they are those of every size."""
+    machine = seen.machine
+    assert machine.links is not None
+    found = list(_of_links(seen, pattern, row, traffic, machine.links))
+    if machine.likely is not None and seen.over_nics and seen.num_ranks != seen.num_nodes:
+        found += [
+            replace(bound, kind="reference", why=f"{bound.why}, if it is one of the machines named above")
+            for bound in _of_links(seen, pattern, row, traffic, machine.likely)
+            if bound.name.startswith("network")
+        ]
+    if machine.links.peer == "nvlink_pairs" and seen.num_nodes == 1 and seen.num_ranks == 2:
+        plain = replace(machine.links, peer="host", nvlink_bytes_per_s=None)
+        found += [
+            replace(bound, kind="reference", name=f"{bound.name} without NVLink bridge")
+            for bound in _of_links(seen, pattern, row, traffic, plain)
+            if bound.kind == "hard"
+        ]
+    return tuple(sorted(found, key=lambda bound: bound.bytes_per_s))
+
+
+def _of_links(seen: Seen, pattern: str, row: Row, traffic: Traffic, links: NodeLinks) -> tuple[Bound, ...]:
+    header = Header(
+        job="", case=(), pattern=pattern, dtype="", reduce_op="", root=None, direction=None, topology="world",
+        transport=seen.run.tool, num_ranks=seen.num_ranks, num_nodes=seen.num_nodes,
+        ranks_per_node=seen.ranks_per_node, clock="host", modelled=False, started="", links=links.to_dict(),
+    )  # fmt: skip
+    record = Record(
+        mode="pipelined", requested_bytes=(), payload_bytes=row.payload_bytes or 0, num_ranks=seen.num_ranks,
+        num_nodes=seen.num_nodes, bus_factor=traffic.bus_factor, rank_bytes=traffic.rank_bytes,
+        node_bytes=traffic.node_bytes, reported={},
+    )  # fmt: skip
+    return bounds_of(header, record)
+
+
+def _above(rows: Sequence[Row], bounds: Sequence[Bound]) -> tuple[tuple[Row, Bound], ...]:
+    """Rows above the tightest hard bound by more than figures are rounded, the farthest first."""
+    hard = next((bound for bound in bounds if bound.kind == "hard"), None)
+    if hard is None:
+        return ()
+    over = [row for row in rows if busbw(row) * (1 - _ROUNDING) - _STEP > hard.bytes_per_s]
+    return tuple((row, hard) for row in sorted(over, key=busbw, reverse=True))

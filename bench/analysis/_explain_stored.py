@@ -1,0 +1,138 @@
+"""Runs of our own store as `explain` looks at them: what was imported as the foreign run it was, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.analysis._explain_seen import Seen, with_references
+from bench.analysis.summary import summarise
+from bench.core.fabric import NodeLinks
+from bench.core.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
+from bench.core.record import Header, Record, Summary
+from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
+from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
+from bench.hardware.machine import Machine
+
+Told = Sequence[tuple[str, Header, Sequence[Record]]]
+
+
+def imported(told: Told) -> list[tuple[Run, Header]]:
+    """The runs that other tools' logs gave, each once, with the rows and matrices of all its jobs; one job's header."""
+    found: dict[tuple[str, int], tuple[Run, Header]] = {}
+    for _, header, records in told:
+        if not header.imported:
+            continue
+        key = (str(header.imported["source"]), int(header.imported["line"]))
+        run = found[key][0] if key in found else _run(header)
+        if "matrix" in header.facts:
+            run = replace(run, matrices=(*run.matrices, _matrix(header, records)))
+        else:
+            rows = (_row(header, record) for record in records if record.reported is not None)
+            run = replace(run, rows=(*run.rows, *rows))
+        found[key] = (run, header)
+    return list(found.values())
+
+
+def machine_told(header: Header) -> Machine | None:
+    """The machine whose links bound the run, as it was named when it was measured or imported."""
+    if not header.links:
+        return None
+    gpu = instance(header.instance).gpu if header.instance in instances() else None
+    how = f"{header.instance or 'the links of its cluster'}, as named when it was imported"
+    return Machine(header.instance, gpu, NodeLinks.from_dict(header.links), how)
+
+
+def _run(header: Header) -> Run:
+    told = header.imported
+    remarks = tuple(Remark(each["line"], each["text"]) for each in told["remarks"])
+    gpus = header.facts.get("gpus", "")
+    return Run(
+        tool=told["tool"], tool_version=told["tool_version"], pattern=header.pattern, num_ranks=header.num_ranks,
+        num_nodes=header.num_nodes, status=told["status"], failure=told["failure"], hosts=tuple(header.nodes),
+        gpus=tuple(gpus.split(", ")) if gpus else (), remarks=remarks, line=told["line"],
+        settings=tuple({**header.settings, **header.versions}.items()),
+    )  # fmt: skip
+
+
+def _row(header: Header, record: Record) -> Row:
+    reported = record.reported or {}
+    return Row(
+        payload_bytes=record.payload_bytes, dtype=header.dtype or None, reduce_op=header.reduce_op or None,
+        root=header.root, in_place=record.in_place, time_s=reported.get("mean_s"),
+        algbw_bytes_per_s=reported.get("algbw_bytes_per_s"), busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
+        num_wrong=record.num_wrong,
+    )  # fmt: skip
+
+
+def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
+    cells = []
+    for record in records:
+        src, _, dst = record.group.partition(">")
+        if dst:
+            reported = record.reported or {}
+            value = reported.get("mean_s") or reported.get("algbw_bytes_per_s")
+            status = OK if value is not None else "waived" if record.skipped else FAILED
+            cells.append(Cell(src, dst, value, status))
+    seconds = any("mean_s" in (record.reported or {}) for record in records)
+    return Matrix(
+        name=header.facts["matrix"], unit="s" if seconds else "bytes_per_s", direction=header.direction,
+        engine=header.facts.get("engine"), cells=tuple(cells),
+    )  # fmt: skip
+
+
+def measured(told: Told) -> Iterator[tuple[str, Seen]]:
+    """Our own jobs over whole groups by name, each launch by itself; pairs are `bench diagnose`'s."""
+    for job, header, records in told:
+        rows = [(record, summarise(job, header, record)) for record in records if record.samples is not None]
+        whole = [(record, row) for record, row in rows if record.group == "world" and record.contention is None]
+        if header.imported or not whole:
+            continue
+        yield job, _seen(header, whole)
+
+
+def _seen(header: Header, rows: Sequence[tuple[Record, Summary]]) -> Seen:
+    run = Run(
+        tool=f"bench over {header.transport}", line=0, pattern=header.pattern, num_ranks=header.num_ranks,
+        num_nodes=header.num_nodes, hosts=tuple(header.nodes), rows=_own_rows([row for _, row in rows]),
+    )  # fmt: skip
+    gpu = instance(header.instance).gpu if header.instance in instances() else None
+    machine = Machine(header.instance, gpu, _links(header), header.instance or _hosts(header))
+    seen = Seen(run, machine, run.rows, header.num_ranks, header.num_nodes, modelled=header.modelled, own=True)
+    best = max(rows, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
+    bound_by = replace(header, links=machine.links.to_dict()) if machine.links else header
+    return with_references(replace(seen, bounds=bounds_of(bound_by, best[0])))
+
+
+def _links(header: Header) -> NodeLinks | None:
+    """The links that the run was told, else the PCIe links that its GPUs said of themselves."""
+    if header.links:
+        return NodeLinks.from_dict(header.links)
+    gpus = [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
+    linked = {pcie_as_linked(gpu) for gpu in gpus}
+    models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
+    if header.transport in HOST_MEMORY_TRANSPORTS or len(linked) != 1 or len(models) != 1:
+        return None
+    link, model = linked.pop(), models.pop()
+    if link is None or model is None:
+        return None
+    return gpu_links(model, header.ranks_per_node or 1).with_rates({"pcie": pcie_bytes_per_s(*link)})
+
+
+def _hosts(header: Header) -> str:
+    return f"{', '.join(list(header.nodes)[:4])}{', ...' if len(header.nodes) > 4 else ''}"
+
+
+def _own_rows(rows: Sequence[Summary]) -> tuple[Row, ...]:
+    """Rates of pipelined operations where there are such, times of isolated ones."""
+    rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
+    return tuple(_own_row(row, row.mode == rated) for row in rows)
+
+
+def _own_row(row: Summary, rated: bool) -> Row:
+    return Row(
+        payload_bytes=row.payload_bytes, dtype=row.dtype, reduce_op=row.reduce_op, root=row.root,
+        in_place=row.in_place, time_s=row.median_s if row.mode == "isolated" else None,
+        algbw_bytes_per_s=row.algbw_bytes_per_s if rated else None, num_wrong=row.num_wrong,
+        busbw_bytes_per_s=row.busbw_bytes_per_s if rated else None,
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Which rows a rule judges, and which of them are not there. What was asked for and is absent never goes unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from bench.analysis._gate_input import Material, is_imported, start
+from bench.analysis.gate_rules import RATES, WEAKEST, Fault, Limit, Rule
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.contention import rounds
+from bench.core.errors import BenchError
+from bench.core.record import Header, Summary
+from bench.core.units import format_size
+from bench.core.world import World
+
+_MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
+_MOST_TOLD = 50  # absent rows of one job, one by one
+
+
+def modes_of(rule: Rule, limit: Limit) -> tuple[str, ...]:
+    """The modes that a demand is about; empty for any (another tool's modes are not ours)."""
+    if rule.modes or rule.imported:
+        return rule.modes
+    return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
+
+
+def selected(run: Material, rule: Rule, limit: Limit) -> tuple[list[Summary], list[Summary]]:
+    """The rows that a demand judges, and those that fit it but for their transport."""
+    fit = [row for row in run.document.summaries if _fits(run.document.headers[row.job], row, rule, limit)]
+    mine = [row for row in fit if not rule.transports or row.transport in rule.transports]
+    return mine, [row for row in fit if row.transport not in rule.transports] if rule.transports else []
+
+
+def absent(run: Material, rule: Rule, limit: Limit, mine: Sequence[Summary],
+           others: Sequence[Summary]) -> Iterator[Fault]:  # fmt: skip
+    """What a demand misses: whole patterns, named sizes, and rows that a job of its was asked for."""
+    skipped = list(_skipped(run, rule, limit))
+    yield from skipped
+    if rule.spans and any("sizes thinned" in note for note in (run.plan or {}).get("notes", ())):
+        yield Fault("size-skipped", "the plan thinned sizes to fit its budget: name those that count, or give it more")
+    excused = {(fault.job, fault.mode, fault.payload_bytes, fault.group) for fault in skipped}
+    for pattern in rule.patterns:
+        there = [row for row in mine if row.pattern == pattern]
+        elsewhere = sorted({row.transport for row in others if row.pattern == pattern})
+        yield from _absent_of_pattern(pattern, rule, there, elsewhere, skipped)
+    of_job: dict[str, list[Summary]] = {}
+    for row in run.document.summaries:
+        of_job.setdefault(start(row.job), []).append(row)
+    for name, (case, world, header) in run.jobs().items():
+        if case is not None and world is not None and _fits_case(case, header, rule):
+            yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, limit, excused)
+
+
+def _absent_of_pattern(pattern: str, rule: Rule, there: Sequence[Summary], elsewhere: Sequence[str],
+                       skipped: Sequence[Fault]) -> Iterator[Fault]:  # fmt: skip
+    """A pattern without any row, and the sizes that a rule names and no row has."""
+    if not there and elsewhere:
+        told = f"{', '.join(rule.transports)} is demanded, {pattern} was measured over {', '.join(elsewhere)}"
+        yield Fault("wrong-fabric", told, pattern=pattern)
+    elif not there and not any(fault.pattern == pattern for fault in skipped):
+        yield Fault("missing-rows", f"no row of {pattern} fits the rule", pattern=pattern)
+    elif there:
+        known = {size for row in there for size in _sizes_of(row)}
+        known |= {fault.payload_bytes for fault in skipped if fault.pattern == pattern and fault.payload_bytes}
+        for size in rule.sizes:
+            if size not in known:
+                yield Fault("missing-rows", f"size {format_size(size)} is not there", pattern=pattern,
+                            payload_bytes=size)  # fmt: skip
+
+
+def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
+    modes = modes_of(rule, limit)
+    return (
+        row.pattern in rule.patterns
+        and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))  # another tool's modes
+        and (not rule.dtypes or row.dtype in rule.dtypes)
+        and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
+        and (not rule.topologies or header.topology in rule.topologies)
+        and (not rule.directions or row.direction in rule.directions)
+        and (not rule.nodes or row.num_nodes in rule.nodes)
+        and (not rule.ranks or row.num_ranks in rule.ranks)
+        and _fits_group(row.group, rule)
+        and any(_fits_size(size, rule) for size in _sizes_of(row))
+    )
+
+
+def _fits_case(case: Case, header: Header | None, rule: Rule) -> bool:
+    """Are rows of this job what the rule is about? What only its rows know (nodes and ranks of a group) is not asked.
+
+    `auto` as transport is known once there is a header.
+    """
+    own = plugins.load("pattern", case.pattern).PATTERN.topology if case.pattern in plugins.names("pattern") else None
+    topology = header.topology if header else own or case.topology
+    transport = header.transport if header else case.transport
+    return (
+        case.pattern in rule.patterns
+        and (not rule.transports or transport in (*rule.transports, "auto"))
+        and (not rule.dtypes or case.dtype in rule.dtypes)
+        and (not rule.reduce_ops or case.reduce_op in rule.reduce_ops)
+        and (not rule.topologies or topology in rule.topologies)
+        and (not rule.directions or case.direction in rule.directions)
+    )
+
+
+def _fits_size(size: int, rule: Rule) -> bool:
+    if not rule.sizes and not rule.spans:
+        return True
+    return size in rule.sizes or any(first <= size <= last for first, last in rule.spans)
+
+
+def _fits_group(group: str, rule: Rule) -> bool:
+    return not rule.groups or any(fnmatchcase(group, form) for form in rule.groups)
+
+
+def _sizes_of(row: Summary) -> set[int]:
+    return {row.payload_bytes, row.requested_bytes, *row.also_requested_bytes}
+
+
+def _skipped(run: Material, rule: Rule, limit: Limit) -> Iterator[Fault]:
+    modes = modes_of(rule, limit)
+    for row in run.document.skipped:
+        sizes = (row.get("requested_bytes"), *row.get("also_requested_bytes", ()))
+        wanted = [size for size in sizes if size is not None and _fits_size(size, rule)]
+        header = run.document.headers.get(str(row.get("job")))
+        if (
+            row.get("pattern") in rule.patterns
+            and (not rule.transports or row.get("transport") in rule.transports)
+            and (not modes or row.get("mode") in (*modes, None))
+            and (header is None or not rule.topologies or header.topology in rule.topologies)
+            and _fits_group(str(row.get("group", "world")), rule)
+        ):
+            for size in wanted:
+                yield Fault("size-skipped", str(row.get("reason")), start(str(row.get("job"))), row.get("pattern"),
+                            row.get("mode"), size, row.get("group"))  # fmt: skip
+
+
+def _absent_of_job(rows: Sequence[Summary], name: str, case: Case, world: World, rule: Rule, limit: Limit,
+                   excused: set[tuple[Any, ...]]) -> Iterator[Fault]:  # fmt: skip
+    """The sizes, modes and groups that a job was asked for and that no attempt of it measured."""
+    modes = modes_of(rule, limit)
+    wanted_modes = [mode for mode in case.modes if not modes or mode in modes]
+    wanted_sizes = [size for size in case.sizes if _fits_size(size, rule)]
+    groups = _groups(case, world, rule)
+    if not wanted_modes or not wanted_sizes or (groups is not None and not groups):
+        return
+    if not rows:
+        yield Fault("missing-rows", "the job left no rows", name, case.pattern)
+        return
+    there: dict[tuple[str, int], set[str]] = {}
+    for row in rows:
+        for size in _sizes_of(row):
+            there.setdefault((row.mode, size), set()).add(row.group)
+    told = 0
+    for mode in wanted_modes:
+        for size in wanted_sizes:
+            left = _left(there.get((mode, size), set()), groups, case, world)
+            for group in left:
+                if (name, mode, size, group) not in excused and told < _MOST_TOLD:
+                    told += 1
+                    yield Fault("missing-rows", f"{format_size(size)} {mode} of {group or 'some groups'} is not there",
+                                name, case.pattern, mode, size, group)  # fmt: skip
+
+
+def _groups(case: Case, world: World, rule: Rule) -> Mapping[str, None] | None:
+    """The names of the groups that the rule is about; None where they are too many to name, or not known before."""
+    own = plugins.load("pattern", case.pattern).PATTERN.topology if case.pattern in plugins.names("pattern") else None
+    if case.schedule == "ladder":
+        return None
+    try:
+        in_time = rounds(case, world, own)
+    except BenchError:
+        return None
+    if len(in_time) * len(in_time[0]) > _MOST_GROUPS:
+        return None
+    fits: dict[str, None] = {}
+    for groups in in_time:
+        for group in groups:
+            num_nodes = len({rank // world.ranks_per_node for rank in group.ranks})
+            of_nodes = not rule.nodes or num_nodes in rule.nodes
+            if of_nodes and (not rule.ranks or len(group.ranks) in rule.ranks) and _fits_group(group.name, rule):
+                fits[group.name] = None
+    return fits
+
+
+def _left(there: set[str], groups: Mapping[str, None] | None, case: Case, world: World) -> Iterator[str | None]:
+    """The groups that are not there; None for some that can not be named."""
+    if groups is not None:
+        yield from (group for group in groups if group not in there)
+    elif case.schedule == "ladder":
+        if not there:
+            yield None
+    else:
+        own = plugins.load("pattern", case.pattern).PATTERN.topology
+        in_time = rounds(case, world, own)
+        if len(there) < len(in_time) * len(in_time[0]):
+            yield None

@@ -1,0 +1,170 @@
+"""What a gate looks at: a run's document beside its plan, its outcomes and what its logs tell of the network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.analysis.gate_rules import Fault
+from bench.core.case import Case, from_argv
+from bench.core.contention import rounds
+from bench.core.errors import BenchError
+from bench.core.record import Document, Header, Summary
+from bench.core.world import World
+
+# A published figure for a row, bytes per second or seconds of the metric, with its source; None where there is none.
+Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]
+
+# What NCCL says of the network at NCCL_DEBUG=INFO, and which network that is.
+_NCCL_NETWORKS = (
+    (re.compile(r"NET/OFI.*[Pp]rovider (?:is|name:?) *efa|Using network (?:AWS Libfabric|Libfabric)"), "efa"),
+    (re.compile(r"NET/IB : Using .*RoCE|\[\d+\]\S+/RoCE"), "roce"),
+    (re.compile(r"NET/IB : Using|Using network IB"), "ib"),
+    (re.compile(r"NET/Socket : Using|Using network Socket"), "tcp"),
+)
+
+
+def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
+    """Nobody published anything."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A run to judge. `warnings`: what could not be read of its files. `networks`: job -> those that its log names.
+
+    `baseline`: the run to compare with, or None with the reason in `no_baseline`. `now`: what ages are counted from.
+    """
+
+    name: str
+    document: Document
+    plan: Mapping[str, Any] | None = None
+    outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    networks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    baseline: Document | None = None
+    no_baseline: str = "no run to compare with was named (`baseline:` in the rules file, or --baseline)"
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    published: Published = no_figures
+
+    def planned(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The jobs of the plan."""
+        yield from ((job["name"], job) for job in (self.plan or {}).get("jobs", ()))
+
+    def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
+        """Every job that was planned or has results, without the numbers of attempts: case, world, last header."""
+        found: dict[str, tuple[Case | None, World | None, Header | None]] = {}
+        for name, job in self.planned():
+            world = job.get("world")  # what was imported has none
+            found[name] = case_of(job["case"]), World(**world) if world else None, None
+        for attempt, header in self.document.headers.items():
+            name = start(attempt)
+            case, world, _ = found.get(name) or (case_of(header.case), world_of(header), None)
+            found[name] = case, world, header
+        return found
+
+    def network_of(self, job: str) -> frozenset[str]:
+        """Over which networks a job's messages between nodes went; none where nothing tells."""
+        header = self.document.headers[job]
+        if header.facts.get("network"):
+            return frozenset({str(header.facts["network"])})
+        if header.transport == "gloo":
+            return frozenset({"tcp"})
+        return self.networks.get(start(job), frozenset())
+
+
+def start(job: str) -> str:
+    """The planned job that an attempt belongs to."""
+    return job.partition("#")[0]
+
+
+def case_of(words: Iterable[str]) -> Case | None:
+    """The case of these words; None where it is of another program."""
+    try:
+        return from_argv(tuple(words))
+    except (BenchError, IndexError):
+        return None
+
+
+def world_of(header: Header) -> World | None:
+    """The world that was really there."""
+    if header.num_nodes is None or header.ranks_per_node is None:  # a log need not tell
+        return None
+    try:
+        return World(header.num_nodes, header.ranks_per_node)
+    except (BenchError, ValueError):
+        return None
+
+
+def groups_of(header: Header) -> Sequence[Any]:
+    """The rounds of groups of a job; empty where they can not be told."""
+    case, world = case_of(header.case), world_of(header)
+    if case is None or world is None or case.schedule == "ladder":
+        return ()
+    try:
+        return rounds(case, world, header.topology)
+    except BenchError:
+        return ()
+
+
+def is_imported(row: Summary) -> bool:
+    """Is it a figure that another tool reported?"""
+    return row.imported or "reported" in row.flags
+
+
+def status_of(header: Header) -> str:
+    """How the run ended that another tool's log tells of: ok, failed or truncated; "" for a job of ours."""
+    return str(header.imported.get("status") or "unknown") if header.imported else ""
+
+
+def host_of(header: Header, rank: int) -> str | None:
+    """Where a rank was."""
+    return str(header.ranks[rank].get("host")) if rank < len(header.ranks) else None
+
+
+def hosts(header: Header) -> tuple[str, ...]:
+    """The hosts of a job, each once."""
+    return tuple(dict.fromkeys(str(rank.get("host")) for rank in header.ranks))
+
+
+class Whereabouts:
+    """The hosts of rows, looked up once for each job: a world may have thousands of ranks, and a job as many rows."""
+
+    def __init__(self, headers: Mapping[str, Header]) -> None:
+        """`headers` by job."""
+        self._headers = headers
+        self._hosts = {job: hosts(header) for job, header in headers.items()}
+        self._groups: dict[str, dict[str, tuple[int, ...]]] = {}
+
+    def of(self, row: Summary) -> tuple[str, ...]:
+        """The hosts of a row's group; all of the job's where it is the world, none where it is not known."""
+        header = self._headers[row.job]
+        ranks: tuple[int, ...]
+        if row.src is not None and row.dst is not None:
+            ranks = (row.src, row.dst)
+        elif row.group == "world":
+            return self._hosts[row.job]
+        else:
+            if row.job not in self._groups:
+                self._groups[row.job] = {group.name: group.ranks for each in groups_of(header) for group in each}
+            ranks = self._groups[row.job].get(row.group, ())
+        return tuple(dict.fromkeys(host for rank in ranks if (host := host_of(header, rank)) is not None))
+
+
+def fault(name: str, what: str, row: Summary, got: float | None = None, limit: float | None = None) -> Fault:
+    """A row's way to fail."""
+    return Fault(name, what, row.job, row.pattern, row.mode, row.payload_bytes, row.group, got, limit)
+
+
+def networks_in(log: Iterable[str]) -> frozenset[str]:
+    """The networks that NCCL says it uses, from the lines of a job's log (NCCL_DEBUG=INFO)."""
+    found: set[str] = set()
+    for line in log:
+        if "NET/" in line or "Using network" in line:
+            found.update(name for pattern, name in _NCCL_NETWORKS if pattern.search(line))
+    if "roce" in found:
+        found.discard("ib")
+    return frozenset(found)

@@ -1,0 +1,25 @@
+"""What others reached on the same hardware, for a rule that asks for a share of it."""
+
+from __future__ import annotations
+
+from bench.core.record import Header, Summary
+from bench.hardware import reference
+from bench.hardware.catalogue import gpu_printed
+
+
+def published(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
+    """The figure of this pattern and size on as many ranks and nodes of this GPU, with its source: bytes per second of
+    busbw, or seconds of a small operation. What is known to have been held back is none; None where there is none."""
+    if row.num_ranks is None or row.num_nodes is None:
+        return None
+    names = {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()}
+    gpus = {gpu_printed(name) for name in names}
+    if len(gpus) != 1:  # unknown, or a mixture
+        return None
+    for each in reference.same_shape(row.pattern, gpus.pop(), header.instance, row.num_nodes, row.num_ranks):
+        point = each.near(row.payload_bytes) if metric == "busbw" else None
+        seconds = each.small_s.get(row.payload_bytes) if metric == "time" else None
+        figure = point[1] if point else seconds
+        if figure is not None and each.limited is None:
+            return figure, each.source
+    return None

@@ -1,0 +1,146 @@
+"""What is wrong with a run before any rule is asked: nothing there, failed jobs, another world, another place, old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from bench.analysis._gate_input import Material, fault, hosts, start, status_of
+from bench.analysis.gate_rules import Expect, Fault
+from bench.core.foreign import OK, TRUNCATED
+from bench.core.record import Header
+from bench.core.units import format_duration
+
+_MOST_NAMED = 4
+
+
+def faults(run: Material, expect: Expect) -> Iterator[Fault]:
+    """Everything that is wrong with the run as a whole; with nothing measured, that and no more."""
+    yield from _failed(run)
+    if not run.document.summaries:
+        yield Fault("empty-run", "no row was measured")
+        return
+    yield from (Fault("truncated-file", warning) for warning in run.warnings)
+    yield from _bad_rows(run)
+    yield from _worlds(run, expect)
+    for job, header in run.document.headers.items():
+        yield from _place(run, job, header, expect)
+    yield from _age(run, expect)
+
+
+def _failed(run: Material) -> Iterator[Fault]:
+    """Exit code 0 is no excuse: failed rows, and jobs that said why they failed."""
+    told: set[tuple[str | None, str]] = set()
+    for row in run.document.failures:
+        what, header = str(row.get("what")), run.document.headers.get(str(row.get("job")))
+        if (row.get("job"), what) not in told:
+            told.add((row.get("job"), what))
+            where = f" (host {row['host']})" if row.get("host") else ""
+            cut = header is not None and status_of(header) == TRUNCATED
+            yield Fault("truncated-import" if cut else "failed-job", what + where, row.get("job"), row.get("pattern"),
+                        row.get("mode"), row.get("payload_bytes"), row.get("group"))  # fmt: skip
+    for name, end in run.outcomes.items():
+        ended = end.get("what") or (f"ended with exit code {end['exit_code']}" if end.get("exit_code") else None)
+        if ended and (name, ended) not in told:
+            told.add((name, str(ended)))
+            yield Fault("failed-job", str(ended), name)
+    yield from _untold(run, {start(str(job)) for job, _ in told})
+
+
+def _untold(run: Material, said: set[str]) -> Iterator[Fault]:
+    """Jobs that say nothing: neither rows nor a reason, no end, a log that did not end well. `said`: that failed."""
+    there = {start(row.job) for row in run.document.summaries}
+    silent = said | there | {start(str(row.get("job"))) for row in run.document.skipped}
+    planned = dict(run.planned())
+    for name in dict.fromkeys([*planned, *map(start, run.document.headers)]):
+        if name not in silent:
+            yield Fault("failed-job", "it was planned, and there are neither results nor a reason", name)
+        elif name in planned and planned[name].get("world") and name not in {*said, *run.outcomes}:
+            yield Fault("failed-job", "how it ended is not known: the run itself was ended before it", name)
+    for job, header in run.document.headers.items():
+        status = status_of(header)
+        if status not in ("", OK) and job not in said:
+            yield Fault("truncated-import" if status == TRUNCATED else "failed-job", f"its log is {status}", job)
+
+
+def _bad_rows(run: Material) -> Iterator[Fault]:
+    """What spoils trust in a run wherever it stands, whether a rule looks at the row or not."""
+    for row in run.document.summaries:
+        if row.verified is False or row.num_wrong:
+            wrong = f"{row.num_wrong} elements" if row.num_wrong else "some elements"
+            yield fault("wrong-data", f"{wrong} were wrong", row)
+        if "above-bound" in row.flags:
+            shown = f"{row.bound_fraction:.2f} of its bound" if row.bound_fraction else "above its bound"
+            yield fault("above-bound", f"{shown}, {row.bound_name}", row, row.busbw_bytes_per_s, row.bound_bytes_per_s)
+
+
+def _worlds(run: Material, expect: Expect) -> Iterator[Fault]:
+    planned = dict(run.planned())
+    headers = run.document.headers
+    for job, header in headers.items():
+        world = planned.get(job, {}).get("world")  # a retest is of fewer hosts, by its plan
+        if world and (header.num_nodes, header.ranks_per_node) != (world["num_nodes"], world["ranks_per_node"]):
+            told = f"planned for {world['num_nodes']} nodes of {world['ranks_per_node']} ranks, measured on "
+            yield Fault("wrong-world", f"{told}{header.num_nodes} of {header.ranks_per_node}", job)
+        elif not header.ranks and not header.modelled and not status_of(header):
+            yield Fault("wrong-world", "on which hosts its ranks were is not known", job)
+        elif header.ranks and not header.modelled and len(hosts(header)) < (header.num_nodes or 0):
+            told = f"{header.num_nodes} nodes were to take part; the ranks were on {', '.join(hosts(header))}"
+            yield Fault("wrong-world", told, job)
+    for what, wanted, got in (
+        ("nodes", expect.nodes, max(header.num_nodes or 0 for header in headers.values())),
+        ("ranks", expect.ranks, max(header.num_ranks or 0 for header in headers.values())),
+    ):
+        if wanted is not None and got != wanted:
+            yield Fault("wrong-world", f"{wanted} {what} are expected, the most that took part are {got}")
+    there = {host for header in headers.values() for host in hosts(header)}
+    absent = [host for host in expect.hosts if host not in there]
+    if absent:
+        more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
+        yield Fault("wrong-world", f"nothing was measured on {', '.join(absent[:_MOST_NAMED])}{more}")
+
+
+def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[Fault]:
+    """Is it the cluster, the hardware and the fabric that is expected? What is not known is not it."""
+    cluster = (run.plan or {}).get("cluster", {}).get("name")
+    for what, wanted, got in (
+        ("cluster", expect.cluster, cluster),
+        ("instance type", expect.instance, header.instance),
+    ):
+        if wanted and got != wanted:
+            yield Fault("wrong-cluster", f"{what} {wanted} is expected, it is {got or 'not known'}", job)
+    if expect.gpu:
+        names = {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()}
+        other = sorted(name for name in names if expect.gpu not in name)
+        if other or not names:
+            told = f"there is {', '.join(other)}" if other else "none is known"
+            yield Fault("wrong-cluster", f"GPUs {expect.gpu} are expected, {told}", job)
+    if expect.transport and header.transport != expect.transport:
+        yield Fault("wrong-fabric", f"transport {expect.transport} is expected, it is {header.transport}", job)
+    if expect.network and header.num_nodes != 1:
+        yield from wrong_network(run, job, expect.network)
+
+
+def wrong_network(run: Material, job: str, wanted: str) -> Iterator[Fault]:
+    """The network of a job that has several nodes is another one, or nothing tells which it is."""
+    networks = run.network_of(job)
+    if networks != {wanted}:
+        told = f"it is {', '.join(sorted(networks))}" if networks else "nothing tells which it was"
+        yield Fault("wrong-fabric", f"network {wanted} is demanded, {told}", job)
+
+
+def _age(run: Material, expect: Expect) -> Iterator[Fault]:
+    if expect.max_age_s is None:
+        return
+    for job, header in run.document.headers.items():
+        try:
+            began = datetime.fromisoformat(header.started)
+            age_s = (run.now - began).total_seconds()
+        except (ValueError, TypeError):
+            yield Fault("stale", f"when it was measured is not known ({header.started!r})", job)
+            continue
+        if age_s > expect.max_age_s:
+            told = f"measured {format_duration(age_s)} ago, {format_duration(expect.max_age_s)} are allowed"
+            yield Fault("stale", told, job)
+        elif age_s < -86400:
+            yield Fault("stale", f"measured in the future ({header.started}): one of the clocks is wrong", job)

@@ -1,0 +1,138 @@
+"""Does a run pass a file of rules? It fails closed: what is not there, not known or no evidence is a failure by name.
+
+Every row that a rule selects must be evidence (measured, verified, converged, of ranks enough) and reach the figure
+that is asked for; every row that was asked for must be there; nothing in the run may have failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from bench.analysis import _gate_cover as cover
+from bench.analysis import _gate_nodes as by_node
+from bench.analysis import _gate_retest as retest
+from bench.analysis import _gate_rows as by_row
+from bench.analysis import _gate_run as whole
+from bench.analysis._gate_input import Material as Material
+from bench.analysis._gate_input import networks_in as networks_in
+from bench.analysis._gate_nodes import Node as Node
+from bench.analysis._gate_retest import Again as Again
+from bench.analysis._gate_retest import Retest as Retest
+from bench.analysis._gate_retest import Superseded as Superseded
+from bench.analysis._gate_retest import newest as newest
+from bench.analysis._gate_rows import Figure as Figure
+from bench.analysis.gate_rules import FAILURES, Fault, Limit, Rule, Rules
+from bench.analysis.localise import Verdict
+from bench.core.record import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One demand of one rule. `worst`: the row with the least to spare; None where no row could be judged."""
+
+    rule: str
+    limit: Limit
+    num_rows: int
+    worst: Figure | None
+    faults: tuple[Fault, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Was something judged, and nothing wrong?"""
+        return not self.faults and self.worst is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a gate says. `faults`: of the run as a whole. `unjudged`: rows that no rule looks at."""
+
+    run: str
+    rules: Rules
+    faults: tuple[Fault, ...]
+    judged: tuple[Judged, ...]
+    nodes: tuple[Node, ...]
+    verdict: Verdict | None
+    superseded: tuple[Superseded, ...]
+    retests: tuple[Retest, ...]
+    unjudged: int
+
+    @property
+    def all_faults(self) -> tuple[Fault, ...]:
+        """Every way in which the run failed, those of the whole run first."""
+        return (*self.faults, *(fault for each in self.judged for fault in each.faults))
+
+    @property
+    def passed(self) -> bool:
+        """Only where nothing failed and every demand was judged."""
+        return not self.all_faults and bool(self.judged) and all(each.passed for each in self.judged)
+
+    @property
+    def names(self) -> dict[str, int]:
+        """How often the run failed in which way, in the order of FAILURES."""
+        found = [fault.name for fault in self.all_faults]
+        return {name: found.count(name) for name in FAILURES if name in found}
+
+
+def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
+    """Judge a run: the newest measurement of each row, and what a retest replaced is told."""
+    document, superseded = newest(run.document, retests)
+    run = replace(run, document=document)
+    faults = list(whole.faults(run, rules.expect))
+    empty = any(fault.name == "empty-run" for fault in faults)
+    told = [] if empty else [_judged(run, rule, limit) for rule in rules.rules for limit in rule.limits]
+    verdict = None if empty or rules.diagnose is False else by_node.diagnosed(run)
+    faults += [] if empty else by_node.parts(run, verdict, rules.diagnose)
+    judged_rows = [row for _, rows in told for row in rows]
+    judged_rows += [row for row in document.summaries if row.src is not None] if verdict else []
+    every = [*faults, *(fault for each, _ in told for fault in each.faults)]
+    return Gate(
+        run=run.name,
+        rules=rules,
+        faults=tuple(faults),
+        judged=tuple(each for each, _ in told),
+        nodes=by_node.nodes(run, verdict, _once(judged_rows), every, retest.suspects(retests)),
+        verdict=verdict,
+        superseded=superseded,
+        retests=tuple(retests),
+        unjudged=len(document.summaries) - len(_once(judged_rows)),
+    )
+
+
+def again(verdict: Gate, run: Material) -> Again:
+    """What of a run that failed should be measured again."""
+    by_status = {status: [node.host for node in verdict.nodes if node.status == status]
+                 for status in (by_node.FAILED, by_node.PASSED)}  # fmt: skip
+    return retest.again(verdict.all_faults, by_status[by_node.FAILED], by_status[by_node.PASSED], dict(run.planned()))
+
+
+def unreadable(rules: Rules, name: str, why: str) -> Gate:
+    """The verdict on a run that is there and can not be read."""
+    return Gate(name, rules, (Fault("unreadable-run", why),), (), (), None, (), (), 0)
+
+
+def _judged(run: Material, rule: Rule, limit: Limit) -> tuple[Judged, list[Summary]]:
+    mine, others = cover.selected(run, rule, limit)
+    faults = list(cover.absent(run, rule, limit, mine, others))
+    sound = []
+    for row in mine:
+        of_row = list(by_row.evidence(row, rule, limit, run.document.headers[row.job]))
+        faults += of_row
+        if not of_row:
+            sound.append(row)
+    faults += _other_network(run, rule, mine)
+    figures, missed = by_row.figures(run, sound, limit)
+    worst = min(figures, key=lambda each: each.margin, default=None)
+    return Judged(rule.name, limit, len(mine), worst, (*faults, *missed)), mine
+
+
+def _other_network(run: Material, rule: Rule, rows: Iterable[Summary]) -> Iterator[Fault]:
+    if rule.network:
+        between = sorted(row.job for row in rows if row.num_nodes != 1)
+        for job, _ in groupby(between):
+            yield from whole.wrong_network(run, job, rule.network)
+
+
+def _once(rows: Iterable[Summary]) -> list[Summary]:
+    return list({id(row): row for row in rows}.values())

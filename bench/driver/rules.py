@@ -1,0 +1,270 @@
+"""A gate's rules file: from YAML to frozen dataclasses, each mistake told with file, line, column and key.
+
+Demands are sentences of a fixed form, `at least 80% of bound`; they are taken apart, never evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.analysis.gate_rules import (
+    ALLOWED,
+    FAILURES,
+    METRICS,
+    NETWORKS,
+    RATES,
+    TIMES,
+    WEAKEST,
+    Expect,
+    Limit,
+    Rule,
+    Rules,
+)
+from bench.core import plugins
+from bench.core.errors import UsageError
+from bench.core.plugins import nearest
+from bench.core.sweep import parse_sizes
+from bench.core.units import parse_duration, parse_rate, parse_size
+from bench.core.yaml_file import Loc, YamlFile, load
+from bench.driver import values
+
+Parse = Callable[[Any], Any]
+_DEMAND = re.compile(r"(at least|at most) +(.+)")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?) ?% of (\w+)")
+_BASELINE = re.compile(r"not slower than baseline(?: by (\d+(?:\.\d+)?) ?%)?")
+_DAYS = re.compile(r"(\d+(?:\.\d+)?) ?d")
+_DELTA = 0.05
+# What a share may be of, for each metric.
+_OF = {**dict.fromkeys(RATES, ("bound", "reference")), **dict.fromkeys(TIMES, ("reference",)), WEAKEST: ("median",)}
+
+
+def find(name_or_path: str, folder: Path) -> Path:
+    """The rules file of this path, or of this name in `folder`. Raises UsageError with the nearest name."""
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name_or_path not in known:
+        raise UsageError(f"{folder} has no rules {name_or_path!r}{nearest(name_or_path, known)}")
+    return folder / f"{name_or_path}.yaml"
+
+
+def load_rules(path: Path) -> Rules:
+    """The rules of a file. Raises UsageError naming line, column and key of the first mistake."""
+    file = load(path)
+    top = _mapping(file, (), _TOP)
+    entries = file.value["rules"] if "rules" in top else None
+    if not isinstance(entries, list) or not entries:
+        what = "a list of at least one rule, each begun by '- ', must stand here"
+        raise file.fail(("rules",), what) if "rules" in top else file.fail((), "the key 'rules' is missing")
+    expect = _expect(file) if "expect" in top else Expect()
+    everywhere = _read(file, ("allow",), _many(_allowed), ())
+    rules = tuple(_rule(file, ("rules", number), number, everywhere) for number in range(len(entries)))
+    names = [rule.name for rule in rules]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            loc = ("rules", number)
+            raise file.fail(loc, f"two rules are called {name!r}: give this one a `name:` of its own")
+    baseline = _read(file, ("baseline",), _one(values.text), "")
+    return Rules(
+        name=path.stem,
+        description=_read(file, ("description",), _one(values.text), ""),
+        rules=rules,
+        expect=expect,
+        diagnose=_read(file, ("diagnose",), _one(values.switch), None),
+        baseline=baseline,
+        text=file.text,
+    )
+
+
+def _rule(file: YamlFile, loc: Loc, number: int, everywhere: tuple[str, ...]) -> Rule:
+    keys = _mapping(file, loc, (*_SELECTORS, *METRICS))
+    if "pattern" not in keys and "patterns" not in keys:
+        raise file.fail(loc, "a rule names its pattern by `pattern:`")
+    for plural, single in (("patterns", "pattern"), ("transports", "transport")):
+        if plural in keys and single in keys:
+            raise file.fail((*loc, plural), f"this key is also there as {single!r}: keep one of them", key=True)
+    given: dict[str, Any] = {}
+    for key in keys:
+        if key in _SELECTORS:
+            field, parse = _SELECTORS[key]
+            given[field] = _read(file, (*loc, key), parse, None)
+    sizes, spans = given.pop("all_sizes", ((), ()))
+    limits = tuple(_read(file, (*loc, key), _one(_demand(key)), None) for key in keys if key in METRICS)
+    if not limits:
+        raise file.fail(loc, f"a rule demands something of a figure: one of {', '.join(METRICS)}")
+    allow = frozenset((*everywhere, *given.pop("allow", ())))
+    name = given.pop("name", None) or _named(given, file.typed(loc).get("sizes"), number)
+    return Rule(name=name, limits=limits, sizes=sizes, spans=spans, allow=allow, **given)
+
+
+def _named(given: Mapping[str, Any], sizes: Any, number: int) -> str:
+    """What to call a rule without a name: what it selects."""
+    parts = [", ".join(given["patterns"])]
+    parts += [", ".join(map(str, given[key])) for key in ("transports", "topologies", "directions") if given.get(key)]
+    parts += [f"{given[key][0]} {key}" for key in ("nodes", "ranks") if given.get(key)]
+    parts += [", ".join(sizes) if isinstance(sizes, list) else sizes] if sizes else []
+    return " ".join(parts) or f"rule {number + 1}"
+
+
+def _demand(metric: str) -> Callable[[str], Limit]:
+    """The reader of `metric: DEMAND`."""
+
+    def read(typed: str) -> Limit:
+        text = " ".join(typed.split())
+        compared = _BASELINE.fullmatch(text)
+        if compared:
+            if metric != "time":
+                raise UsageError("runs are compared by their times: write `time: not slower than baseline`")
+            return Limit(metric, "not-slower", float(compared[1]) / 100 if compared[1] else _DELTA, "baseline", text)
+        demand = _DEMAND.fullmatch(text)
+        if demand is None:
+            raise UsageError(f"{typed!r} is no demand: {_FORM}")
+        side = demand[1].split()[1]
+        share = _SHARE.fullmatch(demand[2])
+        if share is None:
+            return Limit(metric, side, _quantity(metric, demand[2]), "", text)
+        if share[2] not in _OF[metric]:
+            raise UsageError(f"{metric} can be a share of {' or '.join(_OF[metric])}, not of {share[2]!r}")
+        value = float(share[1]) / 100
+        if value <= 0:
+            raise UsageError("a share of 0% asks for nothing")
+        return Limit(metric, side, value, share[2], text)
+
+    return read
+
+
+_FORM = (
+    "write `at least 400 GB/s`, `at most 30us`, `at least 80% of bound` (or of reference), `at least 90% of median`, "
+    "or `not slower than baseline by 5%`"
+)
+
+
+def _quantity(metric: str, text: str) -> float:
+    if metric == WEAKEST:
+        raise UsageError("weakest is a share: write `at least 90% of median`")
+    if not re.search(r"[A-Za-z]", text):
+        raise UsageError(f"{text!r} has no unit: {'GB/s or Gbit/s' if metric in RATES else 'us, ms or s'}")
+    return parse_rate(text) if metric in RATES else parse_duration(text)
+
+
+def _expect(file: YamlFile) -> Expect:
+    given = {}
+    for key in _mapping(file, ("expect",), _EXPECT):
+        field, parse = _EXPECT[key]
+        given[field] = _read(file, ("expect", key), parse, None)
+    return Expect(**given)
+
+
+def _mapping(file: YamlFile, loc: Loc, known: Any) -> list[str]:
+    """The keys of what must be a mapping, none of them unknown."""
+    value = file.value
+    for part in loc:
+        value = value[part]
+    if not isinstance(value, dict):
+        raise file.fail(loc, "lines of `key: value` must stand here")
+    for key in value:
+        if key not in known:
+            raise file.fail((*loc, key), f"no key is called {key!r}{nearest(str(key), list(known))}", key=True)
+    return list(value)
+
+
+def _read(file: YamlFile, loc: Loc, parse: Parse, default: Any) -> Any:
+    if loc not in file.places:
+        return default
+    try:
+        return parse(file.typed(loc))
+    except UsageError as error:
+        raise file.fail(loc, str(error)) from None
+
+
+def _one(parse: Callable[[str], Any]) -> Parse:
+    return values.one(parse)
+
+
+def _many(parse: Callable[[str], Any]) -> Parse:
+    return lambda typed: tuple(values.one(parse)(part) for part in values.listed(typed))
+
+
+def _sizes(typed: Any) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """`1M` and `8:1G:4` are sizes that must each be there, `1M:1G` is every size from one to the other."""
+    exact: set[int] = set()
+    spans = []
+    for part in values.listed(typed):
+        text = values.one(str)(part)
+        if text.count(":") == 1:
+            first, last = map(parse_size, text.split(":"))
+            if last < first:
+                raise UsageError(f"sizes {text!r} end before they begin")
+            spans.append((first, last))
+        else:
+            exact |= set(parse_sizes(text))
+    return tuple(sorted(exact)), tuple(spans)
+
+
+def _allowed(word: str) -> str:
+    if word not in ALLOWED:
+        why = "always fails the gate" if word in FAILURES else "is no failure's name"
+        raise UsageError(f"{word!r} {why}; a rule can allow: {', '.join(ALLOWED)}")
+    return word
+
+
+def _word(kind: str, known: tuple[str, ...]) -> Callable[[str], str]:
+    def read(word: str) -> str:
+        if word not in known:
+            raise UsageError(f"no {kind} is called {word!r}{nearest(word, known)}")
+        return word
+
+    return read
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} must be a whole number of 1 or more")
+    return int(text)
+
+
+def _age(text: str) -> float:
+    days = _DAYS.fullmatch(text)
+    return float(days[1]) * 86400 if days else parse_duration(text)
+
+
+def _transport(word: str) -> str:
+    return plugins.check("transport", word)
+
+
+_TOP = ("description", "expect", "baseline", "diagnose", "allow", "rules")
+_SELECTORS: dict[str, tuple[str, Parse]] = {
+    "name": ("name", _one(values.text)),
+    "pattern": ("patterns", _many(values.pattern)),
+    "patterns": ("patterns", _many(values.pattern)),
+    "sizes": ("all_sizes", _sizes),
+    "transport": ("transports", _many(_transport)),
+    "transports": ("transports", _many(_transport)),
+    "network": ("network", _one(_word("network", NETWORKS))),
+    "mode": ("modes", _many(_word("mode", ("isolated", "pipelined")))),
+    "dtype": ("dtypes", _many(values.OPTION["dtype"])),
+    "op": ("reduce_ops", _many(values.OPTION["reduce_op"])),
+    "topology": ("topologies", _many(values.OPTION["topology"])),
+    "direction": ("directions", _many(values.OPTION["direction"])),
+    "group": ("groups", _many(values.text)),
+    "nodes": ("nodes", _many(_count)),
+    "ranks": ("ranks", _many(_count)),
+    "samples": ("samples", _one(_count)),
+    "imported": ("imported", _one(values.switch)),
+    "allow": ("allow", _many(_allowed)),
+}
+_EXPECT: dict[str, tuple[str, Parse]] = {
+    "cluster": ("cluster", _one(values.cluster_name)),
+    "instance": ("instance", _one(values.text)),
+    "gpu": ("gpu", _one(values.text)),
+    "transport": ("transport", _one(_transport)),
+    "network": ("network", _one(_word("network", NETWORKS))),
+    "nodes": ("nodes", _one(_count)),
+    "ranks": ("ranks", _one(_count)),
+    "hosts": ("hosts", lambda typed: sum(_many(values.hosts)(typed), ())),
+    "max_age": ("max_age_s", _one(_age)),
+}

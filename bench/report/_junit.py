@@ -1,0 +1,98 @@
+"""A gate as JUnit XML, as CI systems read it, and as the error lines of GitHub Actions.
+
+<testsuites> holds one <testsuite>; a <testcase> for the run as a whole, for each demand, and for each node. A failure's
+`type` is its name (bench/analysis/gate_rules.py: FAILURES), and its text has a line for each fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from bench.analysis.gate import Gate
+from bench.analysis.gate_rules import FAILURES, Fault
+from bench.report import _gate
+
+_MOST_LINES = 200  # of one failure's text
+
+
+def render(gate: Gate, timestamp: str) -> bytes:
+    """The whole file. `timestamp`: ISO 8601 without a zone, in UTC."""
+    suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {gate.run}"))
+    failed = _case(suite, "run", "the run as a whole", gate.faults, [_gate.sentence(one) for one in gate.faults])
+    for each in gate.judged:
+        title = f"{each.rule}: {each.limit.metric} {each.limit.text}"
+        faults = each.faults or (() if each.passed else (Fault("missing-rows", "nothing was judged"),))
+        failed += _case(suite, "rules", title, faults, [_gate.sentence(fault, each) for fault in faults])
+    for node in gate.nodes:
+        if node.status == "failed":
+            faults = tuple(Fault(reason.partition(":")[0], reason) for reason in node.reasons)
+            failed += _case(suite, "nodes", node.host, faults, list(node.reasons))
+        elif node.status == "passed":
+            _case(suite, "nodes", node.host, (), [])
+        else:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname="bench.gate.nodes", name=_clean(node.host), time="0"
+            )
+            ElementTree.SubElement(case, "skipped", message=_clean("; ".join(node.reasons)))
+    skipped = len(suite.findall("testcase/skipped"))
+    return _whole(suite, failures=failed, errors=0, skipped=skipped, timestamp=timestamp)
+
+
+def broken(name: str, what: str, timestamp: str) -> bytes:
+    """One test case in error: nothing was judged, and an older file must not go on saying that all is well."""
+    suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
+    case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")
+    ElementTree.SubElement(case, "error", message=_clean(what), type="gate-not-run").text = _clean(what)
+    return _whole(suite, failures=0, errors=1, skipped=0, timestamp=timestamp)
+
+
+def github_lines(gate: Gate) -> list[str]:
+    """`::error title=...::...` for each failure's name, with the characters escaped that the runner would swallow."""
+    lines = []
+    for name in gate.names:
+        told = "\n".join([FAILURES[name], *_gate.told(gate, name)])
+        lines.append(github_line(f"bench gate: {name}", told))
+    if not gate.passed and not lines:
+        lines.append(github_line("bench gate", _gate.conclusion(gate)))
+    return lines
+
+
+def github_line(title: str, message: str) -> str:
+    """One workflow command (GitHub's toolkit escapes % \\r \\n in data, and : , in properties as well)."""
+    data = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    name = title.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace(":", "%3A").replace(",", "%2C")
+    return f"::error title={name}::{data}"
+
+
+def _case(suite: ElementTree.Element, kind: str, title: str, faults: Sequence[Fault], lines: Sequence[str]) -> int:
+    """Adds a test case; 1 when it failed, else 0."""
+    case = ElementTree.SubElement(suite, "testcase", classname=f"bench.gate.{kind}", name=_clean(title), time="0")
+    if not faults:
+        return 0
+    names = [fault.name for fault in faults]
+    counts = ", ".join(f"{name} ({names.count(name)})" for name in dict.fromkeys(names))
+    failure = ElementTree.SubElement(case, "failure", message=_clean(f"{counts}: {lines[0]}"), type=_clean(names[0]))
+    more = [f"and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    failure.text = _clean("\n".join([*lines[:_MOST_LINES], *more]))
+    return 1
+
+
+def _whole(suite: ElementTree.Element, *, failures: int, errors: int, skipped: int, timestamp: str) -> bytes:
+    counts = {"tests": str(len(suite.findall("testcase"))), "failures": str(failures), "errors": str(errors)}
+    for name, value in {**counts, "skipped": str(skipped), "time": "0", "timestamp": timestamp}.items():
+        suite.set(name, value)
+    suites = ElementTree.Element("testsuites", {"name": "bench gate", **counts, "time": "0"})
+    suites.append(suite)
+    ElementTree.indent(suites)
+    text: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _clean(text: str) -> str:
+    """XML 1.0 knows no control characters (and no surrogates), not even escaped; they become a visible mark."""
+    return "".join(letter if _allowed(ord(letter)) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _allowed(code: int) -> bool:
+    return code in (0x9, 0xA, 0xD) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000

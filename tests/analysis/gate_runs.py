@@ -1,0 +1,162 @@
+"""A run that passes its rules, small enough to break in every way: allreduce on 2 x 2 ranks, pairs of 6 hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.analysis import summary
+from bench.analysis.gate import Gate, Material, Retest, gate
+from bench.core.case import from_argv
+from bench.core.contention import rounds
+from bench.core.record import Document, Failure, Header, Record, Samples, Summary
+from bench.core.world import World
+from bench.driver.rules import load_rules
+
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+STARTED = "2026-01-02T03:04:05+00:00"
+SIZES = (1 << 20, 1 << 21)
+RULES = """
+rules:
+  - name: world
+    pattern: allreduce
+    transport: mpi
+    sizes: [1M, 2M]
+    busbw: at least 50% of bound
+    time: at most 1ms
+    p95: at most 1ms
+"""
+
+
+def times(middle_s: float, num: int = 400) -> Samples:
+    """So many samples within 2 % of a time, in no order."""
+    seconds = tuple(middle_s * (1 + 0.0001 * (index * 7919 % 200)) for index in range(num))
+    return Samples(seconds, calls_per_sample=1, loop="compiled")
+
+
+def record(mode: str, size: int, seconds: Samples | None = None, **overrides: Any) -> Record:
+    """A verified, converged row; at 100 us a MiB on 4 ranks."""
+    given: dict[str, Any] = {
+        "mode": mode, "requested_bytes": (size,), "payload_bytes": size, "num_ranks": 4, "num_nodes": 2,
+        "bus_factor": 1.5, "verified": True, "num_wrong": 0, "stop_reason": "converged",
+    }  # fmt: skip
+    if not {"reported", "failed", "skipped"} & set(overrides):
+        given["samples"] = seconds or times(1e-4 * size / (1 << 20) * (1.01 if mode == "isolated" else 1))
+    return Record(**(given | overrides))
+
+
+def header(job: str = "allreduce-mpi-2x2", case: Sequence[str] | None = None, **overrides: Any) -> Header:
+    """Of an allreduce over MPI on h0 and h1."""
+    nodes, per_node = overrides.get("num_nodes", 2), overrides.get("ranks_per_node", 2)
+    given: dict[str, Any] = {
+        "job": job, "case": tuple(case or ("allreduce", "--transport", "mpi", "--sizes", "1M,2M")),
+        "pattern": "allreduce", "transport": "mpi", "dtype": "float32", "reduce_op": "sum", "root": None,
+        "direction": None, "topology": "world", "num_ranks": nodes * per_node, "num_nodes": nodes,
+        "ranks_per_node": per_node, "clock": "host", "modelled": False, "started": STARTED, "instance": "toy.2x",
+        "ranks": tuple({"host": f"h{rank // per_node}", "local_rank": rank % per_node}
+                       for rank in range(nodes * per_node)),
+        "nodes": {f"h{node}": {"gpus": [{"name": "NVIDIA H100"}]} for node in range(nodes)},
+    }  # fmt: skip
+    return Header(**(given | overrides))
+
+
+def bounded(row: Summary) -> Summary:
+    """Beside a hard bound of 20 GB/s, of which a good row reaches 0.78."""
+    rate = row.busbw_bytes_per_s
+    return replace(row, bound_bytes_per_s=20e9, bound_name="network", bound_kind="hard",
+                   bound_fraction=rate / 20e9 if rate else None)  # fmt: skip
+
+
+@dataclass
+class Run:
+    """A run before it is judged: change what is to be wrong with it, then ask for its verdict."""
+
+    told: list[tuple[str, Header, list[Record]]] = field(default_factory=list)
+    plan: dict[str, Any] | None = None
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    networks: dict[str, frozenset[str]] = field(default_factory=dict)
+    baseline: Document | None = None
+    retests: tuple[Retest, ...] = ()
+    edit: Callable[[Summary], Summary] = lambda row: row
+
+    def document(self) -> Document:
+        """The rows beside their bound, as edited."""
+        found = summary.document([(job, head, tuple(records)) for job, head, records in self.told])
+        return replace(found, summaries=tuple(self.edit(bounded(row)) for row in found.summaries))
+
+    def material(self, **overrides: Any) -> Material:
+        """What the gate is given."""
+        given: dict[str, Any] = {"name": "run", "document": self.document(), "plan": self.plan, "now": NOW,
+                                 "outcomes": self.outcomes, "warnings": self.warnings, "networks": self.networks,
+                                 "baseline": self.baseline}  # fmt: skip
+        return Material(**(given | overrides))
+
+    def headers(self, **changed: Any) -> None:
+        """Change every header."""
+        self.told = [(job, replace(head, **changed), records) for job, head, records in self.told]
+
+    def records(self, choose: Callable[[Record], bool], change: Callable[[Record], Record | None]) -> None:
+        """Change the records that are chosen, or take them away."""
+        for _, _, records in self.told:
+            records[:] = [new for old in records if (new := change(old) if choose(old) else old) is not None]
+
+
+def good() -> Run:
+    """Allreduce of two sizes in both modes; planned, and all of it there."""
+    head = header()
+    records = [record(mode, size) for size in SIZES for mode in ("isolated", "pipelined")]
+    plan = {"cluster": {"name": "toy"}, "scenario": "toy", "skipped": [],
+            "jobs": [{"name": head.job, "case": list(head.case),
+                      "world": {"num_nodes": 2, "ranks_per_node": 2}}]}  # fmt: skip
+    return Run([(head.job, head, records)], plan, {head.job: {"exit_code": 0, "seconds": 1.0, "what": None}})
+
+
+def imported(status: str = "ok", tool: str = "nccl_tests") -> Run:
+    """A log of nccl-tests: two sizes, a mean and a rate each; `status`: how it ended."""
+    told: dict[str, Any] = {"tool": tool, "source": "a.log", "line": 1, "status": status, "failure": None}
+    head = header("a-allreduce", ["all_reduce_perf"], transport=tool, clock="", started="", ranks=(), imported=told)
+    rows = [record("pipelined", size, reported={"mean_s": 1e-4 * size / (1 << 20), "busbw_bytes_per_s": 15e9,
+                                                "algbw_bytes_per_s": 10e9}) for size in SIZES]  # fmt: skip
+    if status != "ok":
+        rows.append(record("pipelined", 0, reported=None, failed=Failure("rows were left out")))
+    jobs: list[dict[str, Any]] = [{"name": "a-allreduce", "case": []}]
+    plan = {"cluster": {"name": None}, "scenario": "import", "imported": ["a.log"], "jobs": jobs, "skipped": []}
+    return Run([("a-allreduce", head, rows)], plan)
+
+
+def pairs(slow: Mapping[int, float], ranks: Iterable[int] = range(6), job: str = "pairs-mpi-6x1",
+          ladder: str = "") -> tuple[str, Header, list[Record]]:  # fmt: skip
+    """Every pair of hosts of one rank each; `slow`: hosts at a share of the rate. `ladder`: the stage."""
+    ranks = list(ranks)
+    words = ["pairs", "--transport", "mpi", "--sizes", "1M", "--mode", "pipelined"]
+    words += ["--schedule", "ladder"] if ladder else []
+    head = header(job, words, pattern="pairs", topology="pairs", direction="one-way", num_nodes=len(ranks),
+                  ranks_per_node=1, ranks=tuple({"host": f"h{rank}", "local_rank": 0} for rank in ranks),
+                  nodes={f"h{rank}": {"gpus": [{"name": "NVIDIA H100"}]} for rank in ranks})  # fmt: skip
+    records: list[Record] = []
+    asked = rounds(from_argv(words), World(len(ranks), 1), "pairs") if not ladder else ()
+    named = {(group.ranks[0], group.ranks[1]): group.name for groups in asked for group in groups}
+    everybody = {(src, dst): f"{ladder}{6 * src + dst}:{src}-{dst}" for src in range(len(ranks))
+                 for dst in range(len(ranks)) if src != dst}  # fmt: skip
+    for (src, dst), group in (everybody if ladder else named).items():
+        share = min(slow.get(ranks[src], 1.0), slow.get(ranks[dst], 1.0))
+        middle_s = 1e-4 / share * (1 + 0.003 * ((5 * src + 3 * dst) % 7))
+        records.append(record("pipelined", 1 << 20, times(middle_s, 60), group=group, src=src, dst=dst,
+                              num_ranks=2, num_nodes=2, bus_factor=1.0))  # fmt: skip
+    return job, head, records
+
+
+def judge(run: Run, folder: Path, rules: str = RULES, **overrides: Any) -> Gate:
+    """The verdict by rules as they would be written."""
+    path = folder / "rules.yaml"
+    path.write_text(rules, encoding="utf-8")
+    return gate(load_rules(path), run.material(**overrides), run.retests)
+
+
+def old(days: float) -> str:
+    """When something was measured so many days ago."""
+    return (NOW - timedelta(days=days)).isoformat()

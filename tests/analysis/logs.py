@@ -1,0 +1,78 @@
+"""Runs as a reader would give them, of our own making: curves of latency + size / rate, and matrices of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.analysis._explain_log import Hint
+from bench.analysis._explain_seen import Seen, gathered
+from bench.core import plugins
+from bench.core.foreign import Cell, Matrix, Row, Run
+from bench.core.pattern import Pattern, Shape
+from bench.hardware.machine import machine_of
+
+SIZES = tuple(1 << power for power in range(3, 35))
+
+
+def pattern(name: str) -> Pattern:
+    found: Pattern = plugins.load("pattern", name).PATTERN
+    return found
+
+
+def curve(
+    name: str, num_ranks: int, busbw_gb: float, latency_s: float = 20e-6, sizes: Sequence[int] = SIZES
+) -> list[Row]:
+    """Rows out of place, whose bandwidth tends to `busbw_gb`."""
+    rows = []
+    for size in sizes:
+        factor = pattern(name).bus_factor(Shape(num_ranks, size)) or 1.0
+        seconds = latency_s + size * factor / (busbw_gb * 1e9)
+        row = Row(
+            payload_bytes=size, num_elements=size // 4, dtype="float32", time_s=seconds, num_wrong=0,
+            algbw_bytes_per_s=size / seconds, busbw_bytes_per_s=size * factor / seconds,
+        )  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def a_run(busbw_gb: float, num_ranks: int = 8, num_nodes: int = 1, name: str = "allreduce", **changes: object) -> Run:
+    rows = tuple(curve(name, num_ranks, busbw_gb))
+    hosts = tuple(f"node{index}" for index in range(num_nodes))
+    plain = Run("nccl_tests", pattern=name, num_ranks=num_ranks, num_nodes=num_nodes, hosts=hosts, rows=rows)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def seen_of(
+    run: Run, instance: str | None = None, gpu: str | None = None, said: Mapping[str, str] | None = None
+) -> Seen:
+    """The run on a machine. `said`: what its log says, by kind."""
+    per_node = (run.num_ranks or 1) // (run.num_nodes or 1)
+    machine = machine_of(instance, (gpu,) if gpu else (), run.hosts, per_node)
+    hints = [Hint(kind, value, number) for number, (kind, value) in enumerate((said or {}).items(), start=7)]
+    return gathered(run, machine, pattern(run.pattern or "allreduce"), hints)
+
+
+def matrix(
+    direction: str, values: Mapping[tuple[str, str], float], engine: str | None = "ce", name: str = ""
+) -> Matrix:
+    """One test of copies, in GB/s."""
+    cells = tuple(Cell(src, dst, rate * 1e9) for (src, dst), rate in values.items())
+    return Matrix(name or f"{direction}_memcpy_{engine}", "bytes_per_s", direction, engine, cells)
+
+
+def from_host(*rates: float) -> dict[tuple[str, str], float]:
+    return {("host", f"gpu{index}"): rate for index, rate in enumerate(rates)}
+
+
+def to_host(*rates: float) -> dict[tuple[str, str], float]:
+    return {(f"gpu{index}", "host"): rate for index, rate in enumerate(rates)}
+
+
+def pairs(num: int, rate: float, **odd: float) -> dict[tuple[str, str], float]:
+    """Every pair at one rate, but the odd ones: a0_1=5.0."""
+    found = {(f"gpu{a}", f"gpu{b}"): rate for a in range(num) for b in range(num) if a != b}
+    for name, value in odd.items():
+        a, b = name.lstrip("a").split("_")
+        found[f"gpu{a}", f"gpu{b}"] = value
+    return found

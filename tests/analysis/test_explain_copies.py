@@ -1,0 +1,136 @@
+"""Matrices of copies: the verdict of each direction and each rule, on matrices that show it and on some that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.analysis import _explain_copies as copies
+from bench.analysis._explain_copies import Copying
+from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
+from bench.core.foreign import Matrix, Remark, Run
+from bench.hardware.machine import machine_of
+from tests.analysis.logs import from_host, matrix, pairs, to_host
+
+G6E = (matrix("h2d", from_host(*[13.47] * 8)), matrix("d2h", to_host(*[13.21] * 8)))
+
+
+def seen(*matrices: Matrix, instance: str | None = None, gpu: str | None = None, **changes: object) -> Copying:
+    run = replace(Run("nvbandwidth", matrices=matrices), **changes)  # type: ignore[arg-type]
+    return copies.gathered(run, machine_of(instance, (gpu,) if gpu else ()))
+
+
+def test_half_of_x16_on_a_machine_that_links_x8_is_normal_and_explained() -> None:
+    g6e = seen(*G6E, instance="g6e.48xlarge")
+    assert copies.stand(g6e).word == NORMAL
+    narrow = copies.narrow_link(g6e)
+    assert narrow is not None
+    assert "43% of PCIe 4 x16" in narrow.evidence and "g6e.48xlarge links GPUs at PCIe 4 x8" in narrow.evidence
+    assert "no fault" in narrow.evidence
+
+
+def test_half_of_x16_on_a_machine_that_links_x16_is_low() -> None:
+    found = seen(matrix("h2d", from_host(*[13.2] * 4)), instance="Standard_NC96ads_A100_v4")
+    assert copies.stand(found).word == FAR
+    narrow = copies.narrow_link(seen(*G6E, gpu="NVIDIA A10"))
+    assert narrow is not None and "PCIe 3 x16 or PCIe 4 x8" in narrow.evidence and "no fault" not in narrow.evidence
+
+
+def test_a_full_link_is_not_called_narrow() -> None:
+    full = seen(matrix("h2d", from_host(26.9, 26.9)), gpu="NVIDIA L40S")
+    assert copies.narrow_link(full) is None
+    assert copies.stand(full).word == NORMAL
+
+
+def test_above_the_link_is_an_error_with_its_derivation() -> None:
+    standing = copies.stand(seen(matrix("h2d", from_host(26.9)), instance="g6e.48xlarge"))
+    assert standing.word == ABOVE
+    assert "PCIe port (15.8 GB/s)" in standing.sentence and "15.8 GB/s each way" in standing.sentence
+
+
+def test_both_directions_added_have_twice_the_link() -> None:
+    both = matrix("bidirectional_sum", pairs(2, 111.4), None, "Bidirectional P2P=Enabled Bandwidth")
+    one = matrix("d2d", pairs(2, 56.6), None, "Unidirectional P2P=Enabled Bandwidth")
+    peers = seen(one, both, instance="g7e.48xlarge")
+    assert copies.stand(peers).word == NORMAL
+    assert any("add both directions" in remark for remark in copies.remarks(peers))
+    assert copies.stand(seen(replace(both, direction="d2d"), instance="g7e.48xlarge")).word == ABOVE
+
+
+def test_one_direction_of_two_is_said_to_be_one() -> None:
+    two = seen(*G6E, matrix("bidirectional", from_host(13.3)), instance="g6e.48xlarge")
+    assert any("not the sum" in remark for remark in copies.remarks(two))
+    assert not list(copies.remarks(seen(*G6E, instance="g6e.48xlarge")))
+
+
+def test_one_bad_pair_is_named_and_decides() -> None:
+    bad = seen(matrix("d2d", pairs(8, 265.0, a2_5=31.0)), instance="a2-highgpu-8g")
+    found = copies.odd_pairs(bad)
+    assert (
+        found is not None and "gpu2 to gpu5 31 GB/s" in found.evidence and "median of 56 is 265 GB/s" in found.evidence
+    )
+    assert copies.stand(bad).word == FAR
+    assert copies.odd_pairs(seen(matrix("d2d", pairs(8, 265.0)), instance="a2-highgpu-8g")) is None
+
+
+def test_all_pairs_of_one_gpu_name_that_gpu() -> None:
+    odd = {f"a3_{other}": 100.0 for other in range(8) if other != 3}
+    found = copies.odd_pairs(seen(matrix("d2d", pairs(8, 265.0, **odd)), instance="a2-highgpu-8g"))
+    assert found is not None and found.what == "the links of gpu3 are slow"
+
+
+def test_a_mesh_of_one_and_two_links_is_no_fault() -> None:
+    two = {f"a{a}_{b}": 48.4 for a in range(4) for b in range(4) if (a + b) % 2 == 1}
+    mesh = seen(matrix("d2d", pairs(4, 24.2, **two)), gpu="Tesla V100-SXM2-16GB")
+    assert copies.odd_pairs(mesh) is None
+    assert copies.some_pairs(mesh) is not None
+    assert copies.stand(mesh).word != ABOVE
+
+
+def test_pairs_without_a_value_are_counted() -> None:
+    some = {pair: rate for pair, rate in pairs(4, 54.0).items() if {*pair} in ({"gpu0", "gpu1"}, {"gpu2", "gpu3"})}
+    found = copies.some_pairs(seen(matrix("d2d", some), instance="g7e.48xlarge"))
+    assert found is not None and found.evidence.startswith("4 of 12 pairs")
+    assert copies.some_pairs(seen(matrix("d2d", pairs(4, 54.0)), instance="g7e.48xlarge")) is None
+
+
+def test_waived_copies_are_told_with_their_line() -> None:
+    remark = Remark(12, "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here")
+    found = copies.refused(seen(*G6E, instance="g6e.48xlarge", remarks=(remark,)))
+    assert found is not None and "line 12" in found.evidence and "so they are on g6e.48xlarge" in found.evidence
+    assert copies.refused(seen(*G6E, instance="g6e.48xlarge")) is None
+
+
+def test_a_shared_way_to_the_host_is_seen() -> None:
+    alone = matrix("h2d", from_host(*[12.3] * 8), name="host_to_device_memcpy_ce")
+    at_once = matrix("h2d", from_host(*[6.2] * 8), name="host_to_all_memcpy_ce")
+    found = copies.shared_uplink(seen(alone, at_once))
+    assert found is not None and "as if 2 GPUs share" in found.evidence
+    own = matrix("h2d", from_host(*[12.2] * 8), name="host_to_all_memcpy_ce")
+    assert copies.shared_uplink(seen(alone, own)) is None
+
+
+def test_slow_kernels_are_seen() -> None:
+    kernels = matrix("d2h", to_host(4.3, 5.5), "sm")
+    found = copies.kernels_slower(seen(*G6E, kernels))
+    assert found is not None and "4.3 GB/s to 5.5 GB/s" in found.evidence
+    assert copies.kernels_slower(seen(*G6E, matrix("d2h", to_host(13.0), "sm"))) is None
+
+
+def test_copies_through_the_host_are_judged_as_such() -> None:
+    detour = matrix("through_host", pairs(2, 5.7), None, "Unidirectional P2P=Disabled Bandwidth, through host")
+    assert copies.stand(seen(detour, gpu="NVIDIA GeForce RTX 2080 Ti")).word == NORMAL
+    slow = replace(detour, cells=tuple(replace(cell, value=3e9) for cell in detour.cells))
+    assert copies.stand(seen(slow, gpu="NVIDIA GeForce RTX 2080 Ti")).word == LOW
+
+
+@pytest.mark.parametrize("found", [seen(*G6E), seen(), seen(*G6E, instance="g6e.48xlarge", status="failed")])
+def test_what_is_not_known_or_failed_is_not_judged(found: Copying) -> None:
+    assert copies.stand(found).word == UNJUDGED
+
+
+def test_memory_inside_a_gpu_and_latencies_are_no_links() -> None:
+    inside = matrix("local", {("gpu0", "gpu0"): 541.8}, None)
+    times = Matrix("latency", "s", "d2d", "sm", matrix("d2d", pairs(2, 1e-15)).cells)
+    assert seen(inside, times, gpu="NVIDIA GeForce RTX 2080 Ti").ways == ()

@@ -1,0 +1,124 @@
+"""`bench explain` on logs that other people published: what an expert would say of each stands on its page."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.hardware.bounds import copy_bounds
+from bench.hardware.catalogue import instance, instances
+
+CORPUS = os.environ.get("BENCH_LOG_CORPUS")
+pytestmark = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of other people's logs")
+
+Out = pytest.CaptureFixture[str]
+
+# Log, options, exit code, what its page says (blanks are one blank), what it must not say.
+PAGES: tuple[tuple[str, tuple[str, ...], int, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("nccl_logs/20_", ("--instance", "p5.48xlarge"), 0, (
+        "8 ranks on 1 node", "483 GB/s of busbw at 16 GiB",
+        "700 GB/s by NVLink port, in-network reduction (hard bound)",
+        "reached 107%", "Where you stand: NORMAL", "with NVLS the switch adds",
+    ), ("What to do next", "To see it")),
+    ("nccl_logs/16_", (), 0, (
+        "p4d.24xlarge: the log says that it runs on P4d", "23.4 GB/s each way through each node's NICs",
+        "NCCL 2.9.9", "4 NICs with GPU Direct RDMA", "93.8 GB/s by network (hard bound), reached 47%",
+        "Where you stand: LOW", "1. old software",
+    ), ("a node uses", "sockets")),
+    ("nccl_logs/17_", ("--instance", "p4de.24xlarge"), 0, (
+        "16 ranks on 2 nodes", "93.8 GB/s by network (hard bound), reached 84%", "Where you stand: NORMAL",
+    ), ("a node uses",)),
+    ("nccl_logs/43_", (), 0, (
+        "49.3 GB/s each way through each node's NICs", "Where you stand: FAR TOO LOW",
+        "1. a node uses one 400 Gb/s NIC",
+        "99% of one 400 Gb/s NIC (50 GB/s)", "held back: one NIC for eight GPUs", "still holds warm-up",
+    ), ()),
+    ("nccl_logs/36_", (), 0, (
+        "RTX 2080 Ti", "4 GB/s of busbw", "reached 25%", "Where you stand: NORMAL", "1. GPUs talk through host memory",
+    ), ()),
+    ("nccl_logs/62_", (), 0, ("RTX 4090", "Where you stand: LOW", "3.87 GB/s", "1. GPUs talk through host memory"), ()),
+    ("nccl_logs/45_", (), 0, (
+        "217 GB/s at 8 GiB", "Where you stand: FAR TOO LOW", "1. the environment tells NCCL what to do: NCCL_TOPO_FILE",
+        "NCCL opened 2 channels", "the figure alone does not tell, the log does",
+        "env -u NCCL_TOPO_FILE all_reduce_perf",
+    ), ()),
+    ("nccl_logs/44_", (), 0, ("Where you stand: NORMAL", "217 GB/s of busbw"), ("NVLink bridge, or it is not used",)),
+    ("nccl_logs/53_", (), 1, (
+        "WRONG DATA in 36 of 36 rows", "every element of every one of 4 ranks", "CAN NOT BE JUDGED",
+        "1. wrong data: nothing else counts",
+    ), ("GB/s of busbw",)),
+    ("nccl_logs/33_", ("--instance", "GB200 NVL72"), 0, (
+        "72 ranks on 18 nodes", "847 GB/s of busbw at 8 GiB", "1.75 TB/s by NVLink port, in-network reduction",
+        "Where you stand: NORMAL",
+    ), ("NICs carry",)),
+    ("nccl_logs/32_", ("--instance", "DGX H100"), 0, ("96 ranks on 12 nodes", "switches that reduce", "NORMAL"), ()),
+    ("nccl_logs/49_", (), 1, ("status: failed", "CAN NOT BE JUDGED", "1. CUDA failed"), ()),
+    ("nccl_logs/23_", (), 0, ("CAN NOT BE JUDGED", "339 GB/s with 200 GB/s of NICs per node (a3-megagpu-8g)"), ()),
+    ("nvbandwidth_logs/06_", ("--instance", "g6e.48xlarge"), 0, (
+        "17 tests were waived", "15.8 GB/s by PCIe port (hard bound), host to GPU reached 85%", "stand: NORMAL",
+        "43% of PCIe 4 x16", "g6e.48xlarge links GPUs at PCIe 4 x8, so that this is how the machine is built",
+        "GPUs can not reach each other directly", "kernels write to the host more slowly",
+    ), ()),
+    ("nvbandwidth_logs/14_", ("--instance", "a2-highgpu-8g"), 0, (
+        "300 GB/s by NVLink port (hard bound), GPU to GPU reached 88% to 91%", "Where you stand: NORMAL",
+        "GPUs share their way to the host", "half of one is what goes each way",
+    ), ("are slow",)),
+    ("nvbandwidth_logs/11_", ("--instance", "p3dn.24xlarge"), 0, ("NORMAL", "32 of 56 pairs"), ("are slow",)),
+    ("nvbandwidth_logs/19_", ("--instance", "Standard_NC96ads_A100_v4"), 0, ("NORMAL", "4 of 12 pairs"), ()),
+    ("nvbandwidth_logs/05_", (), 1, ("1. the NVSwitch fabric is not up", "nvidia-fabricmanager"), ()),
+    ("nvbandwidth_logs/09_", (), 1, ("1. the data that arrived were wrong",), ()),
+    ("p2p_logs/01_", (), 0, ("through the host: 5.72 GB/s", "36% of the PCIe link", "can not reach each other"), ()),
+)  # fmt: skip
+
+
+def log_of(begin: str) -> str:
+    folder, _, name = begin.partition("/")
+    [found] = Path(str(CORPUS), folder).glob(f"{name}*")
+    return str(found)
+
+
+@pytest.mark.parametrize(("begin", "options", "code", "says", "not_said"), PAGES, ids=[page[0] for page in PAGES])
+def test_a_page_says_what_an_expert_would(
+    begin: str, options: tuple[str, ...], code: int, says: tuple[str, ...], not_said: tuple[str, ...], capsys: Out
+) -> None:
+    assert main(["explain", log_of(begin), *options]) == code
+    page = " ".join(capsys.readouterr().out.split())
+    assert [words for words in says if words not in page] == []
+    assert [words for words in not_said if words in page] == []
+
+
+@pytest.mark.parametrize("folder", ["nccl_logs", "nvbandwidth_logs", "p2p_logs", "osu_logs"])
+def test_no_published_log_is_above_what_its_gpus_can(folder: str, capsys: Out) -> None:
+    main(["explain", str(Path(str(CORPUS), folder)), "--format", "markdown"])
+    page = capsys.readouterr().out
+    assert page.count("\n## Where you stand: ") > 3
+    assert "above what is possible" not in page
+
+
+def test_no_published_copy_is_above_the_links_of_its_instance() -> None:
+    checked = 0
+    with Path(str(CORPUS), "published_results.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            named = re.search(r"instance: \w+/(\S+)", row["source"])
+            begin = row["collective"].split("_to_")[0] + row["collective"].partition("_to_")[2][:1]
+            path = {"hostd": "host", "deviceh": "host", "deviced": "peer"}.get(begin)
+            one_way = "bidirectional" not in row["collective"] and row["unit"] == "GB/s"
+            if row["kind"] != "nvbandwidth" or not named or named[1] not in instances() or not path or not one_way:
+                continue
+            hard = [bound for bound in copy_bounds(instance(named[1]).links, path) if bound.kind == "hard"]
+            assert float(row["max_value"]) * 1e9 <= hard[0].bytes_per_s, row
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize("begin", ["nccl_logs/43_", "nvbandwidth_logs/06_"])
+def test_the_pages_in_the_documentation_are_what_is_printed(begin: str, capsys: Out) -> None:
+    options = next(page[1] for page in PAGES if page[0] == begin)
+    main(["explain", log_of(begin), *options])
+    text = (Path(__file__).resolve().parent.parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
+    assert f"```\n{capsys.readouterr().out}```\n" in text

@@ -1,0 +1,52 @@
+"""The gate on other people's logs: one that was cut, crashed or found wrong data is never green."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+
+CORPUS = Path(os.environ.get("BENCH_LOG_CORPUS", "/nonexistent"))
+LOGS = sorted((CORPUS / "nccl_logs").glob("*.txt")) if CORPUS.is_dir() else []
+Out = pytest.CaptureFixture[str]
+GENTLE = """
+rules:
+  - name: anything
+    patterns: [PATTERNS]
+    sizes: 1M:64G # below, tools print 0.00
+    busbw: at least 1 B/s
+    imported: true
+    allow: [unverified, one-rank, contradicts]
+"""
+
+
+@pytest.mark.skipif(not LOGS, reason="BENCH_LOG_CORPUS names no folder with nccl_logs")
+def test_only_a_log_that_is_whole_and_right_can_pass(tmp_path: Path, capsys: Out) -> None:
+    passed = failed = 0
+    for log in LOGS:
+        where = ["--results", str(tmp_path / log.stem)]
+        code = main(["import", str(log), "--format", "json", *where])
+        out = capsys.readouterr().out
+        if code == 2:
+            continue
+        told: dict[str, Any] = json.loads(out)
+        patterns = sorted({run["pattern"] for run in told["runs"] if run["pattern"]}) or ["allreduce"]
+        (tmp_path / "rules.yaml").write_text(GENTLE.replace("PATTERNS", ", ".join(patterns)))
+        words = ["gate", "latest", "--rules", str(tmp_path / "rules.yaml"), "--format", "json", *where]
+        verdict = main(words)
+        names = set(json.loads(capsys.readouterr().out)["failures"])
+        rows = [row for run in told["runs"] for row in run["records"]]
+        if code != 0:
+            assert verdict == 1 and names, log.name
+        if any(row["num_wrong"] for row in rows):
+            assert "wrong-data" in names, log.name
+        statuses = {run["status"] for run in told["runs"]}
+        assert "truncated" not in statuses or "truncated-import" in names, log.name
+        assert "failed" not in statuses or names & {"failed-job", "wrong-data"}, log.name
+        passed, failed = passed + (verdict == 0), failed + (verdict == 1)
+    assert passed > 40 and failed > 5, (passed, failed)

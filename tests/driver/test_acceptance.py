@@ -1,0 +1,51 @@
+"""The acceptance of new nodes: what it measures, that it fits its time, and that a model of nodes is no acceptance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CLUSTERS = """
+clusters:
+  big: {instance: p5.48xlarge, nodes: 64, ranks_per_node: 8, launcher: slurm}
+  small: {instance: p4d.24xlarge, nodes: 3, ranks_per_node: 8, launcher: slurm}
+"""
+MOST_S = 20 * 60
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "bench.yaml").write_text(CLUSTERS, encoding="utf-8")
+    return str(tmp_path / "bench.yaml")
+
+
+def test_64_nodes_of_8_gpus_are_planned_in_20_minutes(config: str, capsys: Out) -> None:
+    assert main(["plan", "acceptance", "--cluster", "big", "--config", config, "--format", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["estimate_s"] <= MOST_S and plan["budget_s"] <= MOST_S
+    assert not plan["skipped"] and not [note for note in plan["notes"] if "thinned" in note or "left out" in note]
+    assert {(job["world"]["num_nodes"], job["world"]["ranks_per_node"]) for job in plan["jobs"]} == {(64, 8)}
+    cases = [" ".join(job["case"]) for job in plan["jobs"]]
+    for words in ("--topology node", "--topology rail", "pairs ", "--schedule ladder", "pingpong "):
+        assert any(words in case for case in cases), words
+    assert main(["plan", "acceptance", "--cluster", "big", "--config", config]) == 0
+    assert "# estimate: " in capsys.readouterr().out
+
+
+def test_a_modelled_acceptance_is_judged_and_refused(config: str, tmp_path: Path, capsys: Out) -> None:
+    where = ["--results", str(tmp_path / "results")]
+    words = ["run", "acceptance", "--cluster", "small", "--config", config, "--model", "--no-plots", *where]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(["gate", "latest", "--rules", "acceptance", "--format", "json", *where]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["failures"]["modelled"] > 0
+    assert all(demand["num_rows"] > 0 for demand in told["demands"]), "each rule speaks of rows that are measured"
+    assert {fault["name"] for demand in told["demands"] for fault in demand["faults"]} == {"modelled"}

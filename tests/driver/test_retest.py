@@ -1,0 +1,83 @@
+"""What is measured again, and where: only what failed, with partners that passed, on hosts that can be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.analysis import gate as gates
+from bench.analysis.gate import Again
+from bench.commands import _plan
+from bench.core.errors import UsageError
+from bench.driver import retest
+from bench.driver.config import Cluster
+from bench.driver.run import Means
+from bench.launchers import slurm
+from bench.store import runs
+from tests.analysis.gate_runs import RULES, SIZES, good, judge, pairs, record, times
+
+HOSTS = tuple(f"h{number}" for number in range(8))
+ASKED = Again({}, ("pairs",), ("h5",), ("h0", "h1", "h2"))
+
+
+def test_only_what_failed_is_asked_again(tmp_path: Path) -> None:
+    run = good()
+    assert run.plan is not None
+    job, head, found = pairs({2: 0.5}, ladder="screen")
+    run.told.append((job, head, found + pairs({2: 0.5}, ladder="confirm")[2]))
+    run.plan["jobs"].append({"name": job, "case": list(head.case), "world": {"num_nodes": 6, "ranks_per_node": 1}})
+    run.outcomes[job] = {"exit_code": 0, "seconds": 1.0, "what": None}
+    run.told[0][2][2:] = [record(mode, SIZES[1], times(9e-3)) for mode in ("isolated", "pipelined")]
+    verdict = judge(run, tmp_path)
+    assert set(verdict.names) == {"too-low", "too-high", "slow-part"}
+    asked = gates.again(verdict, run.material())
+    assert asked == Again({"allreduce-mpi-2x2": (SIZES[1],)}, (job,), ("h2",), ("h0", "h1", "h3"))
+
+
+def test_what_passed_and_what_can_not_be_mended_is_not_asked_again(tmp_path: Path) -> None:
+    for rules in (RULES, RULES + "expect: {transport: nccl}\n", RULES.replace("bound", "reference")):
+        run = good()
+        asked = gates.again(judge(run, tmp_path, rules), run.material())
+        assert asked == Again({}, (), (), ())
+
+
+def test_a_job_that_failed_as_a_whole_is_measured_as_a_whole(tmp_path: Path) -> None:
+    run = good()
+    run.outcomes["allreduce-mpi-2x2"]["what"] = "a rank died"
+    asked = gates.again(judge(run, tmp_path), run.material())
+    assert asked.sizes == {"allreduce-mpi-2x2": ()}
+
+
+def test_hosts_are_chosen_in_the_order_of_the_cluster() -> None:
+    lab = Cluster("lab", nodes=8, hosts=HOSTS, launcher="mpirun")
+    assert retest.chosen(ASKED, lab) == ("h0", "h1", "h2", "h5")
+    assert retest.chosen(Again({"job": ()}, (), (), ()), lab) == ()
+    few = Cluster("few", nodes=4, hosts=("h0", "h1", "h2", "h5"), launcher="mpirun")
+    assert retest.chosen(ASKED, few) == (), "all of them take part anyway"
+    assert retest.chosen(ASKED, Cluster("slurm", nodes=8, launcher="slurm")) == ("h5", "h0", "h1", "h2")
+
+
+@pytest.mark.parametrize(("cluster", "words"), [
+    (Cluster("k", nodes=8, launcher="kubernetes"), "hosts can not be chosen"),
+    (Cluster("lab", nodes=8, hosts=tuple(f"10.0.0.{n}" for n in range(8)), launcher="mpirun"), "the same names"),
+])  # fmt: skip
+def test_hosts_that_can_not_be_chosen_are_refused(cluster: Cluster, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        retest.chosen(ASKED, cluster)
+
+
+def test_under_slurm_a_retest_wants_an_allocation_that_holds_its_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    case = ["pairs", "--transport", "nccl", "--sizes", "4M", "--mode", "pipelined", "--schedule", "ladder"]
+    job = {"name": "pairs", "case": case, "world": {"num_nodes": 8, "ranks_per_node": 1}, "factors": {}}
+    runs.write_plan(tmp_path, {"cluster": {"name": "s", "nodes": 8, "launcher": "slurm"}, "jobs": [job]})
+    means = Means(tmp_path, _plan.all_launchers(), {}, 60.0, print, print, lambda cluster, jobs: None)
+    with pytest.raises(UsageError, match=r"salloc --nodes=4 --nodelist=h5,h0,h1,h2 python -m bench run --retest"):
+        retest.retest(tmp_path, ASKED, [], _plan.this_machine(None, None), _plan.all_patterns(), means)
+    assert not (tmp_path / "retests.json").exists()
+    assert slurm.on_hosts(["srun", "--nodes=4", "python"], ["h5", "h0", "h1"]) == (
+        "srun", "--nodelist=h[5,0-1]", "--nodes=4", "python",
+    )  # fmt: skip

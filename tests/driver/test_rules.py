@@ -1,0 +1,156 @@
+"""A rules file is read strictly: what is written is what is asked, and each mistake is told with its place and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.analysis.gate_rules import Limit
+from bench.core.errors import UsageError
+from bench.driver.config import load_scenario
+from bench.driver.rules import find, load_rules
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHIPPED = sorted((ROOT / "rules").glob("*.yaml"))
+
+WHOLE = """
+description: every key
+expect:
+  cluster: p5
+  instance: p5.48xlarge
+  gpu: H100
+  transport: nccl
+  network: efa
+  nodes: 64
+  ranks: 512
+  hosts: n[001-064]
+  max_age: 2d
+baseline: some-run
+diagnose: true
+allow: [contradicts]
+rules:
+  - name: all of it
+    patterns: [allreduce, alltoall]
+    transports: [nccl, mpi]
+    network: ib
+    sizes: [8, 1M:1G, 2K:8K:2]
+    mode: pipelined
+    dtype: bfloat16
+    op: sum
+    topology: [world, node]
+    direction: two-way
+    group: node*
+    nodes: 2
+    ranks: [8, 16]
+    samples: 50
+    imported: false
+    allow: not-converged
+    busbw: at least 80% of bound
+    algbw: at most 400 Gbit/s
+    time: not slower than baseline
+    p99: at most 1.5ms
+    max: at most 200% of reference
+    min: at least 1us
+    weakest: at least 90% of median
+  - pattern: pingpong
+    time: not slower than baseline by 2.5%
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "rules.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    rules = load_rules(written(tmp_path, WHOLE))
+    whole, second = rules.rules
+    assert rules.expect.hosts[0] == "n001" and len(rules.expect.hosts) == 64 and rules.expect.max_age_s == 172800
+    assert (rules.baseline, rules.diagnose, rules.expect.nodes, rules.text) == ("some-run", True, 64, WHOLE)
+    assert (whole.sizes, whole.spans) == ((8, 2048, 4096, 8192), ((1 << 20, 1 << 30),))
+    assert (whole.patterns, whole.transports, whole.ranks) == (("allreduce", "alltoall"), ("nccl", "mpi"), (8, 16))
+    assert whole.allow == {"contradicts", "not-converged"} and second.allow == {"contradicts"}
+    assert whole.limits == (
+        Limit("busbw", "least", 0.8, "bound", "at least 80% of bound"),
+        Limit("algbw", "most", 50e9, "", "at most 400 Gbit/s"),
+        Limit("time", "not-slower", 0.05, "baseline", "not slower than baseline"),
+        Limit("p99", "most", 1.5e-3, "", "at most 1.5ms"),
+        Limit("max", "most", 2.0, "reference", "at most 200% of reference"),
+        Limit("min", "least", 1e-6, "", "at least 1us"),
+        Limit("weakest", "least", 0.9, "median", "at least 90% of median"),
+    )
+    assert (second.name, second.limits[0].value) == ("pingpong", 0.025)
+
+
+@pytest.mark.parametrize(("typed", "bytes_per_s"), [
+    ("400 GB/s", 400e9), ("400 Gb/s", 50e9), ("400 Gbit/s", 50e9), ("400 Gbps", 50e9), ("400GB/s", 400e9),
+])  # fmt: skip
+def test_bits_are_bits_and_bytes_are_bytes(typed: str, bytes_per_s: float, tmp_path: Path) -> None:
+    [rule] = load_rules(written(tmp_path, f"rules: [{{pattern: allreduce, busbw: at least {typed}}}]")).rules
+    assert rule.limits[0].value == bytes_per_s
+
+
+RULE = "rules:\n  - pattern: allreduce\n    busbw: at least 1 GB/s\n"
+
+
+@pytest.mark.parametrize(("text", "place", "words"), [
+    ("", "rules.yaml", "is empty"),
+    ("rules: []\n", "rules.yaml:1:8: rules", "at least one rule"),
+    ("rules:\n", "rules.yaml:1:7: rules", "at least one rule"),
+    ("description: none\n", "rules.yaml:1:1", "'rules' is missing"),
+    (RULE + "  - 5\n", "rules.yaml:4:5: rules.1", "lines of `key: value`"),
+    (RULE + "rule: []\n", "rules.yaml:4:1: rule", "no key is called 'rule'; did you mean 'rules'?"),
+    (RULE + "    buswb: at least 1 GB/s\n", "rules.yaml:4:5: rules.0.buswb", "did you mean 'busbw'?"),
+    (RULE + "    pattern: alltoall\n", "rules.yaml:4:5", "is there twice"),
+    (RULE + "    patterns: alltoall\n", "rules.yaml:4:5: rules.0.patterns", "also there as 'pattern'"),
+    (RULE.replace("allreduce", "allreduec"), "rules.yaml:2:14: rules.0.pattern", "did you mean 'allreduce'?"),
+    (RULE.replace("1 GB/s", "400"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
+    (RULE.replace("1 GB/s", "80%"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
+    (RULE.replace("1 GB/s", "1 GiB/s"), "rules.yaml:3:12: rules.0.busbw", "is not one such as"),
+    (RULE.replace("1 GB/s", "0 GB/s"), "rules.yaml:3:12: rules.0.busbw", "above zero"),
+    (RULE.replace("1 GB/s", "0% of bound"), "rules.yaml:3:12: rules.0.busbw", "asks for nothing"),
+    (RULE.replace("1 GB/s", "80% of median"), "rules.yaml:3:12: rules.0.busbw", "not of 'median'"),
+    (RULE.replace("at least 1 GB/s", "'>= 1 GB/s'"), "rules.yaml:3:12: rules.0.busbw", "is no demand"),
+    (RULE.replace("at least 1 GB/s", "__import__('os').getpid()"), "rules.yaml:3:12: rules.0.busbw", "is no demand"),
+    (RULE.replace("at least 1 GB/s", "not slower than baseline"), "rules.yaml:3:12", "compared by their times"),
+    (RULE.replace("    busbw: at least 1 GB/s\n", ""), "rules.yaml:2:5: rules.0", "demands something of a figure"),
+    (RULE.replace("pattern: allreduce", "sizes: 1M"), "rules.yaml:2:5: rules.0", "names its pattern"),
+    (RULE + "    sizes: 1G:1M\n", "rules.yaml:4:12: rules.0.sizes", "end before they begin"),
+    (RULE + "    sizes: []\n", "rules.yaml:4:12: rules.0.sizes", "the list is empty"),
+    (RULE + "    samples: 0\n", "rules.yaml:4:14: rules.0.samples", "1 or more"),
+    (RULE + "    allow: wrong-data\n", "rules.yaml:4:12: rules.0.allow", "always fails the gate"),
+    (RULE + "    allow: anything\n", "rules.yaml:4:12: rules.0.allow", "is no failure's name"),
+    (RULE + "    transport: infiniband\n", "rules.yaml:4:16: rules.0.transport", "no transport is called"),
+    (RULE + "    network: socket\n", "rules.yaml:4:14: rules.0.network", "no network is called"),
+    (RULE + "    imported: perhaps\n", "rules.yaml:4:15: rules.0.imported", "must be true or false"),
+    (RULE + "expect: {nods: 2}\n", "rules.yaml:4:10: expect.nods", "did you mean 'nodes'?"),
+    (RULE + "expect: 5\n", "rules.yaml:4:9: expect", "lines of `key: value`"),
+    (RULE + "diagnose: maybe\n", "rules.yaml:4:11: diagnose", "must be true or false"),
+    (RULE + RULE.removeprefix("rules:\n"), "rules.yaml:4:5: rules.1", "two rules are called 'allreduce'"),
+    (RULE + "    name: *x\n", "rules.yaml:4:11", "aliases"),
+])  # fmt: skip
+def test_a_mistake_is_told_with_its_place(text: str, place: str, words: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as told:
+        load_rules(path)
+    assert str(told.value).startswith(f"{path.parent}/{place}") and words in str(told.value), str(told.value)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_rules_that_ship_are_read_and_speak_of_what_their_scenario_measures(path: Path) -> None:
+    rules = load_rules(path)
+    scenario = load_scenario("acceptance", ROOT / "scenarios")
+    patterns = {pattern for entry in scenario.measurements for pattern in entry.patterns}
+    sizes = {size for entry in scenario.measurements for size in entry.sizes}
+    assert rules.description and rules.rules
+    for rule in rules.rules:
+        assert set(rule.patterns) <= patterns and set(rule.sizes) <= sizes
+
+
+def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:
+    assert find("acceptance", ROOT / "rules") == ROOT / "rules" / "acceptance.yaml"
+    assert find("some/where.yaml", ROOT / "rules") == Path("some/where.yaml")
+    with pytest.raises(UsageError, match="did you mean 'acceptance'"):
+        find("acceptence", ROOT / "rules")

@@ -1,0 +1,110 @@
+"""What others reached: every fact has a source and known hardware, and none is above its hard bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.analysis._explain_seen import Seen, gathered
+from bench.analysis._explain_stand import ABOVE, stand
+from bench.core import plugins
+from bench.core.foreign import Row, Run
+from bench.hardware import reference
+from bench.hardware.bounds import copy_bounds
+from bench.hardware.catalogue import gpu_links, gpus, instance, instances, pcie_bytes_per_s
+from bench.hardware.machine import machine_of
+from bench.hardware.reference import Reference, best_of_each, collectives, copies, limits, same_machine, same_shape
+
+FILE = yaml.safe_load((Path(reference.__file__).parent / "reference.yaml").read_text())
+ENTRIES = [*FILE["collectives"], *FILE["copies"], *FILE["limits"]]
+
+
+def test_every_fact_names_a_source_that_exists_and_every_source_is_used() -> None:
+    assert len(ENTRIES) > 100
+    assert {entry["source"] for entry in ENTRIES} == set(FILE["sources"])
+    assert all(source["text"] and "date" in source for source in FILE["sources"].values())
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['gpu']}-{entry.get('pattern', '')}")
+def test_every_fact_names_known_hardware(entry: dict[str, object]) -> None:
+    assert entry["gpu"] in gpus()
+    if "instance" in entry:
+        assert entry["instance"] in instances()
+        assert instance(str(entry["instance"])).gpu == entry["gpu"]
+    if "pattern" in entry:
+        assert entry["pattern"] in plugins.names("pattern")
+
+
+def seen(each: Reference) -> Seen:
+    """The reference as if it were a log of its machine."""
+    rows = tuple(Row(size, busbw_bytes_per_s=rate) for size, rate in each.busbw.items())
+    run = Run("nccl_tests", pattern=each.pattern, num_ranks=each.num_ranks, num_nodes=each.num_nodes, rows=rows)
+    per_node = each.num_ranks // each.num_nodes
+    machine = machine_of(each.instance, () if each.instance else (each.gpu,), (), per_node)
+    return gathered(run, machine, plugins.load("pattern", each.pattern).PATTERN)
+
+
+@pytest.mark.parametrize(
+    "each", collectives(), ids=lambda each: f"{each.instance or each.gpu}-{each.pattern}-{each.num_ranks}"
+)
+def test_no_published_collective_is_above_a_hard_bound(each: Reference) -> None:
+    found = seen(each)
+    assert not found.above
+    assert stand(found).word != ABOVE
+    if each.gpu != "B300-SXM" or each.num_nodes == 1:
+        assert any(bound.kind == "hard" for bound in found.bounds)
+
+
+@pytest.mark.parametrize("each", copies(), ids=lambda each: each.where)
+def test_no_published_copy_is_above_its_link(each: reference.Copies) -> None:
+    links = instance(each.instance).links if each.instance else gpu_links(each.gpu, each.gpus)
+    for name, (least, most) in each.rates.items():
+        bounds = copy_bounds(links, "peer" if name == "peer" else "host")
+        hard = [bound for bound in bounds if bound.kind == "hard"]
+        assert 0 < least <= most < hard[0].bytes_per_s, name
+
+
+def test_a_published_link_is_as_it_was_linked_and_never_as_it_idles() -> None:
+    for each in copies():
+        if each.pcie is not None:
+            raw = pcie_bytes_per_s(*each.pcie)
+            assert each.pcie[0] > 1, "an idle GPU's current generation is no fact of its link"
+            assert 0.35 < each.rates["h2d"][1] / raw < 0.95
+
+
+def test_the_same_machine_comes_first_and_another_network_is_left_out() -> None:
+    found = same_shape("allreduce", "A100-SXM4-40GB", "p4d.24xlarge", 2, 16)
+    assert found[0].instance == "p4d.24xlarge"
+    assert {each.network_bytes_per_s for each in found} == {50e9}
+    assert any(each.instance == "p4de.24xlarge" for each in found)
+
+
+def test_gpus_without_links_of_their_own_are_not_alike() -> None:
+    assert {each.gpu for each in same_shape("allreduce", "RTX 4090", None, 1, 2)} == {"RTX 4090"}
+    assert same_shape("allreduce", "L40S", None, 1, 8) == ()
+    assert {each.gpu for each in same_shape("allreduce", "H200-SXM-141GB", None, 1, 8)} == {
+        "H200-SXM-141GB",
+        "H100-SXM5-80GB",
+    }
+
+
+def test_what_held_a_result_back_is_kept_apart() -> None:
+    rings = [each for each in same_shape("allreduce", "H200-SXM-141GB", None, 1, 8) if each.limited == "NVLS off"]
+    assert [each.best[1] / 1e9 for each in rings] == [365.6]
+    assert all(each.limited is None for each in best_of_each("allreduce", 8, None))
+
+
+def test_a_point_is_near_within_a_factor_of_two() -> None:
+    curve = next(each for each in collectives() if len(each.busbw) > 3)
+    assert curve.near(1 << 30) == (1 << 30, curve.busbw[1 << 30])
+    assert curve.near(3 << 28) == (1 << 30, curve.busbw[1 << 30])
+    assert curve.near(1 << 10) is None
+
+
+def test_copies_are_those_of_the_instance_or_of_its_gpu() -> None:
+    assert [each.where for each in same_machine("L40S", "g6e.48xlarge")] == ["aws g6e.48xlarge"]
+    assert len(same_machine("L40S", None)) > 2
+    assert [limit.bytes_per_s for limit in limits("H100-SXM5-80GB")] == [460e9]
+    assert limits(None) == ()
