@@ -104,6 +104,6 @@ def test_a_baseline_of_one_gpu_tells_of_the_others() -> None:
     found = on("H100-SXM5-80GB", baselines={"A100-SXM4-80GB": (samples_per_s, samples_per_s)})
     seconds = range_of(found.passes_s)
     assert seconds.middle == pytest.approx(10 * 3.12e12 / (0.5 * 794.5e12), rel=0.01)
-    assert 1.2 < seconds.high / seconds.low < 1.6
+    assert 1.5 < seconds.high / seconds.low < 1.6  # either GPU may do better or worse than the other
     assert any("from the measured baseline of A100-SXM4-80GB" in line for line in found.lines)
     assert found.basis == "assumed"

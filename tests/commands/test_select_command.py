@@ -168,3 +168,26 @@ def test_half_a_link_is_felt_by_what_crosses_it(capsys: pytest.CaptureFixture[st
     assert half["compute_s"] == whole["compute_s"]
     assert nic["exchange_s"] == pytest.approx(whole["exchange_s"], rel=0.03)  # named otherwise, it is another system
     assert half["usd_per_hour"] == whole["usd_per_hour"]
+
+
+def test_an_imported_log_takes_the_place_of_an_interval(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A log of nccl-tests on eight L40S, with figures of our own: 5.25 GB/s of busbw at every size."""
+    devices = [f"#  Rank {rank:2} Group  0 Pid 1 on  h device {rank:2} [0x1{rank}] NVIDIA L40S" for rank in range(8)]
+    rows = []
+    for power in range(20, 28):
+        size = 1 << power
+        us = size * 1.75 / 5.25e9 * 1e6
+        half = f"{us:8.1f} {size / us / 1e3:6.2f}   5.25      0"
+        rows.append(f"{size:12} {size // 4:12}     float     sum      -1 {half} {half}")
+    log = tmp_path / "log.txt"
+    begin = "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20"
+    times = "    time   algbw   busbw #wrong"
+    titles = f"#       size         count      type   redop    root {times} {times}"
+    log.write_text("\n".join([begin, "# Using devices", *devices, titles, *rows, "# Avg bus bandwidth    : 5.25", ""]))
+    assert main(("import", str(log), "--instance", "g6e.48xlarge", "--results", str(tmp_path / "runs"))) == 0
+    capsys.readouterr()
+    [run] = (tmp_path / "runs").iterdir()
+    document = json.loads(said(capsys, *TWO, "--runs", str(run), "--format", "json"))
+    g6e = next(each for each in document["machines"] if each["instance"] == "g6e.48xlarge")
+    assert g6e["exposed_basis"] == "imported"
+    assert g6e["exchange_s"] == pytest.approx(306e6 * 4 * 1.75 / 5.25e9, rel=0.1)
