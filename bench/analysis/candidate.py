@@ -191,7 +191,7 @@ def _feed(found: Layout, instance: Instance, evidence: Evidence) -> tuple[Predic
     """The copy of a step's input to one GPU while all GPUs of the node copy theirs."""
     workload = found.workload
     if workload.input_bytes is None:
-        return None, []
+        return None, ["the workload has no `training.input`: the host-to-device feed is left out"]
     num_bytes = workload.input_bytes * workload.batch * workload.accumulation
     try:
         return predict.copy("h2d", num_bytes, instance.links, evidence, found.gpus_per_node), []

@@ -107,3 +107,9 @@ def test_a_baseline_of_one_gpu_tells_of_the_others() -> None:
     assert 1.5 < seconds.high / seconds.low < 1.6  # either GPU may do better or worse than the other
     assert any("from the measured baseline of A100-SXM4-80GB" in line for line in found.lines)
     assert found.basis == "assumed"
+
+
+def test_a_baseline_that_can_not_be_held_against_a_rate_tells_nothing() -> None:
+    found = on("H100-SXM5-80GB", baselines={"T4": (5.0, 5.0)})  # no rate of bfloat16 is known for it
+    assert "matmul share" in found.unknowns
+    assert range_of(found.passes_s).middle == range_of(on("H100-SXM5-80GB").passes_s).middle

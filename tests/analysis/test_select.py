@@ -79,6 +79,7 @@ def test_a_step_and_its_cost_by_hand() -> None:
     assert waiting.middle == pytest.approx(21.957642 * exchange / 0.17)
     assert found.bases == {"compute": "measured", "exchange": "published", "feed": ""}
     assert found.bottleneck == "compute"
+    assert any("no `training.input`: the host-to-device feed is left out" in each for each in found.remarks)
 
 
 @pytest.mark.usefixtures("exact_links")
