@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import log
+from typing import Any
 
 from bench.analysis import _predict_engine as engine
 from bench.analysis._predict_pool import Curve
@@ -47,6 +48,9 @@ class Evidence:
     curves: tuple[Curve, ...] = ()
     copies: tuple[tuple[str, str, str, float, str], ...] = ()  # system, instance, direction, efficiency, source
     notes: tuple[str, ...] = ()
+    memo: dict[Any, Any] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # what was looked up, to find it again
 
     def __add__(self, other: Evidence) -> Evidence:
         """Both."""

@@ -8,8 +8,8 @@ patterns, so that half a link is felt exactly by the patterns whose messages cro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from dataclasses import dataclass, replace
+from math import exp, floor, inf, log, log2, sqrt
 from statistics import median
 
 from bench.analysis import _predict_engine as engine
@@ -33,6 +33,7 @@ BRACKETS = {
     "nvlink-pairs": ("nvlink-mesh", "nvswitch"), "pcie-p2p": ("nvlink-pairs", "nvswitch"), "no-p2p": (), "network": (),
     "pcie-link": (), "memory": (),
 }  # fmt: skip
+PER_OCTAVE, GRID_STEPS = 3, 18  # of the grid on which larger messages are looked at
 LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # where nothing at all is known of a family
 _OVERHEAD = (
     9.0,
@@ -146,6 +147,13 @@ class _Range:
     told: Estimate | None
     bracket: tuple[str, ...] = ()
 
+    def at_least(self, other: _Range, part: float) -> _Range:
+        """No end below `part` of the other's."""
+        middle = self.middle
+        if middle is not None and other.middle is not None:
+            middle = max(middle, part * other.middle)
+        return replace(self, low=max(self.low, part * other.low), middle=middle, high=max(self.high, part * other.high))
+
     @property
     def guess(self) -> float:
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
@@ -199,19 +207,38 @@ class _Asked:
         )
 
     def _range(self, family: str, busy_s: float) -> _Range:
-        """The efficiency with which links of a family are used while one alone would be busy for `busy_s`."""
+        """The efficiency with which links of a family are used while one alone would be busy for `busy_s`.
+
+        Where curves end, fewer of them say something else. So that no message takes longer than a larger one, the
+        efficiency is at least what those of up to GRID_STEPS steps more, looked at on a fixed grid, imply.
+        """
         if family == "pcie-link":
             return _copy_range(self.evidence, self.links.instance, None)
+        query = self._query(family)
+        found = self._range_at(query, busy_s)
+        first = floor(log2(busy_s) * PER_OCTAVE) + 1
+        for step in range(first, first + GRID_STEPS):
+            there = 2.0 ** (step / PER_OCTAVE)
+            known: _Range | None = self.evidence.memo.get((query, step))
+            if known is None:
+                known = self.evidence.memo[query, step] = self._range_at(query, there)
+            found = found.at_least(known, busy_s / there)
+        return found
+
+    def _query(self, family: str) -> Query:
         exact, group = engine.generation(self.links, family)
-        query = Query(family, exact, group, engine.style(self.task.pattern), self.links.instance,
-                      self.task.num_nodes * self.task.ranks_per_node, self.task.num_nodes)  # fmt: skip
+        return Query(family, exact, group, engine.style(self.task.pattern), self.links.instance,
+                     self.task.num_nodes * self.task.ranks_per_node, self.task.num_nodes)  # fmt: skip
+
+    def _range_at(self, query: Query, busy_s: float) -> _Range:
+        """As the evidence there says it."""
         found = estimate(self.evidence.curves, query, log(busy_s))
         if found is None:
-            return self._bracket(family, busy_s)
+            return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
         # How fast a host lets copies through differs from host to host, and few were measured: nothing but the GPUs'
         # own links, which are a family of their own, says how fast another one might be.
-        fastest = inf if family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
+        fastest = inf if query.family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
         return _Range(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> _Range:

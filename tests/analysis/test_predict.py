@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -56,6 +57,20 @@ def test_every_interval_holds_its_middle_and_is_not_faster_than_the_links(patter
             told = predict.collective(pattern, size, found.links, nodes, found.gpus, KNOWN)
             assert told.ideal_s <= told.low_s <= told.centre_s <= told.high_s, told
             assert told.basis in predict.BASES and told.rests_on and told.bottleneck
+
+
+@pytest.mark.parametrize("name", ["p4d.24xlarge", "p5.48xlarge", "g5.48xlarge", "g7e.48xlarge", "p3.16xlarge"])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("pattern", ["allreduce", "allgather", "alltoall", "broadcast"])
+def test_larger_messages_take_longer(name: str, nodes: int, pattern: str) -> None:
+    sizes = [1 << k for k in range(3, 34)]
+    links = catalogue.node_links(name)
+    for algorithm, told in predict.by_algorithm(pattern, sizes, links, nodes, 8, KNOWN).items():
+        for small, large in pairwise(sizes):
+            for end in ("low_s", "centre_s", "high_s"):
+                ratio = getattr(told[large], end) / getattr(told[small], end)
+                assert ratio > 0.9, (algorithm, small, end)  # between grid points a curve may end
+        assert told[sizes[-1]].centre_s > 50 * told[sizes[0]].centre_s
 
 
 def test_gradients_of_the_published_case_take_nine_milliseconds_by_nvlink_and_no_point_without_p2p() -> None:
