@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from bench.analysis._explain_log import Hint
-from bench.analysis._explain_reasons import Reason
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED, Standing
 from bench.core.foreign import Matrix, Run
 from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
-from bench.hardware.catalogue import gpu, instance, pcie_bytes_per_s
+from bench.hardware.catalogue import instance, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Copies, same_machine
 
@@ -33,7 +31,6 @@ _REFERENCE = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}
 # What copies of hundreds of MB reach of a link's raw rate: packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _ROUNDING = 0.002
-_WIDTHS = "nvidia-smi --query-gpu=index,name,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max --format=csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ def got(copying: Copying) -> Iterator[str]:
 
 def _range(way: Way) -> str:
     count = f"{len(way.values)} {'pairs' if way.direction in ('d2d', 'through_host') else 'GPUs'}"
-    return f"{format_rate(way.most) if _alike(way) else _span((way.least, way.most))}, {count}"
+    return f"{format_rate(way.most) if _alike(way) else span((way.least, way.most))}, {count}"
 
 
 def possible(copying: Copying) -> Iterator[str]:
@@ -125,12 +122,12 @@ def possible(copying: Copying) -> Iterator[str]:
         if not ways:
             continue
         if not ways[0].bounds:
-            yield f"{_name(ways[0])}: no bound is known; {format_rate(ways[0].most)} fits {_fitting(ways[0].most)}"
+            yield f"{_name(ways[0])}: no bound is known; {format_rate(ways[0].most)} fits {fitting(ways[0].most)}"
         for bound in reversed(ways[0].bounds):
             kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
             reached = ", ".join(f"{_name(way)} reached {_shares(way, bound)}" for way in ways)
-            wired = _wired(copying.machine) if bound.name == "PCIe port" and copying.machine.instance else None
-            why = f"{wired}; {bound.why}" if wired else bound.why
+            built = wired(copying.machine) if bound.name == "PCIe port" and copying.machine.instance else None
+            why = f"{built}; {bound.why}" if built else bound.why
             yield f"{format_rate(bound.bytes_per_s)} by {bound.name} ({kind}), {reached}: {why} [{bound.source}]"
 
 
@@ -143,7 +140,7 @@ def _alike(way: Way) -> bool:
     return way.most < 1.01 * way.least
 
 
-def _fitting(rate: float, newest: int = 6) -> str:
+def fitting(rate: float, newest: int = 6) -> str:
     """The PCIe links of which a rate is what copies reach."""
     links = [(generation, lanes) for generation in range(3, newest + 1) for lanes in (4, 8, 16)]
     fitting = [
@@ -158,14 +155,14 @@ def others(copying: Copying) -> Iterator[str]:
     """What others measured on this machine, or with this GPU."""
     for each in copying.references[:5]:
         rates = ", ".join(
-            f"{_TITLES[ours]} {_span(each.rates[name])}" for ours, name in _REFERENCE.items() if name in each.rates
+            f"{_TITLES[ours]} {span(each.rates[name])}" for ours, name in _REFERENCE.items() if name in each.rates
         )
         link = f"PCIe {each.pcie[0]} x{each.pcie[1]} by nvidia-smi, " if each.pcie else ""
         without = "" if "peer" in each.rates or each.gpus < 2 else ", copies between GPUs refused"
         yield f"{each.where} ({each.gpus} x {each.gpu}): {link}{rates}{without} [{each.source}, {each.version}]"
 
 
-def _span(rates: tuple[float, float]) -> str:
+def span(rates: tuple[float, float]) -> str:
     least, most = (format_rate(rate) for rate in rates)
     return most if least == most else f"{least} to {most}"
 
@@ -226,7 +223,7 @@ def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
         ratio = way.least / least
         return ratio, (
             f"{_name(way)}, {format_rate(way.least)} at least, is {ratio:.0%} of what was measured on "
-            f"{own[0].where} ({_span(own[0].rates[name])})"
+            f"{own[0].where} ({span(own[0].rates[name])})"
         )
     if not way.bounds:
         return None
@@ -244,130 +241,13 @@ def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
     )
 
 
-def narrow_link(copying: Copying) -> Reason | None:
-    """Half (or a quarter) of what the GPU can link at."""
-    way = copying.way("h2d")
-    if way is None or copying.machine.gpu is None:
-        return None
-    own = gpu(copying.machine.gpu).pcie
-    if own is None or way.most > 0.55 * pcie_bytes_per_s(*own):
-        return None
-    full = pcie_bytes_per_s(*own)
-    evidence = (
-        f"{format_rate(way.most)} from the host is {way.most / full:.0%} of PCIe {own[0]} x{own[1]} "
-        f"({format_rate(full)}), at which {copying.machine.gpu} can link, and fits {_fitting(way.most, own[0])}"
-    )
-    wired = _wired(copying.machine)
-    what = "the PCIe link is narrower or older than the GPU's"
-    step = "see lanes and the highest generation (the current one reads 1 on an idle GPU)"
-    if wired is None:
-        return Reason(what, evidence, 0.75, step, _WIDTHS)
-    evidence += f"; {wired}, so that this is how the machine is built, and no fault"
-    return Reason(what, evidence, 0.9, step, _WIDTHS)
-
-
-def _wired(machine: Machine) -> str | None:
+def wired(machine: Machine) -> str | None:
     """How the machine (or each one that it may be) links its GPUs."""
     names = (machine.instance,) if machine.instance else machine.candidates
     links = {instance(name).pcie for name in names}
     if len(links) != 1 or (link := links.pop()) is None:
         return None
     return f"{' and '.join(names)} link{'s' if len(names) == 1 else ''} GPUs at PCIe {link[0]} x{link[1]}"
-
-
-def shared_uplink(copying: Copying) -> Reason | None:
-    """All GPUs at once get less than one alone."""
-    alone, together = copying.way("h2d"), copying.named("host_to_all_memcpy_ce")
-    if alone is None or together is None or together is alone or together.least > 0.75 * alone.least:
-        return None
-    share = together.least / alone.least
-    evidence = (
-        f"{format_rate(together.least)} for each when all read at once, {format_rate(alone.least)} alone: {share:.0%}, "
-        f"as if {round(1 / share)} GPUs share one way to the host"
-    )
-    return Reason("GPUs share their way to the host", evidence, 0.6, "see which share a switch", "nvidia-smi topo -m")
-
-
-def refused(copying: Copying) -> Reason | None:
-    """No copies between GPUs at all."""
-    if not copying.waived:
-        return None
-    told = next((remark for remark in copying.run.remarks if "waived" in remark.text.lower()), None)
-    where = f"line {told.line}: {told.text}" if told and told.line else "every pair is without a value"
-    links = copying.machine.links
-    usual = links is not None and copying.machine.instance is not None and links.peer == "host"
-    evidence = f"copies between GPUs were waived ({where})"
-    evidence += f"; so they are on {copying.machine.instance}" if usual else ""
-    step = "expect collectives to go through host memory; see whether peer access is granted"
-    return Reason("GPUs can not reach each other directly", evidence, 0.85, step, "nvidia-smi topo -p2p r")
-
-
-def odd_pairs(copying: Copying) -> Reason | None:
-    """Few pairs that are far slower than all the others, or than their own way back."""
-    for way in (copying.way("d2d"), copying.way("h2d"), copying.way("d2h")):
-        if way is None or len(way.values) < 4:
-            continue
-        middle = median(way.values.values())
-        slow = {pair: value for pair, value in way.values.items() if value < 0.8 * middle}
-        slow |= {(a, b): value for (a, b), value in way.values.items() if value < 0.8 * way.values.get((b, a), 0.0)}
-        if not slow or len(slow) > max(2, len(way.values) // 5):
-            continue
-        worst = sorted(slow.items(), key=lambda pair: pair[1])[:4]
-        named = ", ".join(f"{a} to {b} {format_rate(value)}" for (a, b), value in worst)
-        evidence = f"{named}, where the median of {len(way.values)} is {format_rate(middle)}"
-        ends = [end for pair in slow for end in pair if end != "host"]
-        common = [end for end in dict.fromkeys(ends) if all(end in pair for pair in slow)]
-        what = f"{'the links of ' + common[0] if common else f'{len(slow)} of {len(way.values)} ways'} are slow"
-        return Reason(what, evidence, 0.9, "see errors and replays of the links", "nvidia-smi nvlink --errorcounters")
-    return None
-
-
-def some_pairs(copying: Copying) -> Reason | None:
-    """Only some pairs have peer access, or NVLink: by design of the machine, or not."""
-    way = copying.way("d2d")
-    if way is None or way.matrix.direction != "d2d":
-        return None
-    gpus = {end for cell in way.matrix.cells for end in (cell.src, cell.dst)}
-    pairs = len(gpus) * (len(gpus) - 1)
-    filled = len(way.values)
-    if filled < pairs:
-        evidence = f"{filled} of {pairs} pairs have a value; the others go through host memory"
-        return Reason(
-            "only some pairs of GPUs reach each other directly", evidence, 0.7, "see which", "nvidia-smi topo -p2p r"
-        )
-    links = copying.machine.links
-    if way.most > 1.5 * way.least and (links is None or links.peer in ("nvlink_mesh", "nvlink_pairs")):
-        evidence = (
-            f"{format_rate(way.least)} to {format_rate(way.most)}: pairs have one link, two or a bridge, others "
-            "none, so that a mean over pairs says nothing"
-        )
-        return Reason(
-            "pairs differ by their number of links", evidence, 0.6, "see the number of links", "nvidia-smi topo -m"
-        )
-    return None
-
-
-def kernels_slower(copying: Copying) -> Reason | None:
-    """Copies by a kernel are far slower than by the copy engine."""
-    engine, kernel = copying.way("d2h", "ce"), copying.way("d2h", "sm")
-    if engine is None or kernel is None or kernel.matrix.engine != "sm" or kernel.most > 0.6 * engine.least:
-        return None
-    evidence = (
-        f"to the host, kernels (sm) reach {format_rate(kernel.least)} to {format_rate(kernel.most)} and the copy "
-        f"engine {format_rate(engine.most)}: a collective through host memory writes by kernels, and is as slow"
-    )
-    return Reason("kernels write to the host more slowly than the copy engine", evidence, 0.5)
-
-
-COPY_RULES: tuple[Callable[[Copying], Reason | None], ...] = (
-    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, kernels_slower
-)  # fmt: skip
-
-
-def reasons(copying: Copying) -> tuple[Reason, ...]:
-    """Every reason that a rule finds, the likeliest first."""
-    found = [reason for rule in COPY_RULES if (reason := rule(copying)) is not None]
-    return tuple(sorted(found, key=lambda reason: -reason.weight))
 
 
 def remarks(copying: Copying) -> Iterator[str]:

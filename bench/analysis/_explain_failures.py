@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.analysis._explain_reasons import Reason
+from bench.analysis._explain_reason import Reason
 from bench.core.foreign import FAILED, TRUNCATED, Run
 
 # What a failure's words hold -> what it is, what to do, one command.

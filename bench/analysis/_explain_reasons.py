@@ -7,13 +7,13 @@ so, 0.6 where the figures fit and nothing contradicts, below where it is one of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from bench.analysis._explain_seen import LARGE_BYTES, NIC_RATES, Seen, busbw
+from bench.analysis._explain_network import fewer_nics, no_rdma, old_software, sockets
+from bench.analysis._explain_reason import TOPOLOGY, Reason, listen, program
+from bench.analysis._explain_seen import LARGE_BYTES, Seen, busbw
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.reference import Reference
 
-_TOPOLOGY = "nvidia-smi topo -m"
 # Settings that change how fast NCCL can be, and what to expect of them.
 _SETTINGS = {
     "NCCL_P2P_DISABLE": "GPUs of a node then talk through host memory",
@@ -33,33 +33,7 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One likely reason: what, the evidence with its numbers, and what to do next (words, and one command)."""
-
-    what: str
-    evidence: str
-    weight: float
-    step: str = ""
-    command: str = ""
-
-
 Rule = Callable[[Seen], Reason | None]
-
-
-def _listen(seen: Seen) -> str:
-    """The command that lets NCCL tell what it does."""
-    test = f"{program(seen)} -b 8 -e 8G -f 2 2>&1 | python -m bench explain -"
-    if seen.over_nics:
-        return f"mpirun ... -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
-    return f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
-
-
-def program(seen: Seen) -> str:
-    """The program of nccl-tests that measures this pattern."""
-    names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
-    pattern = seen.run.pattern or "allreduce"
-    return f"{names.get(pattern, pattern)}_perf"
 
 
 def reasons(seen: Seen) -> tuple[Reason, ...]:
@@ -67,80 +41,6 @@ def reasons(seen: Seen) -> tuple[Reason, ...]:
     rules = (small_sizes,) if seen.of_hosts else RULES
     found = [reason for rule in rules if (reason := rule(seen)) is not None]
     return tuple(sorted(found, key=lambda reason: -reason.weight))
-
-
-def sockets(seen: Seen) -> Reason | None:
-    """TCP in the place of the fast network."""
-    network = seen.network_bytes_per_s
-    if not seen.over_nics or seen.best is None:
-        return None
-    other = seen.hint("path", "NET/") and not seen.hint("path", "NET/Socket")
-    said = seen.hint("network", "Socket") or seen.hint("path", "NET/Socket")
-    rate = seen.wire_bytes_per_s
-    carried = f"{format_rate(rate)} leave each node"
-    beside = f", of the {format_rate(network)} of its NICs" if network else ""
-    step = "let NCCL load the plug-in of the fast network (aws-ofi-nccl, GPUDirect-TCPX/O, InfiniBand verbs)"
-    if said and not other:
-        where = f'the log says "{said.value}" (line {said.line})'
-        return Reason("the network is TCP sockets", f"{where}; {carried}{beside}", 0.95, step, _listen(seen))
-    heard = seen.hint("network") or other
-    if network and rate and rate < 0.12 * network and rate < 8e9 and not heard:
-        like = f"{carried}{beside}: {rate / network:.0%}, as TCP sockets reach, and the log does not say which network"
-        return Reason("the network may be TCP sockets", like, 0.7, "see which network NCCL takes", _listen(seen))
-    return None
-
-
-def fewer_nics(seen: Seen) -> Reason | None:
-    """A flat curve at the rate of one NIC (or some) of many."""
-    rate, network, flat = seen.wire_bytes_per_s, seen.network_bytes_per_s, seen.flat_from
-    if not seen.over_nics or rate is None or flat is None:
-        return None
-    links = seen.machine.links
-    exact = seen.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
-    if network is None or rate > 0.72 * network or (links and _nics_heard(seen) > (links.num_nics or 1) // 2):
-        return None
-    used = _whole_nics(
-        rate, _own_rates(seen) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
-    )
-    if used is None:
-        return None
-    capacity, name = used
-    evidence = (
-        f"flat from {format_bytes(flat)} on, with {format_rate(rate)} leaving each node each way: "
-        f"{rate / capacity:.0%} of {name} ({format_rate(capacity)}), which is full, where a node "
-        f"{'has' if exact else 'of this kind has'} {format_rate(network)}"
-    )
-    heard = seen.hint("nics")
-    if heard:
-        evidence += f'; the log names the NICs it uses: "{heard.value[:80]}" (line {heard.line})'
-    step = "see which NICs NCCL finds on a node, and whether each GPU has one near it"
-    return Reason(f"a node uses {name}", evidence, 0.85, step, _listen(seen))
-
-
-def _nics_heard(seen: Seen) -> int:
-    """How many NICs the channels name: "NET/IB/0", "NET/AWS Libfabric/3/GDRDMA"."""
-    return len(
-        {
-            hint.value.split("/")[2]
-            for hint in seen.hints
-            if hint.kind == "path" and hint.value.count("/") > 1 and hint.value.startswith("NET/")
-        }
-    )
-
-
-def _own_rates(seen: Seen) -> dict[float, str]:
-    """What 1, 2, 4, ... of a known machine's NICs carry."""
-    links = seen.machine.links
-    assert links is not None and links.nic_bytes_per_s is not None
-    nic, num = links.nic_bytes_per_s, links.num_nics or 1
-    counts = [count for count in (1, 2, 4, 8, 16) if count < num]
-    return {nic * count: f"{count} of {num} NICs" if count > 1 else f"one of {num} NICs" for count in counts}
-
-
-def _whole_nics(rate: float, known: dict[float, str]) -> tuple[float, str] | None:
-    """The rate of whole NICs that this is 85 to 101 % of."""
-    fitting = [(capacity, name) for capacity, name in known.items() if 0.85 <= rate / capacity <= 1.01]
-    return fitting[0] if fitting else None
 
 
 def no_nvls(seen: Seen) -> Reason | None:
@@ -166,7 +66,7 @@ def no_nvls(seen: Seen) -> Reason | None:
     if said:
         evidence += f'; the log says "{said.value}" (line {said.line})'
     step = "see why NVLS is not taken (fabric manager, driver, containers without multicast, NCCL_NVLS_ENABLE)"
-    return Reason("NVLS is off: the switch does not reduce", evidence, 0.95 if said else 0.8, step, _listen(seen))
+    return Reason("NVLS is off: the switch does not reduce", evidence, 0.95 if said else 0.8, step, listen(seen))
 
 
 def through_the_host(seen: Seen) -> Reason | None:
@@ -193,14 +93,14 @@ def through_the_host(seen: Seen) -> Reason | None:
             few,
             0.6,
             "see by which paths the ranks talk",
-            _listen(seen),
+            listen(seen),
         )
     if said:
         evidence += f'; the log says "{said.value}" (line {said.line})'
     elif alike:
         evidence += f"; others with {alike[0].gpu} and peer access refused: {_span(alike)}"
     command = "p2pBandwidthLatencyTest 2>&1 | python -m bench explain -"
-    step = "see whether peer access is granted (GeForce drivers refuse it; some guests do), and by which lanes"
+    step = "see whether peer access is granted (GeForce drivers refuse it; some guests do)"
     return Reason("GPUs talk through host memory", evidence, 0.95 if said else 0.75, step, command)
 
 
@@ -243,7 +143,7 @@ def settings(seen: Seen) -> Reason | None:
     names = " ".join(f"-u {name}" for name in dict.fromkeys(name for name, _ in found))
     what = "the environment tells NCCL what to do: " + ", ".join(dict.fromkeys(name for name, _ in found))
     weight = 0.97 if any(name == "NCCL_TOPO_FILE" for name, _ in found) else 0.65
-    return Reason(what, evidence, weight, "measure again without it", f"env {names} {program(seen)} -b 8 -e 8G -f 2")
+    return Reason(what, evidence, weight, "measure again without it", f"env {names} {program(seen)}")
 
 
 def few_channels(seen: Seen) -> Reason | None:
@@ -266,49 +166,7 @@ def few_channels(seen: Seen) -> Reason | None:
             f". {format_rate(busbw(seen.best))} would fit a PCIe link, too ({busbw(seen.best) / pcie:.0%} of "
             f"{format_rate(pcie)}): the figure alone does not tell, the log does"
         )
-    return Reason("NCCL sees fewer links than there are", evidence, 0.9, "see the paths that NCCL finds", _listen(seen))
-
-
-def no_rdma(seen: Seen) -> Reason | None:
-    """NICs that may not read GPU memory, or are far from their GPU."""
-    if not seen.over_nics or seen.best is None:
-        return None
-    good = [each for each in seen.references if each.limited is None]
-    ratio = busbw(seen.best) / max(each.best[1] for each in good) if good else None
-    said = seen.hint("no_rdma")
-    far = seen.hint("path", "NET/") and not any(h.kind == "path" and "GDRDMA" in h.value for h in seen.hints)
-    step = "see which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
-    if said or far:
-        words = said or seen.hint("path", "NET/")
-        assert words is not None
-        text = f'the log says "{words.value}" (line {words.line}): every byte goes through host memory'
-        return Reason("the NICs do not read GPU memory (no GPU Direct RDMA)", text, 0.85, step, _TOPOLOGY)
-    if ratio is None or not 0.35 <= ratio <= 0.68 or seen.hint("path", "NET/"):
-        return None
-    evidence = (
-        f"{ratio:.0%} of what others reached; NICs paired with GPUs of another PCIe root or NUMA node gave 45 to 53 % "
-        "of the aligned rate (kubernetes-sigs/dranet, 2026-08-21)"
-    )
-    return Reason("NICs and GPUs may be paired across PCIe roots", evidence, 0.5, step, _TOPOLOGY)
-
-
-def old_software(seen: Seen) -> Reason | None:
-    """A library of years ago, where a later one was much faster."""
-    heard = seen.hint("nccl")
-    version = heard.value if heard else dict(seen.run.settings).get("nccl")
-    numbers = tuple(int(part) for part in str(version or "").split("+")[0].split(".") if part.isdecimal())
-    if not numbers or numbers >= (2, 14) or seen.best is None or not seen.over_nics:
-        return None
-    newer = [each for each in seen.references if each.limited is None and each.best[1] > 1.3 * busbw(seen.best)]
-    if not newer:
-        return None
-    one = newer[0]
-    evidence = (
-        f"NCCL {version}, while {format_rate(one.best[1])} was reached on {one.instance or one.gpu}, whose links are "
-        f"alike ({one.source})"
-    )
-    step = "measure again with a current NCCL and network plug-in"
-    return Reason("old software", evidence, 0.75, step, _listen(seen))
+    return Reason("NCCL sees fewer links than there are", evidence, 0.9, "see the paths that NCCL finds", listen(seen))
 
 
 def small_sizes(seen: Seen) -> Reason | None:
@@ -328,7 +186,7 @@ def small_sizes(seen: Seen) -> Reason | None:
         f"{gain:.0%}"
     )
     step = "measure larger sizes, until three in a row are alike"
-    command = f"{program(seen)} -b 64M -e 8G -f 2"
+    command = program(seen, "64M")
     if seen.own:
         command = f"python -m bench.{seen.run.pattern} --sizes 64M:4G:4"
     elif seen.of_hosts:
@@ -346,7 +204,7 @@ def slow_start(seen: Seen) -> Reason | None:
         f"{max(times) * 1e6:.3g} us"
     )
     step = "see whether CPUs are shared, throttled or far from the GPUs, and whether NCCL_DEBUG prints between calls"
-    return Reason("each operation begins late", evidence, 0.4, step, _TOPOLOGY)
+    return Reason("each operation begins late", evidence, 0.4, step, TOPOLOGY)
 
 
 RULES: tuple[Rule, ...] = (

@@ -115,6 +115,12 @@ class Seen:
             return None
         return links.nic_bytes_per_s * links.num_nics
 
+    @property
+    def nics_heard(self) -> int:
+        """How many NICs the channels of the log name: "NET/IB/0", "NET/AWS Libfabric/3/GDRDMA"."""
+        paths = [hint.value.split("/") for hint in self.hints if hint.kind == "path"]
+        return len({parts[2] for parts in paths if parts[0] == "NET" and len(parts) > 2})
+
     def hint(self, kind: str, start: str = "") -> Hint | None:
         """The first saying of the log of a kind."""
         return next((hint for hint in self.hints if hint.kind == kind and hint.value.startswith(start)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
+from bench.analysis._explain_seen import LARGE_BYTES, NIC_RATES, Seen, busbw
 from bench.core.foreign import Row
 from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
@@ -169,6 +169,11 @@ def _beside_bound(seen: Seen) -> Standing:
     if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND and not seen.over_nics:
         return Standing(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
     word = _word(share, _NORMAL_OF_BOUND, _LOW_OF_BOUND)
+    if word != NORMAL and seen.flat_from is None and seen.largest_bytes < LARGE_BYTES:
+        size = format_bytes(seen.largest_bytes)
+        return Standing(
+            UNJUDGED, f"{what}, but the largest size is {size}, and the bandwidth still rises there.", share
+        )
     return Standing(word, f"{what}; nobody's result of this shape is known here.", share)
 
 

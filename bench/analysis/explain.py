@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.analysis import _explain_copies as copies
+from bench.analysis import _explain_copy_reasons as copy_reasons
 from bench.analysis._explain_failures import failure_reason
 from bench.analysis._explain_log import Hint, Listener
-from bench.analysis._explain_reasons import Reason, reasons
+from bench.analysis._explain_reason import Reason
+from bench.analysis._explain_reasons import reasons
 from bench.analysis._explain_remarks import remarks
 from bench.analysis._explain_seen import Seen, busbw, gathered
 from bench.analysis._explain_stand import ABOVE, NORMAL, Standing, stand, tightest
@@ -104,7 +106,7 @@ def _of_copies(run: Run, copying: copies.Copying) -> Page:
         possible=tuple(copies.possible(copying)),
         others=tuple(copies.others(copying)) or ("nothing is known here of this machine or GPU",),
         standing=copies.stand(copying),
-        reasons=((failure,) if failure else ()) + copies.reasons(copying),
+        reasons=((failure,) if failure else ()) + copy_reasons.reasons(copying),
         remarks=tuple(copies.remarks(copying)),
         machine=copying.machine.how,
     )
@@ -154,13 +156,12 @@ def _got(seen: Seen) -> Iterator[str]:
 def _heard(seen: Seen) -> Iterator[str]:
     """What NCCL said of itself."""
     said = {kind: hint.value for kind in ("nccl", "network", "channels") if (hint := seen.hint(kind))}
-    nics = {hint.value.split("/")[2] for hint in seen.hints if hint.kind == "path" and hint.value.count("/") > 1
-            and hint.value.startswith("NET/")}  # fmt: skip
+    nics = seen.nics_heard
     words = [f"NCCL {said['nccl']}"] if "nccl" in said else []
     words += [f"network {said['network']}"] if "network" in said and seen.over_nics else []
     if nics and seen.over_nics:
         direct = any("GDRDMA" in hint.value for hint in seen.hints if hint.kind == "path")
-        words.append(f"{len(nics)} NIC{'s' if len(nics) > 1 else ''} {'with' if direct else 'without'} GPU Direct RDMA")
+        words.append(f"{nics} NIC{'s' if nics > 1 else ''} {'with' if direct else 'without'} GPU Direct RDMA")
     words += [f"{said['channels']} channels"] if "channels" in said else []
     if words:
         yield f"the log says: {', '.join(words)}"
@@ -237,6 +238,9 @@ def _unknown(seen: Seen) -> str:
 
 
 def _others(seen: Seen) -> Iterator[str]:
+    if seen.num_wrong:
+        yield "not compared: the data were wrong"
+        return
     if seen.machine.links is None and seen.run.pattern and seen.num_ranks:
         found = best_of_each(seen.run.pattern, seen.num_ranks, seen.num_nodes)[:_MOST_ANYWHERE]
         yield from (f"as many ranks on another machine: {_reference(each, True)}" for each in found)

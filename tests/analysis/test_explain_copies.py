@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.analysis import _explain_copies as copies
+from bench.analysis import _explain_copy_reasons as rules
 from bench.analysis._explain_copies import Copying
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
 from bench.core.foreign import Matrix, Remark, Run
@@ -24,7 +25,7 @@ def seen(*matrices: Matrix, instance: str | None = None, gpu: str | None = None,
 def test_half_of_x16_on_a_machine_that_links_x8_is_normal_and_explained() -> None:
     g6e = seen(*G6E, instance="g6e.48xlarge")
     assert copies.stand(g6e).word == NORMAL
-    narrow = copies.narrow_link(g6e)
+    narrow = rules.narrow_link(g6e)
     assert narrow is not None
     assert "43% of PCIe 4 x16" in narrow.evidence and "g6e.48xlarge links GPUs at PCIe 4 x8" in narrow.evidence
     assert "no fault" in narrow.evidence
@@ -33,13 +34,13 @@ def test_half_of_x16_on_a_machine_that_links_x8_is_normal_and_explained() -> Non
 def test_half_of_x16_on_a_machine_that_links_x16_is_low() -> None:
     found = seen(matrix("h2d", from_host(*[13.2] * 4)), instance="Standard_NC96ads_A100_v4")
     assert copies.stand(found).word == FAR
-    narrow = copies.narrow_link(seen(*G6E, gpu="NVIDIA A10"))
+    narrow = rules.narrow_link(seen(*G6E, gpu="NVIDIA A10"))
     assert narrow is not None and "PCIe 3 x16 or PCIe 4 x8" in narrow.evidence and "no fault" not in narrow.evidence
 
 
 def test_a_full_link_is_not_called_narrow() -> None:
     full = seen(matrix("h2d", from_host(26.9, 26.9)), gpu="NVIDIA L40S")
-    assert copies.narrow_link(full) is None
+    assert rules.narrow_link(full) is None
     assert copies.stand(full).word == NORMAL
 
 
@@ -66,56 +67,56 @@ def test_one_direction_of_two_is_said_to_be_one() -> None:
 
 def test_one_bad_pair_is_named_and_decides() -> None:
     bad = seen(matrix("d2d", pairs(8, 265.0, a2_5=31.0)), instance="a2-highgpu-8g")
-    found = copies.odd_pairs(bad)
+    found = rules.odd_pairs(bad)
     assert (
         found is not None and "gpu2 to gpu5 31 GB/s" in found.evidence and "median of 56 is 265 GB/s" in found.evidence
     )
     assert copies.stand(bad).word == FAR
-    assert copies.odd_pairs(seen(matrix("d2d", pairs(8, 265.0)), instance="a2-highgpu-8g")) is None
+    assert rules.odd_pairs(seen(matrix("d2d", pairs(8, 265.0)), instance="a2-highgpu-8g")) is None
 
 
 def test_all_pairs_of_one_gpu_name_that_gpu() -> None:
     odd = {f"a3_{other}": 100.0 for other in range(8) if other != 3}
-    found = copies.odd_pairs(seen(matrix("d2d", pairs(8, 265.0, **odd)), instance="a2-highgpu-8g"))
+    found = rules.odd_pairs(seen(matrix("d2d", pairs(8, 265.0, **odd)), instance="a2-highgpu-8g"))
     assert found is not None and found.what == "the links of gpu3 are slow"
 
 
 def test_a_mesh_of_one_and_two_links_is_no_fault() -> None:
     two = {f"a{a}_{b}": 48.4 for a in range(4) for b in range(4) if (a + b) % 2 == 1}
     mesh = seen(matrix("d2d", pairs(4, 24.2, **two)), gpu="Tesla V100-SXM2-16GB")
-    assert copies.odd_pairs(mesh) is None
-    assert copies.some_pairs(mesh) is not None
+    assert rules.odd_pairs(mesh) is None
+    assert rules.some_pairs(mesh) is not None
     assert copies.stand(mesh).word != ABOVE
 
 
 def test_pairs_without_a_value_are_counted() -> None:
     some = {pair: rate for pair, rate in pairs(4, 54.0).items() if {*pair} in ({"gpu0", "gpu1"}, {"gpu2", "gpu3"})}
-    found = copies.some_pairs(seen(matrix("d2d", some), instance="g7e.48xlarge"))
+    found = rules.some_pairs(seen(matrix("d2d", some), instance="g7e.48xlarge"))
     assert found is not None and found.evidence.startswith("4 of 12 pairs")
-    assert copies.some_pairs(seen(matrix("d2d", pairs(4, 54.0)), instance="g7e.48xlarge")) is None
+    assert rules.some_pairs(seen(matrix("d2d", pairs(4, 54.0)), instance="g7e.48xlarge")) is None
 
 
 def test_waived_copies_are_told_with_their_line() -> None:
     remark = Remark(12, "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here")
-    found = copies.refused(seen(*G6E, instance="g6e.48xlarge", remarks=(remark,)))
+    found = rules.refused(seen(*G6E, instance="g6e.48xlarge", remarks=(remark,)))
     assert found is not None and "line 12" in found.evidence and "so they are on g6e.48xlarge" in found.evidence
-    assert copies.refused(seen(*G6E, instance="g6e.48xlarge")) is None
+    assert rules.refused(seen(*G6E, instance="g6e.48xlarge")) is None
 
 
 def test_a_shared_way_to_the_host_is_seen() -> None:
     alone = matrix("h2d", from_host(*[12.3] * 8), name="host_to_device_memcpy_ce")
     at_once = matrix("h2d", from_host(*[6.2] * 8), name="host_to_all_memcpy_ce")
-    found = copies.shared_uplink(seen(alone, at_once))
+    found = rules.shared_uplink(seen(alone, at_once))
     assert found is not None and "as if 2 GPUs share" in found.evidence
     own = matrix("h2d", from_host(*[12.2] * 8), name="host_to_all_memcpy_ce")
-    assert copies.shared_uplink(seen(alone, own)) is None
+    assert rules.shared_uplink(seen(alone, own)) is None
 
 
 def test_slow_kernels_are_seen() -> None:
     kernels = matrix("d2h", to_host(4.3, 5.5), "sm")
-    found = copies.kernels_slower(seen(*G6E, kernels))
+    found = rules.kernels_slower(seen(*G6E, kernels))
     assert found is not None and "4.3 GB/s to 5.5 GB/s" in found.evidence
-    assert copies.kernels_slower(seen(*G6E, matrix("d2h", to_host(13.0), "sm"))) is None
+    assert rules.kernels_slower(seen(*G6E, matrix("d2h", to_host(13.0), "sm"))) is None
 
 
 def test_copies_through_the_host_are_judged_as_such() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.analysis import _explain_network as network
 from bench.analysis import _explain_reasons as rules
 from bench.analysis._explain_failures import failure_reason
 from bench.analysis._explain_remarks import remarks
@@ -20,7 +21,7 @@ def two_h200(busbw_gb: float) -> Seen:
 
 def test_a_flat_curve_at_the_rate_of_one_nic_is_one_nic() -> None:
     # 1.875 x 49.2 GB/s: two nodes, 16 ranks
-    found = rules.fewer_nics(two_h200(92.2))
+    found = network.fewer_nics(two_h200(92.2))
     assert found is not None
     assert found.what == "a node uses one 400 Gb/s NIC"
     assert "98% of one 400 Gb/s NIC (50 GB/s)" in found.evidence and "has 400 GB/s" in found.evidence
@@ -28,36 +29,38 @@ def test_a_flat_curve_at_the_rate_of_one_nic_is_one_nic() -> None:
 
 @pytest.mark.parametrize("busbw_gb", [480.0, 130.0])
 def test_a_curve_at_no_nics_rate_is_not(busbw_gb: float) -> None:
-    assert rules.fewer_nics(two_h200(busbw_gb)) is None
+    assert network.fewer_nics(two_h200(busbw_gb)) is None
 
 
 def test_a_curve_that_still_rises_is_not() -> None:
     short = a_run(92.2, 16, 2, rows=tuple(curve("allreduce", 16, 92.2, sizes=SIZES[:17])))
-    assert rules.fewer_nics(seen_of(short, gpu="NVIDIA H200")) is None
+    assert network.fewer_nics(seen_of(short, gpu="NVIDIA H200")) is None
 
 
 def test_a_log_that_names_all_nics_contradicts_few_of_them() -> None:
     half = a_run(1.875 * 24.0, 16, 2)
-    assert rules.fewer_nics(seen_of(half, "p4d.24xlarge")) is not None
+    assert network.fewer_nics(seen_of(half, "p4d.24xlarge")) is not None
     said = {"path": "NET/AWS Libfabric/0/GDRDMA"}
     seen = seen_of(half, "p4d.24xlarge", said=said)
     named = tuple(replace(seen.hints[0], value=f"NET/AWS Libfabric/{nic}/GDRDMA") for nic in range(4))
-    assert rules.fewer_nics(replace(seen, hints=named)) is None
+    assert network.fewer_nics(replace(seen, hints=named)) is None
+    one = network.fewer_nics(seen_of(a_run(92.2, 16, 2), gpu="NVIDIA H200", said={"path": "NET/IB/0/GDRDMA"}))
+    assert one is not None and "the channels name 1 NIC" in one.evidence
 
 
 def test_three_gb_on_nodes_of_400_are_sockets() -> None:
     slow = a_run(3.0, 16, 2)
-    guessed = rules.sockets(seen_of(slow, "p5.48xlarge"))
+    guessed = network.sockets(seen_of(slow, "p5.48xlarge"))
     assert guessed is not None and guessed.what == "the network may be TCP sockets" and "400 GB/s" in guessed.evidence
-    told = rules.sockets(seen_of(slow, "p5.48xlarge", said={"network": "Socket"}))
+    told = network.sockets(seen_of(slow, "p5.48xlarge", said={"network": "Socket"}))
     assert told is not None and told.what == "the network is TCP sockets" and "(line 7)" in told.evidence
     assert told.weight > guessed.weight
 
 
 def test_sockets_are_not_guessed_where_the_log_names_another_network_or_the_rate_is_good() -> None:
-    assert rules.sockets(seen_of(a_run(3.0, 16, 2), "p5.48xlarge", said={"network": "AWS Libfabric"})) is None
-    assert rules.sockets(seen_of(a_run(300.0, 16, 2), "p5.48xlarge")) is None
-    assert rules.sockets(seen_of(a_run(3.0, 8, 1), "p5.48xlarge")) is None
+    assert network.sockets(seen_of(a_run(3.0, 16, 2), "p5.48xlarge", said={"network": "AWS Libfabric"})) is None
+    assert network.sockets(seen_of(a_run(300.0, 16, 2), "p5.48xlarge")) is None
+    assert network.sockets(seen_of(a_run(3.0, 8, 1), "p5.48xlarge")) is None
 
 
 def test_eight_h200_at_a_rings_rate_have_no_nvls() -> None:
@@ -135,19 +138,19 @@ def test_a_topology_file_of_the_network_plug_in_is_no_reason() -> None:
 
 
 def test_half_of_what_others_reached_may_be_crossed_nics() -> None:
-    half = rules.no_rdma(seen_of(a_run(240.0, 16, 2), "p5.48xlarge"))
+    half = network.no_rdma(seen_of(a_run(240.0, 16, 2), "p5.48xlarge"))
     assert half is not None and half.what == "NICs and GPUs may be paired across PCIe roots" and "49%" in half.evidence
-    told = rules.no_rdma(seen_of(a_run(240.0, 16, 2), "p5.48xlarge", said={"no_rdma": "GPU Direct RDMA Disabled"}))
+    told = network.no_rdma(seen_of(a_run(240.0, 16, 2), "p5.48xlarge", said={"no_rdma": "GPU Direct RDMA Disabled"}))
     assert told is not None and told.weight > half.weight
-    assert rules.no_rdma(seen_of(a_run(470.0, 16, 2), "p5.48xlarge")) is None
+    assert network.no_rdma(seen_of(a_run(470.0, 16, 2), "p5.48xlarge")) is None
 
 
 def test_an_old_library_is_named_where_a_newer_one_was_faster() -> None:
     old = {"nccl": "2.9.9"}
-    found = rules.old_software(seen_of(a_run(43.8, 16, 2), "p4d.24xlarge", said=old))
+    found = network.old_software(seen_of(a_run(43.8, 16, 2), "p4d.24xlarge", said=old))
     assert found is not None and "NCCL 2.9.9" in found.evidence and "78.3 GB/s" in found.evidence
-    assert rules.old_software(seen_of(a_run(78.0, 16, 2), "p4d.24xlarge", said=old)) is None
-    assert rules.old_software(seen_of(a_run(43.8, 16, 2), "p4d.24xlarge", said={"nccl": "2.27.7"})) is None
+    assert network.old_software(seen_of(a_run(78.0, 16, 2), "p4d.24xlarge", said=old)) is None
+    assert network.old_software(seen_of(a_run(43.8, 16, 2), "p4d.24xlarge", said={"nccl": "2.27.7"})) is None
 
 
 def test_sizes_that_end_on_the_slope_are_too_small() -> None:

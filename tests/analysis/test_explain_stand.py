@@ -46,6 +46,13 @@ def test_nodes_whose_nics_are_not_known_are_not_judged_but_told() -> None:
     assert "339 GB/s with 200 GB/s of NICs per node (a3-megagpu-8g)" in standing.sentence
 
 
+def test_a_curve_that_ends_on_its_slope_is_not_held_against_a_bound() -> None:
+    short = a_run(1.0, 16, 2, rows=tuple(curve("allreduce", 16, 20.0, 1e-3, SIZES[:20])))
+    standing = stand(seen_of(short, "p3dn.24xlarge"))
+    assert standing.word == UNJUDGED and "the largest size is 4 MiB" in standing.sentence
+    assert stand(seen_of(a_run(3.4, 16, 2), "p3dn.24xlarge")).word == FAR
+
+
 def test_cards_that_talk_through_the_host_are_low_and_less_is_far_too_low() -> None:
     assert stand(seen_of(a_run(4.0, 4), gpu="NVIDIA L40S")).word == LOW
     assert stand(seen_of(a_run(1.0, 4), gpu="NVIDIA L40S")).word == FAR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.analysis import _explain_copies as copies
-from bench.analysis._explain_reasons import fewer_nics
+from bench.analysis._explain_network import fewer_nics
 from bench.analysis._explain_seen import busbw
 from bench.analysis.explain import page_of
 from bench.core.foreign import Run, read_all

@@ -1,0 +1,115 @@
+"""Why a collective over several nodes is as fast as it is: rules about the network between them."""
+
+from __future__ import annotations
+
+from bench.analysis._explain_reason import TOPOLOGY, Reason, listen
+from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
+from bench.core.units import format_bytes, format_rate
+
+
+def sockets(seen: Seen) -> Reason | None:
+    """TCP in the place of the fast network."""
+    network = seen.network_bytes_per_s
+    if not seen.over_nics or seen.best is None:
+        return None
+    other = seen.hint("path", "NET/") and not seen.hint("path", "NET/Socket")
+    said = seen.hint("network", "Socket") or seen.hint("path", "NET/Socket")
+    rate = seen.wire_bytes_per_s
+    carried = f"{format_rate(rate)} leave each node"
+    beside = f", of the {format_rate(network)} of its NICs" if network else ""
+    step = "let NCCL load the plug-in of the fast network (aws-ofi-nccl, GPUDirect-TCPX/O, InfiniBand verbs)"
+    if said and not other:
+        where = f'the log says "{said.value}" (line {said.line})'
+        return Reason("the network is TCP sockets", f"{where}; {carried}{beside}", 0.95, step, listen(seen))
+    heard = seen.hint("network") or other
+    if network and rate and rate < 0.12 * network and rate < 8e9 and not heard:
+        like = f"{carried}{beside}: {rate / network:.0%}, as TCP sockets reach, and the log does not say which network"
+        return Reason("the network may be TCP sockets", like, 0.7, "see which network NCCL takes", listen(seen))
+    return None
+
+
+def fewer_nics(seen: Seen) -> Reason | None:
+    """A flat curve at the rate of one NIC (or some) of many."""
+    rate, network, flat = seen.wire_bytes_per_s, seen.network_bytes_per_s, seen.flat_from
+    if not seen.over_nics or rate is None or flat is None:
+        return None
+    links = seen.machine.links
+    exact = seen.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
+    most = max(1, (links.num_nics or 1) // 2 if links else 1)
+    if network is None or rate > 0.72 * network or seen.nics_heard > most:
+        return None
+    used = _whole_nics(
+        rate, _own_rates(seen) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
+    )
+    if used is None:
+        return None
+    capacity, name = used
+    evidence = (
+        f"flat from {format_bytes(flat)} on, with {format_rate(rate)} leaving each node each way: "
+        f"{rate / capacity:.0%} of {name} ({format_rate(capacity)}), which is full, where a node "
+        f"{'has' if exact else 'of this kind has'} {format_rate(network)}"
+    )
+    if seen.nics_heard:
+        evidence += f"; the channels name {seen.nics_heard} NIC{'s' if seen.nics_heard > 1 else ''}"
+    heard = seen.hint("nics")
+    if heard:
+        evidence += f'; the log names the NICs it uses: "{heard.value[:80]}" (line {heard.line})'
+    step = "see which NICs NCCL finds on a node, and whether each GPU has one near it"
+    return Reason(f"a node uses {name}", evidence, 0.85, step, listen(seen))
+
+
+def _own_rates(seen: Seen) -> dict[float, str]:
+    """What 1, 2, 4, ... of a known machine's NICs carry."""
+    links = seen.machine.links
+    assert links is not None and links.nic_bytes_per_s is not None
+    nic, num = links.nic_bytes_per_s, links.num_nics or 1
+    counts = [count for count in (1, 2, 4, 8, 16) if count < num]
+    return {nic * count: f"{count} of {num} NICs" if count > 1 else f"one of {num} NICs" for count in counts}
+
+
+def _whole_nics(rate: float, known: dict[float, str]) -> tuple[float, str] | None:
+    """The rate of whole NICs that this is 85 to 101 % of."""
+    fitting = [(capacity, name) for capacity, name in known.items() if 0.85 <= rate / capacity <= 1.01]
+    return fitting[0] if fitting else None
+
+
+def no_rdma(seen: Seen) -> Reason | None:
+    """NICs that may not read GPU memory, or are far from their GPU."""
+    if not seen.over_nics or seen.best is None:
+        return None
+    good = [each for each in seen.references if each.limited is None]
+    ratio = busbw(seen.best) / max(each.best[1] for each in good) if good else None
+    said = seen.hint("no_rdma")
+    far = seen.hint("path", "NET/") and not any(h.kind == "path" and "GDRDMA" in h.value for h in seen.hints)
+    step = "see which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
+    if said or far:
+        words = said or seen.hint("path", "NET/")
+        assert words is not None
+        text = f'the log says "{words.value}" (line {words.line}): every byte goes through host memory'
+        return Reason("the NICs do not read GPU memory (no GPU Direct RDMA)", text, 0.85, step, TOPOLOGY)
+    if ratio is None or not 0.35 <= ratio <= 0.68 or seen.hint("path", "NET/"):
+        return None
+    evidence = (
+        f"{ratio:.0%} of what others reached; NICs paired with GPUs of another PCIe root or NUMA node gave 45 to 53 % "
+        "of the aligned rate (kubernetes-sigs/dranet, 2026-08-21)"
+    )
+    return Reason("NICs and GPUs may be paired across PCIe roots", evidence, 0.5, step, TOPOLOGY)
+
+
+def old_software(seen: Seen) -> Reason | None:
+    """A library of years ago, where a later one was much faster."""
+    heard = seen.hint("nccl")
+    version = heard.value if heard else dict(seen.run.settings).get("nccl")
+    numbers = tuple(int(part) for part in str(version or "").split("+")[0].split(".") if part.isdecimal())
+    if not numbers or numbers >= (2, 14) or seen.best is None or not seen.over_nics:
+        return None
+    newer = [each for each in seen.references if each.limited is None and each.best[1] > 1.3 * busbw(seen.best)]
+    if not newer:
+        return None
+    one = newer[0]
+    evidence = (
+        f"NCCL {version}, while {format_rate(one.best[1])} was reached on {one.instance or one.gpu}, whose links are "
+        f"alike ({one.source})"
+    )
+    step = "measure again with a current NCCL and network plug-in"
+    return Reason("old software", evidence, 0.75, step, listen(seen))
