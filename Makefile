@@ -57,7 +57,7 @@ gate: $(LOCAL) ## Hold RUN (default: the latest) to RULES (default: acceptance);
 lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
 	@$(PY) -m bench lint $(RUN) $(ARGS)
 
-list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, rules, clusters and instance types
+list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, rules, workloads, clusters and instance types
 	@$(PY) -m bench list $(ARGS)
 
 install: $(LOCAL) ## Make the environment for measuring here (PIP_ARGS goes to pip)

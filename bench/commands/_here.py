@@ -30,6 +30,11 @@ def rules_folder() -> Path:
     return Path("rules") if Path("rules").is_dir() else PACKAGE_ROOT / "rules"
 
 
+def workloads_folder() -> Path:
+    """workloads/ here, else the one beside the package."""
+    return Path("workloads") if Path("workloads").is_dir() else PACKAGE_ROOT / "workloads"
+
+
 def lacks(transport: str) -> str | None:
     """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
     missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]

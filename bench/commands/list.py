@@ -1,4 +1,4 @@
-"""Show patterns, transports, launchers, scenarios, rules, clusters and instance types, and what can not run here."""
+"""Show patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, and what can not run here."""
 
 from __future__ import annotations
 
@@ -70,6 +70,10 @@ def _rules() -> Iterator[Entry]:
     yield from _described("rules", _here.rules_folder())
 
 
+def _workloads() -> Iterator[Entry]:
+    yield from _described("workload", _here.workloads_folder())
+
+
 def _described(kind: str, folder: Path) -> Iterator[Entry]:
     for path in sorted(folder.glob("*.yaml")):
         value = yaml_file.load(path).value
@@ -110,6 +114,7 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "launchers": _launchers,
     "scenarios": _scenarios,
     "rules": _rules,
+    "workloads": _workloads,
     "clusters": _clusters,
     "instances": _instances,
 }

@@ -1,0 +1,190 @@
+"""How long a GPU computes in one step: operations by the achieved rate, and the optimizer's update by memory.
+
+Operations of a sample: 6 x active parameters x tokens, and 12 x layers x hidden x tokens^2 for attention (Chowdhery et
+al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass: a third more. Nothing here was measured with the
+workload unless its file has a baseline: an assumed fraction of the rate is an interval, and is said to be assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from bench.analysis.training import Layout, width
+from bench.core.errors import UsageError
+from bench.core.workload import OPTIMIZERS, Model, Span
+from bench.hardware import catalogue
+from bench.hardware.catalogue import Gpu
+
+if TYPE_CHECKING:
+    from bench.analysis.draws import Draws
+
+# Assumed: what a training step reaches of the best matrix multiplication on the same GPU. One draw for all machines.
+MATMUL_SHARE: Span = (0.35, 0.75)
+# Assumed: how one model of GPU does against another, beyond their matrix multiplications. A draw for each model.
+OF_ITS_OWN: Span = (0.85, 1.15)
+# Assumed: what an optimizer's update reaches of the data sheet's memory bandwidth. One draw for all machines.
+MEMORY_SHARE: Span = (0.6, 0.9)
+_RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+_PASSES = {"none": 1.0, "full": 4 / 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds of one step on one GPU alone, as draws. `basis`: "measured" (a baseline), or "assumed".
+
+    `unknowns`: name of a draw -> what it is, in words. `lines`: the derivation. `verified`: were its figures read?
+    """
+
+    passes_s: Any
+    update_s: Any
+    basis: str
+    unknowns: dict[str, str]
+    lines: tuple[str, ...]
+    verified: bool
+
+
+def flops_per_sample(model: Model) -> tuple[float, str]:
+    """Operations of one sample forward and backward, and how they come. UsageError: neither given nor to be derived."""
+    if model.flops_per_sample is not None:
+        return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample, as given"
+    active, tokens = model.active_parameters, model.tokens
+    if active is None or tokens is None or model.layers is None or model.hidden is None:
+        raise UsageError(
+            "the model has no `flops` per sample, nor the sizes (layers, hidden, feedforward, tokens) to derive them"
+        )
+    dense, attention = 6 * active * tokens, 12 * model.layers * model.hidden * tokens**2
+    why = (
+        f"6 x {active:.4g} parameters x {tokens} tokens + 12 x {model.layers} x {model.hidden} x {tokens}^2 (attention)"
+        f" = {(dense + attention) / 1e12:.4g} TFLOP per sample"
+    )
+    return dense + attention, why
+
+
+def compute(found: Layout, gpu: Gpu, draws: Draws) -> Compute:
+    """What a GPU computes in a step of this layout. UsageError: no rate is known for the type it computes with."""
+    workload = found.workload
+    samples = workload.batch * workload.accumulation
+    parts = workload.mesh.tensor * workload.mesh.pipeline
+    update_s, update_line, update_unknowns = _update(found, gpu, draws)
+    if gpu.name in workload.baselines:
+        low, high = workload.baselines[gpu.name]
+        name = f"baseline {gpu.name}"
+        passes_s = samples / parts / draws.between(name, low, high)
+        rate = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        line = f"measured baseline, as given: one {gpu.name} alone takes {rate} samples/s; {samples} samples / {parts}"
+        return Compute(passes_s, 0 * passes_s, "measured", {name: f"the baseline of {gpu.name}"}, (line,), True)
+    flops, why = flops_per_sample(workload.model)
+    again = _PASSES[workload.recompute]
+    achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws)
+    passes_s = flops * again * samples / parts / achieved
+    total = f"x {samples} samples a GPU / {parts}" + (" x 4/3 (forward again)" if again > 1 else "")
+    lines = (
+        why,
+        f"{total} = {flops * again * samples / parts / 1e12:.4g} TFLOP per GPU and step",
+        achieved_line,
+        update_line,
+    )
+    read = verified and (gpu.verified or gpu.memory_bytes_per_s is None)
+    return Compute(passes_s, update_s, "assumed", unknowns | update_unknowns, lines, read)
+
+
+def _achieved(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str, str], bool]:
+    """FLOP/s of one GPU in training: draws, words, unknowns, and whether the figures were read."""
+    workload = found.workload
+    dense = gpu.flops.get(_RATES.get(workload.compute, ""))
+    given = workload.efficiency.get(gpu.name, workload.efficiency.get(""))
+    if given is not None:
+        if dense is None:
+            raise UsageError(_no_rate(gpu, workload.compute))
+        name = f"efficiency {gpu.name}" if gpu.name in workload.efficiency else "efficiency"
+        line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
+        return dense * draws.between(name, *given), line, {name: "the achieved fraction of the peak rate"}, gpu.verified
+    rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws)
+    share, share_line, shared = _share(found, draws)
+    unknowns |= shared | {f"gpu {gpu.name}": f"how {gpu.name} does in training against other GPUs"}
+    line = f"{rate_line}; {share_line} x {_span(OF_ITS_OWN)} (assumed, of this GPU)"
+    return rate * share * draws.between(f"gpu {gpu.name}", *OF_ITS_OWN), line, unknowns, verified
+
+
+def _multiplication(gpu: Gpu, dtype: str, draws: Draws) -> tuple[Any, str, dict[str, str], bool]:
+    """FLOP/s of a matrix multiplication on a GPU: measured by somebody, else bracketed by what others reach."""
+    if dtype == "bfloat16" and gpu.measured_bf16_flops is not None:
+        rate = gpu.measured_bf16_flops
+        line = f"best measured matrix multiplication {rate / 1e12:.4g} TFLOP/s (published: {gpu.source})"
+        return rate * draws.ones, line, {}, True
+    dense = gpu.flops.get(_RATES.get(dtype, ""))
+    if dense is None:
+        raise UsageError(_no_rate(gpu, dtype))
+    low, high = _matmul_range()
+    name = f"matmul {gpu.name}"
+    line = (
+        f"{dense / 1e12:.4g} TFLOP/s ({dtype}, dense: {gpu.source}) x {_span((low, high))} (derived: what matrix "
+        "multiplications reach on other GPUs)"
+    )
+    words = {name: f"what a matrix multiplication reaches on {gpu.name}"}
+    return dense * draws.between(name, low, high), line, words, gpu.verified
+
+
+def _share(found: Layout, draws: Draws) -> tuple[Any, str, dict[str, str]]:
+    """What training reaches of a matrix multiplication: assumed, or as the baseline of another GPU shows it."""
+    workload = found.workload
+    for name, (low, high) in workload.baselines.items():
+        other = catalogue.gpu(name)
+        try:
+            rate, _, unknowns, _ = _multiplication(other, workload.compute, draws)
+            flops = flops_per_sample(workload.model)[0] * _PASSES[workload.recompute]
+        except UsageError:
+            continue  # nothing to hold this baseline against
+        achieved = flops * draws.between(f"baseline {name}", low, high)
+        share = achieved / (rate * draws.between(f"gpu {name}", *OF_ITS_OWN))
+        words = f"{_span((float(share.min()), float(share.max())))} of it (from the measured baseline of {name})"
+        unknowns |= {f"baseline {name}": f"the baseline of {name}", f"gpu {name}": f"how {name} does in training"}
+        return share, words, unknowns
+    words = f"{_span(MATMUL_SHARE)} of it (assumed, one draw for all machines)"
+    what = "what training reaches of the best matrix multiplication"
+    return draws.between("matmul share", *MATMUL_SHARE), words, {"matmul share": what}
+
+
+def _no_rate(gpu: Gpu, dtype: str) -> str:
+    known = [name for name, short in _RATES.items() if short in gpu.flops]
+    instead = f"give training.compute={known[0]}" if known else f"give training.baselines of {gpu.name}"
+    return f"no rate of {dtype} is known for {gpu.name}: {instead}"
+
+
+@cache
+def _matmul_range() -> Span:
+    """Measured bf16 matrix multiplication / data sheet, least and most over the catalogue's NVIDIA GPUs."""
+    every = [catalogue.gpu(name) for name in catalogue.gpus()]
+    shares = [
+        gpu.measured_bf16_flops / gpu.flops["bf16"]
+        for gpu in every
+        if gpu.measured_bf16_flops and "bf16" in gpu.flops and not gpu.architecture.startswith("cdna")
+    ]
+    return min(shares), max(shares)
+
+
+def _update(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str, str]]:
+    """Seconds of the optimizer's update: gradient read, weight and states read and written, in GPU memory."""
+    workload = found.workload
+    if gpu.memory_bytes_per_s is None:
+        return 0 * draws.ones, f"the optimizer's update is left out: the memory bandwidth of {gpu.name} is unknown", {}
+    master = 0 if workload.weights == "float32" else 4
+    states = OPTIMIZERS[workload.optimizer]
+    each = width(workload.gradients) + 2 * (width(workload.weights) + master + states)
+    num_bytes = each * (found.dense / found.shards("dense") + found.experts / found.shards("experts"))
+    share = draws.between("memory share", *MEMORY_SHARE)
+    line = (
+        f"update: {num_bytes / 1e9:.4g} GB ({each} bytes a parameter) at {_span(MEMORY_SHARE)} (assumed) of "
+        f"{gpu.memory_bytes_per_s / 1e9:.4g} GB/s ({gpu.source})"
+    )
+    return (
+        num_bytes / (gpu.memory_bytes_per_s * share),
+        line,
+        {"memory share": "what an update reaches of the memory's rate"},
+    )
+
+
+def _span(ends: Span) -> str:
+    return f"{ends[0]:.3g}" if ends[0] == ends[1] else f"{ends[0]:.3g}..{ends[1]:.3g}"

@@ -1,0 +1,112 @@
+"""What is not known exactly, drawn many times: the same assumption is the same draw on every machine.
+
+Each unknown has a name and one normal variable; whoever uses the name uses the same draws, so that what two machines
+share cancels in their ratio. Draws are stratified (each of N equal slices of probability once), the same in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from bench.analysis.predict import CONFIDENCE, Prediction
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+NUM_DRAWS = 4000
+_TAIL = (1 - CONFIDENCE) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An interval of CONFIDENCE with its median."""
+
+    low: float
+    middle: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.3g}..{self.high:.3g}"
+
+
+class Draws:
+    """The draws of all unknowns; `used`: the names that were asked for, in that order."""
+
+    def __init__(self, num: int = NUM_DRAWS) -> None:
+        self.num = num
+        self.used: dict[str, Floats] = {}
+
+    @cached_property
+    def ones(self) -> Floats:
+        """As many ones as there are draws."""
+        import numpy as np
+
+        return np.ones(self.num)
+
+    @cached_property
+    def _tail_normal(self) -> float:
+        from scipy.special import ndtri
+
+        return float(-ndtri(_TAIL))
+
+    def normal(self, name: str) -> Floats:
+        """The standard normal variable of an unknown."""
+        import numpy as np
+        from scipy.special import ndtri
+
+        if name not in self.used:
+            shuffled = np.random.default_rng(crc32(name.encode())).permutation(self.num)
+            self.used[name] = ndtri((shuffled + 0.5) / self.num)
+        return self.used[name]
+
+    def between(self, name: str, low: float, high: float) -> Floats:
+        """Somewhere from `low` to `high` (above zero), flat on a logarithmic scale, never outside."""
+        return low * self.ones if low == high else self._flat(self.normal(name), low, high)
+
+    def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
+        """Around `middle`, CONFIDENCE of it from `low` to `high`, never outside; zero is allowed."""
+        import numpy as np
+
+        normal = np.clip(self.normal(name) / self._tail_normal, -1, 1)
+        drawn: Floats = np.where(normal < 0, middle + normal * (middle - low), middle + normal * (high - middle))
+        return drawn
+
+    def predicted(self, name: str, prediction: Prediction) -> Floats:
+        """Seconds of a prediction: what its evidence shares with others by the pool's name, the rest by `name`."""
+        import numpy as np
+
+        low, middle, high = prediction.low_s, prediction.middle_s, prediction.high_s
+        if low >= high:
+            return low * self.ones
+        whole = np.log(high / low) / (2 * self._tail_normal)
+        own = min(prediction.spread / whole, 1.0)
+        normal = own * self.normal(name)
+        if own < 1:
+            normal = normal + np.sqrt(1 - own**2) * self.normal(f"pool {prediction.pool}")
+        if middle is None:
+            return self._flat(normal, low, high)
+        below, above = np.log(middle / low), np.log(high / middle)
+        side = np.where(normal < 0, float(below), float(above)) / self._tail_normal
+        return np.asarray(np.maximum(middle * np.exp(side * normal), min(prediction.ideal_s, low)))
+
+    def _flat(self, normal: Floats, low: float, high: float) -> Floats:
+        import numpy as np
+        from scipy.special import ndtr
+
+        place = np.clip((ndtr(normal) - _TAIL) / CONFIDENCE, 0, 1)
+        flat: Floats = low * (high / low) ** place
+        return flat
+
+
+def range_of(values: Floats) -> Range:
+    """The interval of CONFIDENCE of draws, and their median."""
+    import numpy as np
+
+    low, middle, high = np.quantile(values, [_TAIL, 0.5, 1 - _TAIL])
+    return Range(float(low), float(middle), float(high))

@@ -1,0 +1,148 @@
+"""The time of one training step: compute, what of the communication nothing hides, the pipeline's bubble, the feed.
+
+Every quantity is an array of draws (analysis/draws.py) of seconds; the arithmetic is the same for one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.analysis.training import Communication, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Seconds = Callable[[Communication], Floats]  # of one call
+
+# Of the forward and backward pass: the backward pass takes twice the forward pass, recomputation one forward more.
+_FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of one step, draw by draw: `total_s` is the sum of the parts.
+
+    `compute_s`: forward, backward and the optimizer's update. `bubble_s`: stages of a pipeline that wait for others.
+    `exposed_s`: communication that nothing hides, with what hidden communication slows down. `feed_s`: input that has
+    not arrived in time. `exchange_s`: all communication, hidden or not.
+    """
+
+    compute_s: Any
+    bubble_s: Any
+    exposed_s: Any
+    feed_s: Any
+    exchange_s: Any
+
+    @property
+    def total_s(self) -> Any:
+        """The whole step."""
+        return self.compute_s + self.bubble_s + self.exposed_s + self.feed_s
+
+
+def step(found: Layout, passes_s: Floats, update_s: Floats, seconds: Seconds, exchanged: Sequence[Communication],
+         lost_share: Floats, copied_s: Floats, shares_link: bool) -> Step:  # fmt: skip
+    """The step of a layout.
+
+    `passes_s`: forward and backward of all micro-batches on one GPU alone, without communication; `update_s`: the
+    optimizer's. `seconds`: of one call. `lost_share`: of the time of hidden communication, as much is lost again
+    because it slows the computation beside it. `copied_s`: input copied from the host; `shares_link`: by the link that
+    the exchange takes as well.
+    """
+    workload = found.workload
+    micro, stages = workload.accumulation, workload.mesh.pipeline
+    forward = passes_s / micro * _FORWARD_SHARE[workload.recompute]
+    backward = passes_s / micro - forward
+    of_kind = {
+        when: [each for each in exchanged if each.when == when] for when in ("pass", "unit", "hop", "bucket", "after")
+    }
+    blocked_forward, blocked_backward = _blocking(of_kind["pass"], seconds, micro)
+    through = _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
+    if workload.strategy == "zero2":
+        through = through + exposed_buckets(
+            backward + blocked_backward, of_kind["bucket"], seconds, workload.overlap, micro
+        )
+    for hop in of_kind["hop"]:
+        through = through + 2 * seconds(hop)
+    # Both passes of each micro-batch, and of stages - 1 more until the pipeline is full, and empty again.
+    slots = micro + stages - 1
+    whole = slots * through
+    bubble = (stages - 1) * (forward + backward)
+    if workload.strategy != "zero2":
+        whole = whole + exposed_buckets(backward, of_kind["bucket"], seconds, workload.overlap)
+    for last in of_kind["after"]:
+        whole = whole + last.calls * seconds(last)
+    exposed = whole - passes_s - bubble
+    exchange = sum((each.calls * seconds(each) for each in exchanged), 0.0 * passes_s)
+    return _with_losses(passes_s + update_s, bubble, exposed, exchange, lost_share, copied_s, shares_link)
+
+
+def _with_losses(compute: Floats, bubble: Floats, exposed: Floats, exchange: Floats, lost_share: Floats,
+                 copied: Floats, shares_link: bool) -> Step:  # fmt: skip
+    import numpy as np
+
+    hidden = np.clip(exchange - exposed, 0, compute)
+    exposed = exposed + lost_share * hidden
+    busy = copied + (exchange if shares_link else 0.0)
+    feed = np.where(copied > 0, np.maximum(busy - (compute + bubble + exposed), 0), 0)
+    return Step(compute, bubble, exposed, feed, exchange)
+
+
+def _blocking(passes: Sequence[Communication], seconds: Seconds,
+              micro: int) -> tuple[Any, Any]:  # fmt: skip
+    """Seconds that the forward and the backward pass of a micro-batch wait for what they can not go on without."""
+    forward = sum((each.forward * seconds(each) for each in passes), 0.0)
+    backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
+    return forward / micro, backward / micro
+
+
+def _units(found: Layout, forward: Floats, backward: Floats, units: Sequence[Communication],
+           seconds: Seconds) -> Floats:  # fmt: skip
+    """Both passes of a micro-batch where each layer's weights are gathered one layer ahead (FSDP)."""
+    import numpy as np
+
+    layers = found.stage_layers
+    gather = sum((seconds(each) for each in units if each.collective == "allgather"), 0.0)
+    scatter = sum((seconds(each) for each in units if each.collective != "allgather"), 0.0)
+    if not units:
+        return forward + backward
+    if not found.workload.overlap:
+        return forward + backward + layers * (2 * gather + scatter)
+    # The first gathering and the last scattering have nothing beside them; between, the slower one sets the pace.
+    there: Floats = gather + (layers - 1) * np.maximum(forward / layers, gather) + forward / layers
+    back: Floats = gather + (layers - 1) * np.maximum(backward / layers, gather + scatter) + backward / layers + scatter
+    return there + back
+
+
+def exposed_buckets(backward: Floats, buckets: Sequence[Communication], seconds: Seconds,
+                    overlap: bool, micro: int = 1) -> Floats:  # fmt: skip
+    """Seconds that the exchange of gradients goes on after the backward pass has ended.
+
+    Gradients come evenly over the backward pass; a bucket starts when it is full and the one before it has gone.
+    `micro`: the calls are spread over so many backward passes.
+    """
+    import numpy as np
+
+    if not overlap:
+        return sum((each.calls / micro * seconds(each) for each in buckets), 0.0 * backward)
+    finish = 0.0 * backward
+    for full_at, of_bucket in _in_order(buckets, micro):
+        finish = np.maximum(finish, full_at * backward) + seconds(of_bucket)
+    return np.maximum(finish - backward, 0.0) if buckets else finish
+
+
+def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
+    """(share of the backward pass after which it is full, bucket); each kind of exchange fills at its own pace."""
+    order: list[tuple[float, Communication]] = []
+    for kind in dict.fromkeys((each.group.name, each.name.partition(",")[0]) for each in buckets):
+        of_kind = [each for each in buckets if (each.group.name, each.name.partition(",")[0]) == kind]
+        whole = sum(each.calls / micro * each.payload_bytes for each in of_kind)
+        filled = 0.0
+        for each in of_kind:
+            for _ in range(each.calls // micro):
+                filled += each.payload_bytes
+                order.append((filled / whole, each))
+    return sorted(order, key=lambda pair: pair[0])

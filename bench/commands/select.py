@@ -1,0 +1,161 @@
+"""Choose machines for a training job: step time, bottleneck and cost of each, and whether their ratio decides it."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from bench.analysis import select
+from bench.analysis.candidate import Question
+from bench.analysis.cost import given_prices
+from bench.analysis.predict import Evidence
+from bench.analysis.select import Selection
+from bench.commands import _here, _output, _predict
+from bench.core import plugins
+from bench.core.errors import EXIT_DONE, UsageError
+from bench.core.workload import Workload
+from bench.driver import config, workload
+from bench.driver.site import Site
+from bench.hardware.catalogue import Instance
+from bench.report import _derivation, _select
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench select`."""
+    parser.add_argument(
+        "--workload", required=True, metavar="NAME", help="a file in workloads/, by name or path; several: A,B"
+    )
+    parser.add_argument(
+        "--instances", default="all", metavar="A,B", help="instance types, of bench.yaml too (default: all)"
+    )
+    parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
+    parser.add_argument("--gpus", type=_count, metavar="N", help="GPUs of each node that take part (default: all)")
+    parser.add_argument("--runs", nargs="+", type=Path, default=[], metavar="DIR", help="own runs to predict from")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as training.batch=32")
+    parser.add_argument("--by", choices=select.BY, default="cost", help="what to rank by (default cost)")
+    parser.add_argument("--price", action="append", default=[], metavar="INSTANCE=USD", help="your dollars per hour")
+    parser.add_argument("--region", help="prices of one region only")
+    parser.add_argument("--price-date", type=_date, metavar="DATE", help="prices as they were on this day (2025-03-31)")
+    parser.add_argument("--explain", metavar="INSTANCE", help="how one machine's figures come, line by line")
+    parser.add_argument("--plot", type=_drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
+    _output.add_output_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the ranked machines of each workload."""
+    site = config.load_site(_here.config_file(args.config))
+    evidence = _predict.evidence(args.runs)
+    prices = given_prices(args.price, list(site.instances))
+    machines = _machines(args, site)
+    selections = []
+    for name in args.workload.split(","):
+        asked = workload.load_workload(name.strip(), _here.workloads_folder(), args.set)
+        selections.append(_selected(args, asked, evidence, prices, machines))
+    if args.plot is not None:
+        if len(selections) > 1:
+            raise UsageError("--plot draws one workload: name one")
+        _draw(selections[0], args.plot)
+    _output.emit(_rendered(args, selections), args)
+    for note in evidence.notes:
+        print(f"bench: warning: {note}", file=sys.stderr)
+    return EXIT_DONE
+
+
+def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, prices: dict[str, float],
+              machines: list[tuple[Instance, int]]) -> Selection:  # fmt: skip
+    question = Question(
+        workload=asked,
+        evidence=evidence,
+        today=datetime.now(UTC).date(),
+        region=args.region,
+        price_on=args.price_date,
+        prices=prices,
+        gpus_per_node=args.gpus,
+    )
+    return select.select(machines, question, args.by)
+
+
+def _machines(args: argparse.Namespace, site: Site) -> list[tuple[Instance, int]]:
+    """(instance, nodes) in the order of the command line; an unknown name is refused with the nearest one."""
+    named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
+    names = [site.instance(name).name for name in dict.fromkeys(named)]
+    if args.explain is not None and args.explain not in names:
+        raise UsageError(f"--explain {args.explain!r} is none of --instances{plugins.nearest(args.explain, names)}")
+    return [(site.instance(name), nodes) for name in names for nodes in args.nodes]
+
+
+def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
+    if args.format == "json":
+        plain = [_select.plain(each) for each in selections]
+        return json.dumps(
+            plain[0] if len(plain) == 1 else {"schema": _select.SCHEMA, "selections": plain}, indent=1, allow_nan=False
+        )
+    if args.format == "csv":
+        return _csv(selections)
+    render = _select.markdown if args.format == "markdown" else _select.table
+    text = "\n".join(render(each) for each in selections)
+    if args.explain is None:
+        return text
+    told = [
+        line
+        for each in selections
+        for one in each.candidates
+        if one.instance.name == args.explain
+        for line in _derivation.lines(one)
+    ]
+    told = told or [f"{args.explain} was left out: see above"]
+    fence = "```" if args.format == "markdown" else None
+    return "\n".join([text, *filter(None, (fence, *told, fence))])
+
+
+def _csv(selections: list[Selection]) -> str:
+    rows = [
+        {"workload": each.question.workload.name} | machine
+        for each in selections
+        for machine in _select.plain(each)["machines"]
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()} for row in rows
+    )
+    return text.getvalue()
+
+
+def _draw(selection: Selection, path: Path) -> None:
+    from bench.figures import _select as figure
+
+    figure.save(selection, path)
+
+
+def _drawing(word: str) -> Path:
+    path = Path(word)
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--plot {path}: name a file that ends in .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path} can not be written: there is no folder {path.parent}")
+    return path
+
+
+def _counts(word: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_count(each) for each in word.split(",")))
+
+
+def _count(word: str) -> int:
+    if not word.strip().isdecimal() or int(word) == 0:
+        raise UsageError(f"{word!r} is not a whole number of 1 or more")
+    return int(word)
+
+
+def _date(word: str) -> date:
+    try:
+        return date.fromisoformat(word)
+    except ValueError:
+        raise UsageError(f"--price-date {word!r} is not a day such as 2025-03-31") from None

@@ -1,0 +1,206 @@
+"""How one machine's figures come, line by line, so that each can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.analysis import cost
+from bench.analysis.candidate import LOST_TO_OVERLAP, Candidate
+from bench.analysis.draws import Range
+from bench.analysis.predict import Prediction
+from bench.analysis.training import Communication, bus_factor
+from bench.core.fabric import NVLINK_PEERS
+from bench.core.units import format_bytes
+from bench.hardware import reference
+from bench.hardware.reference import Reference
+from bench.report._select import span
+
+_MOST_PUBLISHED = 3
+_BY_HOST = "copies go through the host"  # how reference.yaml says that peers could not reach each other
+
+
+def lines(each: Candidate) -> list[str]:
+    """All of it."""
+    sections = (
+        (f"{each.name}: {each.instance.gpus} x {each.gpu.name} per node", _machine(each)),
+        ("memory of one GPU", _memory(each)),
+        (f"compute ({each.bases['compute']})", (*each.compute.lines, f"= {_ms(each.range('compute_s'))} a step")),
+        ("exchange", _exchange(each)),
+        ("exchange by hand", by_hand(each)),
+        ("step", _step(each)),
+        ("cost", _cost(each)),
+        ("to be known", each.remarks),
+    )
+    found: list[str] = []
+    for title, told in sections:
+        inside = list(told)
+        if inside:
+            found += [title, *(f"  {line}" for line in inside)]
+    return found
+
+
+def _ms(found: Range) -> str:
+    return f"{span(found, 1e3)} ms"
+
+
+def _machine(each: Candidate) -> Iterator[str]:
+    found, workload = each.layout, each.layout.workload
+    mesh = workload.mesh
+    sizes = f"tensor {mesh.tensor} x pipeline {mesh.pipeline} x data {found.data}"
+    yield f"{found.num_nodes} node(s) x {found.gpus_per_node} GPUs = {sizes}; {found.samples} samples a step"
+    for source in workload.sources:
+        yield f"workload: {source}"
+    for link, source in each.instance.links.sources.items():
+        verified = "" if each.instance.links.verified.get(link, True) else " (unverified)"
+        yield f"links, {link}: {source}{verified}"
+
+
+def _memory(each: Candidate) -> Iterator[str]:
+    for name, num_bytes in each.need.parts.items():
+        yield f"{name} {num_bytes / 1e9:.3g} GB = {each.need.why[name]}"
+    has = "unknown" if each.gpu.memory_bytes is None else f"{each.gpu.memory_bytes / 1e9:.3g} GB"
+    yield f"together {each.need.total / 1e9:.3g} GB; the GPU has {has}"
+
+
+def _exchange(each: Candidate) -> Iterator[str]:
+    if not each.exchanges:
+        yield "none: no two GPUs hold a part of the same thing"
+    for call, prediction in each.exchanges:
+        yield f"{call.name}: {call.calls} x {call.collective} of {format_bytes(call.payload_bytes)} among {call.group}"
+        yield f"    {call.why}; {_HIDDEN[call.when]}"
+        factor = bus_factor(call.collective, call.group.size)
+        yield (
+            f"    each GPU sends {call.sent_bytes / 1e9:.4g} GB a step: {call.calls} x {call.payload_bytes:.0f} x "
+            f"{factor:.4g} ({_FACTORS.get(call.collective, '(n-1)/n')}, n = {call.group.size})"
+        )
+        yield f"    one call {_seconds(prediction)}, {prediction.basis}: {'; '.join(prediction.rests_on)}"
+    if each.exchanges:
+        yield f"all of it, one after the other: {_ms(each.range('exchange_s'))} ({each.bases['exchange']})"
+
+
+_FACTORS = {"allreduce": "2(n-1)/n", "sendrecv": "1"}
+_HIDDEN = {
+    "bucket": "beside the backward pass, as soon as a bucket is full",
+    "unit": "one layer ahead of its use",
+    "pass": "within a pass, nothing hides it",
+    "hop": "between stages, twice for each micro-batch in the pipeline",
+    "after": "after the update, nothing hides it",
+}
+
+
+def _seconds(prediction: Prediction) -> str:
+    """`3.1..4.2 ms by ring over NVLink port`."""
+    middle = "" if prediction.middle_s is None else f" (middle {prediction.middle_s * 1e3:.4g})"
+    by = f" by {prediction.algorithm}" if prediction.algorithm else ""
+    return (
+        f"{prediction.low_s * 1e3:.4g}..{prediction.high_s * 1e3:.4g} ms{middle}{by}, limited by "
+        f"{prediction.bottleneck}, {prediction.link_class}; the links alone {prediction.ideal_s * 1e3:.4g} ms"
+    )
+
+
+def by_hand(each: Candidate) -> Iterator[str]:
+    """The largest exchange of a step at rates that a reader can look up, as if it were one call that nothing hides."""
+    inside = [call for call, _ in each.exchanges if call.group.num_nodes == 1]
+    if not inside:
+        return
+    largest = max(inside, key=lambda call: call.sent_bytes)
+    alike = [call for call in inside if (call.collective, call.group) == (largest.collective, largest.group)]
+    sent = sum(call.sent_bytes for call in alike)
+    yield f"{largest.collective} within a node, all of its calls: {sent / 1e9:.4g} GB through each GPU's port, each way"
+    rates = [*_bounds(each), *_published(each, largest)]
+    for words, rate in rates:
+        yield f"{words}, {rate / 1e9:.4g} GB/s: {sent / rate * 1e3:.4g} ms"
+    if not _same(each, largest):
+        yield (
+            f"no public figure of {largest.collective} among several {each.gpu.name} of one node is known "
+            "(hardware/reference.yaml): only an interval can be given"
+        )
+    published = [rate for words, rate in rates if "published" in words]
+    if len(published) > 1:
+        fastest, slowest = (f"{sent / rate * 1e3:.4g}" for rate in (max(published), min(published)))
+        yield f"by these published rates: {fastest}..{slowest} ms a step, if nothing hides it"
+
+
+_Rate = tuple[str, float]  # words, bytes per second
+
+
+def _bounds(each: Candidate) -> Iterator[_Rate]:
+    """The rates of the link that the exchange takes: raw, and as copies from the host reach it."""
+    links = each.instance.links
+    if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
+        yield "at the NVLink port's rate (bound)", links.nvlink_bytes_per_s
+    elif links.pcie_bytes_per_s:
+        yield "at the rate of the PCIe link as wired (bound)", links.pcie_bytes_per_s
+        for known in reference.copies():
+            if known.instance == each.instance.name and "h2d" in known.rates:
+                words = f"if that link were the limit: what copies from the host reach (published: {known.source})"
+                yield words, known.rates["h2d"][0]
+
+
+def _same(each: Candidate, call: Communication) -> list[Reference]:
+    """What others reached with as many GPUs of this model in one node, this very instance type first."""
+    found = [
+        one for one in reference.collectives()
+        if (one.gpu, one.num_nodes, one.num_ranks) == (each.gpu.name, 1, call.group.size)
+        and one.pattern == call.collective and not one.limited
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (one.instance != each.instance.name, -one.best[1]))[:_MOST_PUBLISHED]
+
+
+def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
+    """The same in words; where nobody did it, the fastest and the slowest machine without access between peers."""
+    for one in _same(each, call):
+        where = one.instance or f"{one.num_ranks} x {one.gpu}"
+        yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]
+    if _same(each, call) or each.instance.links.peer != "host":
+        return
+    others = [one for one in reference.collectives() if one.pattern == call.collective and _BY_HOST in (one.note or "")]
+    others.sort(key=lambda one: -one.best[1])
+    for one in others if len(others) < 3 else (others[0], others[-1]):
+        yield f"as published for {one.num_ranks} x {one.gpu} without peer access ({one.source})", one.best[1]
+
+
+def _step(each: Candidate) -> Iterator[str]:
+    low, middle, high = LOST_TO_OVERLAP
+    yield f"compute {_ms(each.range('compute_s'))}"
+    if each.range("bubble_s").high > 0:
+        mesh, micro = each.layout.workload.mesh, each.layout.workload.accumulation
+        share = f"(stages - 1) / micro-batches = {mesh.pipeline - 1}/{micro} of the passes"
+        yield f"pipeline bubble {_ms(each.range('bubble_s'))}: {share}"
+    if each.exchanges:
+        yield (
+            f"exposed communication {_ms(each.range('exposed_s'))} of {_ms(each.range('exchange_s'))}; of what is "
+            f"hidden, {middle:g} ({low:g}..{high:g}) is lost again to slower computation (arXiv 2507.03114: 18.9 % on "
+            "average, 40 % at most)"
+        )
+    if each.feed is not None:
+        num_bytes = (
+            (each.layout.workload.input_bytes or 0) * each.layout.workload.batch * each.layout.workload.accumulation
+        )
+        yield (
+            f"feed {num_bytes / 1e6:.4g} MB to each GPU, {_seconds(each.feed)} ({each.feed.basis}: "
+            f"{'; '.join(each.feed.rests_on)}); not hidden {_ms(each.range('feed_s'))}"
+        )
+    yield f"together {_ms(each.range('total_s'))}; {span(each.samples_per_s)} samples/s; bottleneck: {each.bottleneck}"
+
+
+def _cost(each: Candidate) -> Iterator[str]:
+    price, nodes = each.priced.price, each.layout.num_nodes
+    if price is None:
+        return
+    million = each.usd(1_000_000)
+    first = cost.since(each.instance, price)
+    since = f", unchanged since {first.date}" if first.date != price.date else ""
+    where = f"({price.region or 'yours'}; {price.source})"
+    yield f"{price.usd_per_hour:.4f} $/h on {price.date or 'no date'}{since} {where}, x {nodes}"
+    if million:
+        yield f"$/1M samples = $/h / 3600 / samples per s x 1e6 = {span(million)}"
+    waiting = each.usd_per_hour_waiting
+    if waiting:
+        yield f"$/h spent waiting = $/h x exposed / step = {span(waiting)}"
+    before = cost.earlier(each.instance, price)
+    if before and million:
+        old = Range(
+            *(end * before.usd_per_hour / price.usd_per_hour for end in (million.low, million.middle, million.high))
+        )
+        yield f"at its earlier price, {before.usd_per_hour:.4f} $/h on {before.date}: {span(old)} $/1M samples"

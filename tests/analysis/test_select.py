@@ -1,0 +1,295 @@
+"""Machines ranked: closed forms on exact links, ratios of joint draws, what is open, who is left out, old prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.analysis import crossover, predict
+from bench.analysis.candidate import Candidate, Question, candidate
+from bench.analysis.draws import Draws, range_of
+from bench.analysis.exchanges import has_middle, shared_links
+from bench.analysis.predict import Evidence, Prediction
+from bench.analysis.select import Selection, Verdict, select
+from bench.analysis.training import Communication, Group, bus_factor
+from bench.core.errors import UsageError
+from bench.core.fabric import NodeLinks
+from bench.core.workload import Mesh, Model, Workload
+from bench.driver.workload import load_workload
+from bench.hardware import catalogue
+
+FOLDER = Path(__file__).parents[2] / "workloads"
+TODAY = date(2026, 8, 1)
+SURE = {"A100-SXM4-40GB": (400.0, 400.0), "L40S": (400.0, 400.0), "H100-SXM5-80GB": (1000.0, 1000.0)}
+# 1000 million parameters, of which every sample takes 6 TFLOP; 40 buckets and more.
+JOB = Workload("job", Model(1e9, flops_per_sample=6e12), batch=40, baselines=SURE, overlap=False)
+
+
+def exact(pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, per_node: int,
+          evidence: Evidence) -> Mapping[float, Prediction]:  # fmt: skip
+    """Stand-in for predict.curve: each port gives 100 GB/s (10 without NVLink), nothing else takes time."""
+    rate = 10e9 if links.peer == "host" else 100e9
+    seconds = {size: size * bus_factor(pattern, num_nodes * per_node) / rate for size in sizes}
+    return {
+        size: Prediction(each, each, each, "published", ("x",), "ring", "port", links.peer, "pool", 0.0, True, each)
+        for size, each in seconds.items()
+    }
+
+
+@pytest.fixture
+def exact_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "curve", exact)
+
+
+def asked(workload: Workload = JOB, **others: Any) -> Question:
+    return replace(Question(workload, Evidence(), TODAY), **others)
+
+
+def one(name: str, question: Question, num_nodes: int = 1) -> Candidate:
+    return candidate(catalogue.instance(name), num_nodes, question, Draws())
+
+
+def choose(machines: Sequence[tuple[str, int]], question: Question, by: str = "cost") -> Selection:
+    return select([(catalogue.instance(name), nodes) for name, nodes in machines], question, by)
+
+
+def verdict(found: Selection, by: str) -> Verdict:
+    [only] = [each for each in found.verdicts if each.by == by]
+    return only
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_a_step_and_its_cost_by_hand() -> None:
+    found = one("p4d.24xlarge", asked())
+    exchange = 2 * 7 / 8 * 4e9 / 100e9  # 70 ms, as nothing overlaps
+    assert found.range("compute_s").middle == pytest.approx(40 / 400)
+    assert found.range("exposed_s").middle == pytest.approx(exchange)
+    assert found.range("total_s").middle == pytest.approx(0.17)
+    assert found.samples_per_s.middle == pytest.approx(8 * 40 / 0.17)
+    usd = found.usd(1_000_000)
+    assert usd is not None
+    assert usd.middle == pytest.approx(21.957642 / 3600 * 1e6 / (8 * 40 / 0.17))
+    waiting = found.usd_per_hour_waiting
+    assert waiting is not None
+    assert waiting.middle == pytest.approx(21.957642 * exchange / 0.17)
+    assert found.bases == {"compute": "measured", "exchange": "published", "feed": ""}
+    assert found.bottleneck == "compute"
+    assert any("no `training.input`: the host-to-device feed is left out" in each for each in found.remarks)
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_the_bottleneck_is_the_largest_part() -> None:
+    assert one("g6e.48xlarge", asked()).bottleneck == "exchange: port"
+    assert one("g6e.48xlarge", asked(replace(JOB, overlap=True, batch=400))).bottleneck == "compute"
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_nodes_cost_each_and_bring_their_samples() -> None:
+    single, double = (one("p4d.24xlarge", asked(), nodes) for nodes in (1, 2))
+    assert double.usd_per_hour == pytest.approx(2 * 21.957642)
+    assert double.layout.samples == 2 * single.layout.samples
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_an_assumption_that_both_share_cancels_in_their_ratio() -> None:
+    """The fraction of peak is known to a factor of four; A100 against A100 with the same links it does not matter."""
+    workload = replace(JOB, baselines={}, efficiency={"": (0.2, 0.8)}, overlap=True)
+    found = choose([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
+    times = found.candidates[0].range("total_s")
+    assert times.high / times.low > 3.5
+    ratio = verdict(found, "time").ratio
+    assert ratio.low == pytest.approx(1) == ratio.high
+    cost = verdict(found, "cost")
+    assert cost.decided
+    assert cost.ratio.middle == pytest.approx(21.957642 / 29.387)
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_two_intervals_that_overlap_can_be_decided() -> None:
+    workload = replace(JOB, baselines={}, efficiency={"": (0.2, 0.8)}, overlap=False)
+    found = choose([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
+    best, other = (each.usd(1) for each in found.candidates)
+    assert best is not None
+    assert other is not None
+    assert best.high > other.low
+    assert verdict(found, "cost").decided
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_where_the_ratio_straddles_one_it_is_undecided_and_the_deciding_measurement_is_named() -> None:
+    workload = replace(JOB, baselines=SURE | {"L40S": (200.0, 1600.0)}, overlap=True, accumulation=100)
+    found = verdict(
+        choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, prices={"g6e.48xlarge": 12.0})), "cost"
+    )
+    assert found.ratio.low < 1 < found.ratio.high
+    assert not found.decided
+    assert found.doubt is not None
+    assert found.doubt.what == "the baseline of L40S"
+    assert found.doubt.share > 0.8
+    assert "training.baselines={L40S: SAMPLES_PER_S}" in found.doubt.command
+
+
+def test_where_the_links_are_the_doubt_a_run_on_them_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def vague(*asked: Any) -> Mapping[float, Prediction]:
+        curve = exact(*asked)
+        return {
+            size: replace(each, low_s=each.low_s / 10, middle_s=None, high_s=each.low_s * 10, spread=9.0, basis="bound")
+            for size, each in curve.items()
+        }
+
+    monkeypatch.setattr(predict, "curve", lambda *asked: vague(*asked) if asked[2].peer == "host" else exact(*asked))
+    found = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(prices={"g6e.48xlarge": 12.0}))
+    doubt = verdict(found, "cost").doubt
+    assert doubt is not None
+    assert doubt.what == "the allreduce of g6e.48xlarge (host)"
+    assert doubt.command.startswith("on g6e.48xlarge: python -m bench run bandwidth; then python -m bench select")
+    g6e = next(each for each in found.candidates if each.instance.name == "g6e.48xlarge")
+    assert not g6e.has_middle
+    assert g6e.basis == "measured+bound"
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_who_can_not_do_it_is_listed_with_the_reason_and_the_others_are_ranked() -> None:
+    big = replace(JOB, model=Model(3.2e9, flops_per_sample=6e12), baselines={})
+    found = choose([("g6e.48xlarge", 1), ("p5.48xlarge", 1), ("p4d.24xlarge", 1), ("g4dn.12xlarge", 1)], asked(big))
+    assert [each.instance.name for each in found.candidates] == ["p5.48xlarge"]
+    reasons = {each.instance: each.reason for each in found.refused}
+    assert "needs 51.2 GB of the 40 GB of a A100-SXM4-40GB: weights 12.8 (3.2e+09 x 4 bytes)" in reasons["p4d.24xlarge"]
+    assert "does not fit in memory" in reasons["g4dn.12xlarge"]
+
+
+@pytest.mark.usefixtures("exact_links")
+@pytest.mark.parametrize(
+    ("machine", "others", "told"),
+    [
+        ("p5.48xlarge", {"gpus_per_node": 9}, "has 8 GPUs, not 9"),
+        ("p5.48x", {}, "did you mean 'p5.48xlarge'"),
+        ("p5.48xlarge", {"workload": replace(JOB, strategy="zero3", mesh=Mesh(shard=3))}, "shard: 3 does not divide"),
+        (
+            "g4dn.12xlarge",
+            {"workload": replace(JOB, model=Model(1e6, flops_per_sample=1e9))},
+            "give training.compute=float16",
+        ),
+        ("B300", {}, "no instance type"),
+    ],
+)
+def test_where_none_can_do_it_the_reason_is_the_error(machine: str, others: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        choose([(machine, 1)], asked(**others))
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_machines_without_a_price_come_last_and_are_compared_in_time() -> None:
+    found = choose([("DGX H100", 1), ("p4d.24xlarge", 1)], asked())
+    assert [each.instance.name for each in found.candidates] == ["p4d.24xlarge", "DGX H100"]
+    assert [each.by for each in found.verdicts] == ["time"]
+    assert found.verdicts[0].ratio.low > 1
+    dear = choose([("DGX H100", 1), ("p4d.24xlarge", 1)], asked(prices={"p4d.24xlarge": 9e5}))
+    assert dear.candidates[0].instance.name == "p4d.24xlarge"
+    by_time = choose([("p4d.24xlarge", 1), ("DGX H100", 1)], asked(), by="time")
+    assert by_time.candidates[0].instance.name == "DGX H100"
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_the_old_price_turns_the_order_and_it_is_said() -> None:
+    """A100 and L40S at the same speed and with links that do not matter: 21.96 against 30.13, and 32.77 before."""
+    workload = replace(JOB, overlap=True, batch=1, accumulation=4000)
+    found = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload))
+    assert found.candidates[0].instance.name == "p4d.24xlarge"
+    [told] = found.reversals
+    assert "was 32.77 $/h on 2025-03-31 and is 21.96 $/h on 2026-07-20, g6e.48xlarge is 30.13" in told
+    assert "turns their order by the hour" in told
+    assert "now (cheaper)" in told
+    assert "with the old price (dearer)" in told
+    before = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, price_on=date(2025, 4, 1)))
+    assert before.candidates[0].instance.name == "g6e.48xlarge"
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_figures_that_nobody_read_are_said() -> None:
+    found = one("p4d.24xlarge", asked(replace(JOB, baselines={}, efficiency={"": (0.4, 0.4)})))
+    assert not found.verified
+    assert any("not read in a source (unverified)" in each and "A100-SXM4-40GB" in each for each in found.remarks)
+    unread = one("g6e.48xlarge", asked(replace(JOB, sources=("not read in a source: batch",), verified=False)))
+    assert any("the workload (not read in a source: batch)" in each for each in unread.remarks)
+
+
+def test_groups_side_by_side_share_the_nics() -> None:
+    links = catalogue.instance("p4d.24xlarge").links  # four NICs of 12.5 GB/s
+    alone = shared_links(links, Group("data", 4, 8, 1))
+    assert alone == links
+    eight = shared_links(links, Group("data", 4, 1, 8))
+    assert (eight.num_nics, eight.nic_bytes_per_s) == (1, 12.5e9 * 4 / 8)
+    two = shared_links(links, Group("data", 4, 4, 2))
+    assert (two.num_nics, two.nic_bytes_per_s) == (2, 12.5e9)
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_a_line_over_model_sizes_ends_where_memory_does() -> None:
+    found = [one(name, asked(replace(JOB, baselines={}))) for name in ("p4d.24xlarge", "p5.48xlarge")]
+    p4d, p5 = crossover.against_size(asked(replace(JOB, baselines={})), found)
+    assert [x for x, _ in p4d.points] == [0.25e9, 0.5e9, 1e9, 2e9]  # 16 bytes a parameter in 40 GB
+    assert [x for x, _ in p5.points] == [0.25e9, 0.5e9, 1e9, 2e9, 4e9]
+    costs = [value.middle for _, value in p5.points]
+    assert costs == sorted(costs)
+    across = crossover.against_nodes(asked(replace(JOB, baselines={})), found)
+    assert [len(line.points) for line in across] == [len(crossover.NODES)] * 2
+
+
+def test_the_machines_of_the_study_are_told_apart_by_what_is_published() -> None:
+    """No middle for g6e, as nobody published several L40S of one node; p4d is cheaper whatever the assumptions are."""
+    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
+    found = choose([("g6e.48xlarge", 1), ("p4d.24xlarge", 1)], question)
+    p4d, g6e = found.candidates
+    assert (p4d.instance.name, g6e.instance.name) == ("p4d.24xlarge", "g6e.48xlarge")
+    assert (p4d.has_middle, g6e.has_middle) == (True, False)
+    for by in ("cost", "time"):
+        assert verdict(found, by).decided
+    assert p4d.range("exchange_s").low > 0.00714  # the ports' own rate
+    assert g6e.range("exchange_s").low > 0.136
+    assert any("no public figure of allreduce among several L40S of one node" in each for each in found.remarks)
+    assert range_of(p4d.sample_s).high < range_of(g6e.sample_s).high
+
+
+def test_own_runs_take_the_place_of_what_others_published() -> None:
+    """A few own rows on g6e give its exchange a middle, which is what was measured."""
+    links = catalogue.instance("g6e.48xlarge").links
+    sizes = [1 << power for power in range(20, 28)]
+    seconds = {size: 50e-6 + size * 1.75 / 5e9 for size in sizes}
+    rows = predict.Rows("mine", "measured", "run mine", "allreduce", links, 1, 8, seconds)
+    known = predict.published() + predict.evidence_of([rows])
+    workload = load_workload("vit-l-306m", FOLDER)
+    before, after = (one("g6e.48xlarge", Question(workload, each, TODAY)) for each in (predict.published(), known))
+    assert after.bases["exchange"] == "measured"
+    assert after.has_middle
+    wide, narrow = (each.range("exchange_s") for each in (before, after))
+    assert narrow.high / narrow.low < wide.high / wide.low
+    assert narrow.middle == pytest.approx(306e6 * 4 * 1.75 / 5e9, rel=0.1)
+
+
+def test_a_call_that_hardly_matters_does_not_take_the_middle_away() -> None:
+    sure = Prediction(1.0, 2.0, 3.0, "published", ("x",), "ring", "NIC", "network", "a", 0.1, True, 0.5)
+    vague = replace(sure, middle_s=None, low_s=0.01, high_s=0.04)
+    call = Communication("x", "allreduce", 1.0, Group("data", 1, 8, 1), 1, "bucket", "")
+    assert has_middle(((call, sure), (call, vague)))
+    assert not has_middle(((call, sure), (replace(call, calls=20), vague)))
+    assert has_middle(())
+
+
+def test_without_peer_access_more_nodes_are_no_faster_than_one() -> None:
+    """What is published of networks was measured on other nodes: the way through host memory stays as slow."""
+    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
+    single, double = (one("g6e.48xlarge", question, nodes).range("exchange_s") for nodes in (1, 2))
+    assert double.low >= single.low
+    assert double.high >= single.high
+
+
+def test_a_larger_model_has_more_of_the_same_layers() -> None:
+    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
+    [line] = crossover.against_size(question, [one("p5.48xlarge", question)])
+    assert [x for x, _ in line.points] == pytest.approx([306e6 * factor for factor in (0.25, 0.5, 1, 2, 4)])

@@ -1,0 +1,138 @@
+"""The time of a step against closed forms: overlap of buckets, FSDP one layer ahead, the bubble, the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.analysis.step import Step, exposed_buckets, step
+from bench.analysis.training import Communication, Group, communications, layout
+from bench.core.workload import Mesh, Model, Workload
+
+SMALL = Model(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
+
+
+def one(number: float) -> Any:
+    return np.array([number])
+
+
+def bucket(calls: int, size: float = 10.0) -> Communication:
+    return Communication("gradients, x", "allreduce", size, Group("data", 1, 8, 1), calls, "bucket", "")
+
+
+def run(passes: float = 3.0, seconds: Callable[[Communication], float] = lambda _: 0.1, num_nodes: int = 1,
+        given: Mapping[str, float] | None = None, shares: bool = False, **others: Any) -> Step:  # fmt: skip
+    """A step of so many seconds of computation, with a time for each call."""
+    found = layout(replace(Workload("test", SMALL, batch=2), **others), num_nodes, 8)
+    more = {"update": 0.0, "lost": 0.0, "copied": 0.0, **(given or {})}
+    return step(
+        found, one(passes), one(more["update"]), lambda each: one(seconds(each)), communications(found),
+        one(more["lost"]), one(more["copied"]), shares,
+    )  # fmt: skip
+
+
+@given(st.integers(1, 40), st.floats(0.01, 5), st.floats(0.01, 5))
+def test_equal_buckets_overlap_as_the_closed_form_says(number: int, backward: float, each: float) -> None:
+    """k equal buckets, full at i b / k, one after the other: the last ends at max(b + a, b / k + k a)."""
+    found = exposed_buckets(one(backward), [bucket(number)], lambda _: one(each), overlap=True)[0]
+    assert found == pytest.approx(max(backward + each, backward / number + number * each) - backward)
+
+
+def test_without_overlap_every_bucket_is_waited_for() -> None:
+    assert exposed_buckets(one(2.0), [bucket(7)], lambda _: one(0.3), overlap=False)[0] == pytest.approx(2.1)
+
+
+def test_a_small_first_bucket_begins_early() -> None:
+    first, rest = bucket(1, 1.0), bucket(3, 33.0)
+    seconds = {1.0: 0.5, 33.0: 1.0}
+    found = exposed_buckets(one(1.0), [first, rest], lambda each: one(seconds[each.payload_bytes]), overlap=True)[0]
+    # Full at 0.01, 0.34, 0.67, 1; the link is busy from 0.01 on: 0.51, 1.51, 2.51, 3.51.
+    assert found == pytest.approx(0.51 + 3 - 1)
+
+
+def test_the_gradients_hide_behind_two_thirds_of_the_passes() -> None:
+    found = run(passes=3.0, seconds=lambda _: 0.4)  # one bucket, as the model is small: full when backward ends
+    assert found.exposed_s[0] == pytest.approx(0.4)
+    assert found.total_s[0] == pytest.approx(3.4)
+
+
+def test_fsdp_gathers_one_layer_ahead() -> None:
+    """Forward g + 3 max(f, g) + f, backward g + 3 max(b, g + r) + b + r; f = 0.25, b = 0.5."""
+    times = {"allgather": 0.1, "reducescatter": 0.2}
+    found = run(passes=3.0, strategy="zero3", seconds=lambda each: times[each.collective])
+    assert found.total_s[0] == pytest.approx((0.1 + 3 * 0.25 + 0.25) + (0.1 + 3 * 0.5 + 0.5 + 0.2))
+    slow = run(passes=3.0, strategy="zero3", seconds=lambda each: 10 * times[each.collective])
+    assert slow.total_s[0] == pytest.approx((1 + 3 * 1 + 0.25) + (1 + 3 * 3 + 0.5 + 2))
+    serial = run(passes=3.0, strategy="zero3", overlap=False, seconds=lambda each: times[each.collective])
+    assert serial.exposed_s[0] == pytest.approx(4 * (2 * 0.1 + 0.2))
+
+
+@given(st.integers(1, 16), st.sampled_from([2, 4]))
+def test_the_bubble_is_stages_less_one_of_the_micro_batches(micro: int, stages: int) -> None:
+    found = run(passes=6.0, mesh=Mesh(pipeline=stages), accumulation=micro, seconds=lambda _: 0.0)
+    assert found.bubble_s[0] == pytest.approx(6.0 * (stages - 1) / micro)
+    assert found.exposed_s[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_hops_and_blocking_calls_are_made_in_every_slot() -> None:
+    """(m + p - 1) slots of 2 hops and, per micro-batch, 2 calls per layer of the stage and pass."""
+    times = {"hop": 0.01, "pass": 0.001, "bucket": 0.0, "after": 0.0, "unit": 0.0}
+    found = run(passes=6.0, mesh=Mesh(pipeline=4, tensor=2), accumulation=6, seconds=lambda each: times[each.when])
+    assert found.exposed_s[0] == pytest.approx((6 + 4 - 1) * (2 * 0.01 + 4 * 1 * 0.001))
+
+
+def test_zero_2_reduces_in_every_micro_batch_and_zero_1_gathers_at_the_end() -> None:
+    later = run(
+        passes=3.0, strategy="zero1", accumulation=3, seconds=lambda each: {"bucket": 0.2, "after": 0.7}[each.when]
+    )
+    assert later.exposed_s[0] == pytest.approx(0.2 + 0.7)
+    every = run(
+        passes=3.0, strategy="zero2", accumulation=3, seconds=lambda each: {"bucket": 0.2, "after": 0.7}[each.when]
+    )
+    assert every.exposed_s[0] == pytest.approx(3 * 0.2 + 0.7)
+
+
+def test_recomputation_leaves_three_quarters_to_the_backward_pass() -> None:
+    found = run(passes=4.0, strategy="zero3", recompute="full", seconds=lambda each: 0.3)
+    # f = 1 / 4, b = 3 / 4 of a layer's second: gathering sets the pace forward, computation backward.
+    assert found.total_s[0] == pytest.approx((0.3 + 3 * 0.3 + 0.25) + (0.3 + 3 * 0.75 + 0.75 + 0.3))
+
+
+def test_without_recomputation_the_backward_pass_is_two_thirds() -> None:
+    times = {"allgather": 0.3, "reducescatter": 0.1}
+    found = run(passes=3.0, strategy="zero3", seconds=lambda each: times[each.collective])
+    assert found.total_s[0] == pytest.approx((0.3 + 3 * 0.3 + 0.25) + (0.3 + 3 * 0.5 + 0.5 + 0.1))
+
+
+def test_hidden_communication_costs_its_share() -> None:
+    found = run(passes=3.0, strategy="zero3", seconds=lambda _: 0.1, given={"lost": 0.5})
+    bare = run(passes=3.0, strategy="zero3", seconds=lambda _: 0.1)
+    hidden = 12 * 0.1 - bare.exposed_s[0]
+    assert hidden > 0.5
+    assert found.exposed_s[0] == pytest.approx(bare.exposed_s[0] + 0.5 * hidden)
+
+
+def test_the_feed_shows_only_where_it_is_slower_than_everything_else() -> None:
+    assert run(passes=3.0, given={"copied": 3.0}).feed_s[0] == 0
+    assert run(passes=3.0, given={"copied": 5.0}).feed_s[0] == pytest.approx(5.0 - 3.1)
+
+
+def test_where_both_take_one_link_the_exchange_and_the_feed_add_up() -> None:
+    apart, shared = (
+        run(passes=3.0, seconds=lambda _: 2.0, given={"copied": 4.0}, shares=each) for each in (False, True)
+    )
+    assert apart.total_s[0] == pytest.approx(5.0)
+    assert shared.total_s[0] == pytest.approx(6.0)
+
+
+def test_the_parts_add_up() -> None:
+    found = run(passes=3.0, given={"update": 0.5, "lost": 0.2, "copied": 9.0}, mesh=Mesh(tensor=2))
+    parts = found.compute_s + found.bubble_s + found.exposed_s + found.feed_s
+    assert found.total_s[0] == pytest.approx(parts[0])
+    assert found.compute_s[0] == pytest.approx(3.5)

@@ -1,0 +1,214 @@
+"""What a step sends, against the closed forms of the papers; and what a GPU must hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.analysis.compute import flops_per_sample
+from bench.analysis.memory import need
+from bench.analysis.training import (
+    FIRST_BUCKET_BYTES,
+    Communication,
+    Layout,
+    buckets,
+    bus_factor,
+    communications,
+    layout,
+)
+from bench.core.errors import UsageError
+from bench.core.workload import Mesh, Model, Workload
+
+MIB = 1 << 20
+# A decoder of 4 layers without a vocabulary: 4 x (4 h^2 + 2 h f) = 4 x (4 x 64^2 + 2 x 64 x 256) parameters.
+SMALL = Model(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
+
+
+def job(model: Model = SMALL, **others: Any) -> Workload:
+    return replace(Workload("test", model, batch=2), **others)
+
+
+def sent(found: Layout, *words: str) -> float:
+    """Bytes that each GPU sends in calls whose name begins with one of these words."""
+    return sum(each.sent_bytes for each in communications(found) if each.name.startswith(words))
+
+
+def named(found: Layout, word: str) -> Communication:
+    [only] = [each for each in communications(found) if each.name.startswith(word)]
+    return only
+
+
+def test_the_study_sends_2_142_gb_per_gpu_and_step() -> None:
+    model = Model(306e6)
+    found = layout(Workload("vit", model, batch=64), 1, 8)
+    assert sent(found, "gradients") == pytest.approx(2 * 7 / 8 * 306e6 * 4, rel=1e-9)
+    assert sent(found, "gradients") / 1e9 == pytest.approx(2.142, abs=0.0005)
+
+
+def test_half_the_bytes_as_bfloat16() -> None:
+    full, half = (layout(job(compression=name), 1, 8) for name in ("none", "bfloat16"))
+    assert sent(half, "gradients") == pytest.approx(sent(full, "gradients") / 2)
+    assert [each.calls for each in communications(half)] == [each.calls for each in communications(full)]
+
+
+def test_zero_1_sends_as_much_as_ddp_and_zero_3_half_as_much_again() -> None:
+    """Rajbhandari et al., section 7: 2 Psi, 2 Psi, 3 Psi, of one element type, but for (n-1)/n."""
+    kinds = {name: layout(job(strategy=name, compute="float32"), 1, 8) for name in ("ddp", "zero1", "zero2", "zero3")}
+    volume = SMALL.parameters * 4 * 7 / 8
+    whole = {name: sent(found, "gradients", "weights", "updated") for name, found in kinds.items()}
+    assert whole == {
+        "ddp": pytest.approx(2 * volume),
+        "zero1": pytest.approx(2 * volume),
+        "zero2": pytest.approx(2 * volume),
+        "zero3": pytest.approx(3 * volume),
+    }
+
+
+def test_accumulation_is_free_for_ddp_and_not_for_the_higher_stages() -> None:
+    once, often = ({name: sent(layout(job(strategy=name, accumulation=number, compute="float32"), 1, 8), "")
+                    for name in ("ddp", "zero1", "zero2", "zero3")} for number in (1, 4))  # fmt: skip
+    assert often["ddp"] == once["ddp"]
+    assert often["zero1"] == once["zero1"]
+    assert often["zero2"] == pytest.approx((4 + 1) / 2 * once["zero2"])
+    assert often["zero3"] == pytest.approx(4 * once["zero3"])
+
+
+def test_hybrid_sharding_gathers_within_a_node_and_reduces_a_part_between() -> None:
+    found = layout(job(strategy="zero3", mesh=Mesh(shard=8)), 4, 8)
+    gathered, between = named(found, "weights"), named(found, "gradients among")
+    assert (gathered.group.num_nodes, gathered.group.per_node) == (1, 8)
+    assert (between.group.num_nodes, between.group.per_node, between.group.side_by_side) == (4, 1, 8)
+    assert between.payload_bytes * between.calls == pytest.approx(SMALL.parameters * 4 / 8)
+
+
+def test_tensor_parallel_layers_reduce_their_activations_twice_a_pass() -> None:
+    found = layout(job(mesh=Mesh(tensor=4), accumulation=3), 1, 8)
+    [calls] = [each for each in communications(found) if each.when == "pass"]
+    assert (calls.collective, calls.payload_bytes) == ("allreduce", 2 * 128 * 64 * 2)
+    assert (calls.calls, calls.forward) == (4 * 4 * 3, 2 * 4 * 3)
+    again = layout(job(mesh=Mesh(tensor=4), accumulation=3, recompute="full"), 1, 8)
+    assert [each.calls for each in communications(again) if each.when == "pass"] == [6 * 4 * 3]
+    assert named(found, "gradients").group.size == 2
+    assert sent(found, "gradients") == pytest.approx(2 * 1 / 2 * SMALL.parameters / 4 * 4)
+
+
+def test_a_pipeline_sends_activations_over_and_gradients_back() -> None:
+    found = layout(job(mesh=Mesh(pipeline=4), accumulation=6), 4, 8)
+    hop = named(found, "stage")
+    assert (hop.collective, hop.calls, hop.payload_bytes) == ("sendrecv", 12, 2 * 128 * 64 * 2)
+    assert (hop.group.num_nodes, hop.group.per_node, hop.group.side_by_side) == (4, 1, 8)
+    assert named(found, "gradients").group.num_nodes == 1  # a stage is one node
+
+
+def test_experts_exchange_tokens_and_reduce_their_gradients_among_their_replicas() -> None:
+    blocks = 4 * 8 * 2 * 64 * 256
+    model = replace(SMALL, parameters=4 * 4 * 64**2 + blocks, experts=8, active_experts=2)
+    found = layout(job(model, mesh=Mesh(expert=8)), 2, 8)
+    tokens = named(found, "tokens")
+    assert (tokens.collective, tokens.payload_bytes, tokens.calls) == ("alltoall", 2 * 2 * 128 * 64 * 2, 4 * 4)
+    assert (tokens.group.num_nodes, tokens.group.per_node) == (1, 8)
+    assert found.experts == blocks / 8
+    of_experts = named(found, "gradients of experts")
+    assert (of_experts.group.num_nodes, of_experts.group.per_node) == (2, 1)
+    assert of_experts.payload_bytes * of_experts.calls == pytest.approx(blocks / 8 * 4)
+
+
+def test_powersgd_sends_the_sides_of_each_matrix() -> None:
+    """Vogels et al.: r (n + m) elements in place of n x m; four h x h and two h x f matrices a layer."""
+    found = layout(job(compression="powersgd", rank=3), 1, 8)
+    payload = sum(each.payload_bytes * each.calls for each in communications(found))
+    assert payload == pytest.approx(4 * 3 * 4 * (4 * (64 + 64) + 2 * (64 + 256)))
+
+
+@given(st.floats(1, 1e12), st.floats(1, 1e9))
+def test_buckets_hold_all_and_begin_small(num_bytes: float, bucket: float) -> None:
+    if num_bytes > 20_000 * bucket:
+        with pytest.raises(UsageError, match=r"are more than 20000: give parallel\.bucket of"):
+            buckets(num_bytes, bucket)
+        return
+    found = buckets(num_bytes, bucket)
+    assert sum(size * number for size, number in found) == pytest.approx(num_bytes, abs=1)
+    assert all(size <= bucket for size, _ in found)
+    if bucket > FIRST_BUCKET_BYTES < num_bytes:
+        assert found[0] == (FIRST_BUCKET_BYTES, 1)
+
+
+def test_ddp_has_48_buckets_for_306_million_parameters() -> None:
+    assert buckets(306e6 * 4, 25 * MIB) == ((MIB, 1), (25 * MIB, 46), (306e6 * 4 - 46 * 25 * MIB - MIB, 1))
+
+
+@pytest.mark.parametrize(
+    ("collective", "factor"), [("allreduce", 1.75), ("allgather", 0.875), ("reducescatter", 0.875), ("sendrecv", 1)]
+)
+def test_the_bus_factor_is_what_the_ring_sends(collective: str, factor: float) -> None:
+    assert bus_factor(collective, 8) == factor
+
+
+@pytest.mark.parametrize(
+    ("mesh", "others", "told"),
+    [
+        (Mesh(tensor=8, pipeline=4), {}, "tensor 8 x pipeline 4 = 32 GPUs do not divide the 8 of 1 x 8"),
+        (Mesh(shard=3), {"strategy": "zero3"}, "shard: 3 does not divide the 8 data-parallel ranks"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_the_gpus_is_refused(mesh: Mesh, others: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        layout(job(mesh=mesh, **others), 1, 8)
+
+
+def test_one_gpu_sends_nothing() -> None:
+    assert communications(layout(job(), 1, 1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "each"), [("ddp", 16), ("zero1", 8 + 8 / 4), ("zero2", 4 + 12 / 4), ("zero3", 16 / 4)]
+)
+def test_states_in_memory_follow_the_stages_of_zero(strategy: str, each: float) -> None:
+    """Section 5 of the paper with K = 8 (Adam over float32 weights) among 4 ranks: bytes per parameter."""
+    found = need(layout(job(strategy=strategy), 1, 4))
+    states = sum(found.parts[name] for name in ("weights", "gradients", "optimizer"))
+    assert states == pytest.approx(SMALL.parameters * each)
+
+
+def test_16_bit_weights_keep_a_master_copy() -> None:
+    found = need(layout(job(weights="bfloat16", gradients="bfloat16"), 1, 4))
+    assert found.parts["optimizer"] == SMALL.parameters * 12
+    assert found.parts["activations"] == 34 * 2 * 128 * 64 * 4  # 34 bytes x tokens x batch x hidden x layers
+
+
+def test_recomputation_keeps_the_inputs_of_layers() -> None:
+    found = need(layout(job(recompute="full"), 1, 4))
+    assert found.parts["activations"] == (2 * 4 + 34) * 2 * 128 * 64
+
+
+def test_vit_l_16_needs_what_torchvision_counts() -> None:
+    """torchvision: 61.55 GMAC forward, thus 2 x 3 x 61.55 GFLOP with the backward pass."""
+    model = Model(306e6, layers=24, hidden=1024, feedforward=4096, heads=16, tokens=197)
+    assert flops_per_sample(model)[0] == pytest.approx(6 * 61.55e9, rel=0.005)
+
+
+def test_flops_need_sizes_or_a_figure() -> None:
+    with pytest.raises(UsageError, match="no `flops` per sample"):
+        flops_per_sample(Model(1e9))
+    assert flops_per_sample(Model(1e9, flops_per_sample=6e9))[0] == 6e9
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ({"compression": "bfloat16", "strategy": "zero2"}, "compression is DDP's"),
+        ({"compression": "powersgd"}, "needs its `rank`"),
+        ({"mesh": Mesh(tensor=3)}, "8 heads can not be split over tensor: 3"),
+        ({"mesh": Mesh(pipeline=3)}, "4 layers can not be split over pipeline: 3"),
+        ({"mesh": Mesh(shard=2)}, "strategy zero3's"),
+        ({"mesh": Mesh(expert=2)}, "1 experts can not be spread over 2"),
+        ({"mesh": Mesh(pipeline=2), "strategy": "zero3"}, "give zero1"),
+    ],
+)
+def test_what_can_not_be_trained_so_is_refused(others: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        job(**others)

@@ -1,0 +1,126 @@
+"""workloads/*.yaml: the presets, settings on top, and every mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.core.errors import UsageError
+from bench.driver.workload import _SECTIONS, _TOP, load_workload, names
+
+FOLDER = Path(__file__).parents[2] / "workloads"
+LEAST = "model: {parameters: 1B, flops: 6e12}\ntraining: {batch: 4}\n"
+
+
+def told(path: Path, *settings: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_workload(str(path), FOLDER, settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("vit-l-306m", 306e6), ("llama-3-8b", 8030261248), ("llama-3-70b", 70553706496), ("mixtral-8x7b", 46702792704)],
+)
+def test_presets_agree_with_their_layers(name: str, parameters: float) -> None:
+    found = load_workload(name, FOLDER)
+    assert found.model.parameters == parameters
+    assert found.model.parameters_by_layers == pytest.approx(parameters, rel=0.014)
+    assert found.sources
+    assert found.verified
+
+
+def test_every_file_is_read() -> None:
+    assert set(names(FOLDER)) >= {"vit-l-306m", "llama-3-8b", "llama-3-70b", "mixtral-8x7b"}
+    assert [load_workload(name, FOLDER).name for name in names(FOLDER)] == list(names(FOLDER))
+
+
+def test_a_mixture_of_experts_counts_those_that_a_token_meets() -> None:
+    model = load_workload("mixtral-8x7b", FOLDER).model
+    assert model.active_parameters == pytest.approx(12.9e9, rel=0.02)
+    assert model.all_expert_parameters == 32 * 8 * 3 * 4096 * 14336
+
+
+def test_a_preset_holds_where_a_file_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: vit-l-306m\ntraining:\n  batch: 32\n  efficiency: {L40S: 0.3..0.4}\nunverified: batch\n")
+    found = load_workload(str(path), FOLDER)
+    assert (found.name, found.batch, found.model.layers) == ("mine", 32, 24)
+    assert found.efficiency == {"L40S": (0.3, 0.4)}
+    assert not found.verified
+    assert "not read in a source: batch" in found.sources
+
+
+def test_settings_come_on_top() -> None:
+    settings = (
+        "training.batch=8",
+        "parallel.strategy=fsdp",
+        "training.baselines={L40S: 210, A100-SXM4-40GB: 380..400}",
+    )
+    found = load_workload("vit-l-306m", FOLDER, settings)
+    assert (found.batch, found.strategy) == (8, "zero3")
+    assert found.baselines == {"L40S": (210, 210), "A100-SXM4-40GB": (380, 400)}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model: {parameters: -1}\ntraining: {batch: 4}", "x.yaml:1:21: model.parameters: '-1' is not a number"),
+        ("model: {parameters: 1B}\ntraining: {}", "the key 'training.batch' is missing"),
+        ("training: {batch: 4}", "the key 'model.parameters' is missing"),
+        ("model: {parameters: 1B}\ntraining: {batch: 2.5}", "x.yaml:2:19: training.batch: '2.5' is not a whole"),
+        ("model: {paramters: 1B}", "x.yaml:1:9: model.paramters: no key is called 'paramters'; did you mean"),
+        ("modell: {parameters: 1B}", "no key is called 'modell'; did you mean 'model'?"),
+        ("model: 7", "x.yaml:1:8: model: lines of `key: value` must stand here"),
+        (LEAST + "parallel: {strategy: zero4}", "no strategy is called 'zero4'; did you mean 'zero3'?"),
+        (LEAST + "parallel: {tensor: 8}", "unknown heads can not be split over tensor: 8"),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 1.5}", "is above 1"),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 0.5..0.3}", "its first end is the larger one"),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, baselines: {L40: 3}}", "no GPU is called 'L40'; did you mean"),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, weights: float33}", "no element type is called 'float33'"),
+        ("model: {parameters: 1B, layers: 2, hidden: 64, feedforward: 64}\ntraining: {batch: 4}", "correct"),
+        ("preset: vit-l", "has no workload 'vit-l'; did you mean 'vit-l-306m'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text(text + "\n")
+    found = told(Path("x.yaml"))
+    assert sentence in found
+    assert "x.yaml" in found or "workloads" in found
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("batch=3", "--set 'batch=3' is not like training.batch=32"),
+        ("training.batch", "is not like"),
+        ("training.batch=", "has no value"),
+        ("training.batch=-1", "--set training.batch=-1: training.batch: '-1' is not a number"),
+        ("training.batsh=1", "did you mean 'batch'"),
+        ("parallel.tensor=3", "16 heads can not be split"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(setting: str, sentence: str) -> None:
+    assert sentence in told(FOLDER / "vit-l-306m.yaml", setting)
+
+
+def test_presets_in_a_circle_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"preset: {path}\n{LEAST}")
+    assert "presets of presets" in told(path)
+
+
+def test_the_example_in_the_text_is_read_and_names_every_key(tmp_path: Path) -> None:
+    page = (FOLDER.parent / "docs" / "selection.md").read_text(encoding="utf-8")
+    [example] = [part.removeprefix("yaml\n") for part in page.split("```") if part.startswith("yaml\n")]
+    path = tmp_path / "mine.yaml"
+    path.write_text(example)
+    found = load_workload(str(path), FOLDER)
+    assert (found.mesh.shard, found.accumulation, found.baselines) == (8, 4, {"A100-SXM4-80GB": (0.31, 0.31)})
+    keys = {inner for section in _SECTIONS.values() for inner in section} | set(_TOP)
+    assert [key for key in keys if f"{key}: " not in example and f"`{key}`" not in example] == []
