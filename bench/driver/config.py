@@ -6,6 +6,7 @@ file, line, column and key. pydantic walks over the keys and appears in nothing 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +31,8 @@ class Cluster:
     """One entry of bench.yaml: where ranks run. `links` in bytes per second, in place of the catalogue's figures.
 
     `site_instance`: the instance type where it is the site's own; `differs`: why ranks could not know it.
-    `ranks_per_node` None: one per GPU, else one per CPU of the machine at hand, at least 2. `launcher` "auto": the one
-    that the transport names.
+    `ranks_per_node` None: one per GPU (of the instance type, where it is named), else one per CPU of the machine at
+    hand, at least 2. `launcher` "auto": the one that the transport names.
     """
 
     name: str
@@ -182,14 +183,38 @@ def _cluster(file: YamlFile, name: str, keys: _ClusterKeys, own: Mapping[str, Ow
     if keys.options and keys.launcher == "auto":
         raise file.fail((*loc, "options"), "options belong to one launcher: name it by `launcher:`", key=True)
     if keys.hosts and keys.launcher != "auto" and plugins.load("launcher", keys.launcher).LAUNCHER.remote:
-        chosen = f"{keys.launcher} chooses the hosts by itself: leave `hosts:` out, or give its own option for them"
+        there = "nodelist: ..." if keys.launcher == "slurm" else "node-selector: ..."
+        chosen = f"{keys.launcher} chooses the hosts by itself: leave `hosts:` out, or say `options: {{{there}}}`"
         raise file.fail((*loc, "hosts"), chosen, key=True)
-    if keys.hosts and len(keys.hosts) < keys.nodes:
-        named = f"{len(keys.hosts)} of the {keys.nodes} nodes have a name here: name them all, or none"
+    nodes = keys.nodes or len(keys.hosts) or 1
+    if keys.hosts and len(keys.hosts) < nodes:
+        named = f"{len(keys.hosts)} of the {nodes} nodes have a name here: name them all, or none"
         raise file.fail((*loc, "hosts"), named, key=True)
-    told = {"instance": instance, "links": {**links, **keys.links}, "differs": differs,
+    twice = next((host for host, times in Counter(keys.hosts).items() if times > 1), None)
+    if twice is not None:
+        raise file.fail((*loc, "hosts"), f"{twice} is named twice: each host is one node", key=True)
+    if keys.launcher == "direct" and nodes > 1:
+        alone = f"direct starts one process here, not {nodes} nodes: name torchrun, mpirun or slurm"
+        raise file.fail((*loc, "launcher"), alone)
+    _check_racks(file, loc, keys)
+    told = {"instance": instance, "nodes": nodes, "links": {**links, **keys.links}, "differs": differs,
             "site_instance": keys.instance if keys.instance in own else None}  # fmt: skip
     return Cluster(name=name, **dict(keys) | told)
+
+
+def _check_racks(file: YamlFile, loc: Loc, keys: _ClusterKeys) -> None:
+    """A host stands in one rack, and is one of those that are named, where they are."""
+    of_host: dict[str, str] = {}
+    known = set(keys.hosts)
+    for rack, hosts in keys.racks.items():
+        for host in hosts:
+            if host in of_host:
+                both = f"{host} is in {of_host[host]} as well" if of_host[host] != rack else f"{host} is named twice"
+                raise file.fail((*loc, "racks", rack), f"{both}: a host stands in one rack")
+            if known and host not in known:
+                unknown = f"{host} is none of `hosts:`{plugins.nearest(host, keys.hosts)}"
+                raise file.fail((*loc, "racks", rack), unknown)
+            of_host[host] = rack
 
 
 class _Mistake(ValueError):
@@ -256,7 +281,7 @@ class _ClusterKeys(_Keys):
     """One cluster."""
 
     instance: _Text | None = None
-    nodes: _Count = 1
+    nodes: _Count | None = None
     ranks_per_node: _RanksPerNode = None
     launcher: Annotated[str, _one(values.launcher)] = "auto"
     python: _Text | None = None
@@ -265,7 +290,7 @@ class _ClusterKeys(_Keys):
     env: dict[_Variable, _Value] = {}
     options: dict[Annotated[str, _one(values.option_name)], _Value] = {}
     hosts: _Hosts = ()
-    agent: _Texts = ()
+    agent: Annotated[tuple[str, ...], _many(values.text, before=values.words)] = ()
     port: Annotated[int, _one(values.port)] = 29500
     links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}
     nics: Annotated[tuple[str, ...], _many(values.nic_name)] = ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from bench.core import hostlist
 from bench.core.case import LADDER_ALONE, Case, alike, to_argv
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
@@ -24,6 +25,7 @@ from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver.config import Cluster, Measurement, Scenario
 from bench.driver.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
+from bench.hardware import catalogue
 
 MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
@@ -57,7 +59,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
         raise UsageError(
             f"cluster {cluster.name!r} can not be modelled: bench.yaml gives it no instance type whose links are known"
         )
-    wishes, skipped, notes = [], [], []
+    wishes, skipped, notes = [], [], _spare_hosts(cluster)
     for measurement in scenario.measurements:
         for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled):
             reason = _why_not(wish, cluster, machine, patterns) or _why_no_tool(wish, tools)
@@ -80,8 +82,8 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
                          wish.tool, tools)  # fmt: skip
             jobs.append(job)
             notes += _out_of_proportion(job, share_s, len(wishes))
-    return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(skipped), tuple(dict.fromkeys(notes)),
-                scenario.budget_s)  # fmt: skip
+    return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(dict.fromkeys(skipped)),
+                tuple(dict.fromkeys(notes)), scenario.budget_s)  # fmt: skip
 
 
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
@@ -152,11 +154,20 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: Machine, trans
     asked = asked or cluster.ranks_per_node
     if asked is not None:
         return asked
-    return (
-        machine.num_gpus
-        if transport == "nccl" and machine.num_gpus
-        else min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
-    )
+    if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
+        return catalogue.instance(cluster.instance).gpus
+    if transport == "nccl" and machine.num_gpus:
+        return machine.num_gpus
+    return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
+
+
+def _spare_hosts(cluster: Cluster) -> list[str]:
+    """A note where more hosts are named than there are nodes."""
+    spare = cluster.hosts[cluster.nodes :]
+    if not spare:
+        return []
+    named = f"cluster {cluster.name!r} has nodes: {cluster.nodes}, and hosts: names {len(cluster.hosts)}"
+    return [f"{named}: {hostlist.compress(spare)} stay unused (leave nodes: out to use all)"]
 
 
 def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,16 @@ def listed(typed: object) -> list[Any]:
     if typed == []:
         raise UsageError("the list is empty: give at least one value, or leave the key out")
     return typed if isinstance(typed, list) else [typed]
+
+
+def words(typed: object) -> list[Any]:
+    """A list of words as it is; one text split as a shell does."""
+    if not isinstance(typed, str):
+        return listed(typed)
+    try:
+        return shlex.split(typed) or [typed]
+    except ValueError:
+        raise UsageError(f"{typed!r} has a quotation that does not end: close it, or write a list of words") from None
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:

@@ -219,12 +219,12 @@ options: {bind-to: core, time: 10:30, exclusive: ''}
 hosts: [h0, h1]
 links: {nic: 100 Gbit/s, nvlink: 150 GB/s}
 nics: [eth0, eth1]
-racks: {r1: [h0], r2: "x[1-2]"}"""
+racks: {r1: [h0], r2: "h[1-1]"}"""
     assert entry(write, text) == Cluster(
         name="mine", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="mpirun", python="/opt/py",
         mpirun="/opt/mpirun", setup=("module load x", "source y"), env={"A": "012", "B": "", "C": "off"},
         options={"bind-to": "core", "time": "10:30", "exclusive": ""}, hosts=("h0", "h1"),
-        links={"nic": 12.5e9, "nvlink": 150e9}, nics=("eth0", "eth1"), racks={"r1": ("h0",), "r2": ("x1", "x2")},
+        links={"nic": 12.5e9, "nvlink": 150e9}, nics=("eth0", "eth1"), racks={"r1": ("h0",), "r2": ("h1",)},
     )  # fmt: skip
 
 
@@ -238,7 +238,20 @@ racks: {r1: [h0], r2: "x[1-2]"}"""
         ("python: ''", "4:13: clusters.mine.python: some text must stand here"),
         ("links: {nci: 1 GB/s}", "4:13: clusters.mine.links.nci: no link is called 'nci'; did you mean 'nic'?"),
         ("links: {nic: 1 GB}", "4:18: clusters.mine.links.nic: rate '1 GB' is not one such as"),
-        ("hosts: [h0, h1]\nlauncher: slurm", "4:5: clusters.mine.hosts: slurm chooses the hosts by itself"),
+        (
+            "hosts: [h0, h1]\nlauncher: slurm",
+            "4:5: clusters.mine.hosts: slurm chooses the hosts by itself: leave `hosts:` out, or say "
+            "`options: {nodelist: ...}`",
+        ),
+        ("hosts: [h0, h1, h0]", "4:5: clusters.mine.hosts: h0 is named twice"),
+        ("launcher: direct", "4:15: clusters.mine.launcher: direct starts one process here, not 2 nodes"),
+        ("agent: ssh 'a", '4:12: clusters.mine.agent: "ssh \'a" has a quotation that does not end'),
+        ("hosts: [h0, h1]\nracks: {r1: [h0], r2: [h9]}", "5:26: clusters.mine.racks.r2: h9 is none of `hosts:`"),
+        (
+            "hosts: [h0, h1]\nracks: {r1: [h0], r2: [h1, h0]}",
+            "5:26: clusters.mine.racks.r2: h0 is in r1 as well: a host stands in one rack",
+        ),
+        ("racks: {r1: [h0, h0]}", "4:17: clusters.mine.racks.r1: h0 is named twice"),
         ("hosts: [h0]", "4:5: clusters.mine.hosts: 1 of the 2 nodes have a name here"),
         ("hosts: [h0, '-x']", "4:17: clusters.mine.hosts.1: '-x' is not a host's name"),
         ("hosts: ['h[0-7]', 'h[9-8]']", "4:23: clusters.mine.hosts.1: 'h[9-8]': '9-8' is not a range of numbers"),
@@ -256,6 +269,16 @@ def test_a_mistake_in_a_cluster_is_told_with_its_place(write: Write, lines: str,
 def test_a_cluster_without_nodes_is_refused(write: Write) -> None:
     path = write("clusters: {a: {nodes: 0}}")
     assert told(load_clusters, path).startswith("x.yaml:1:23: clusters.a.nodes: nodes '0' must be")
+
+
+def test_nodes_are_as_many_as_hosts_unless_said(write: Write) -> None:
+    clusters = load_clusters(write("clusters: {a: {hosts: 'h[0-3]'}, b: {hosts: 'h[0-3]', nodes: 2}, c: {}}"))
+    assert [clusters[name].nodes for name in "abc"] == [4, 2, 1]
+
+
+@pytest.mark.parametrize("typed", ["ssh -p 22 {host}", "[ssh, -p, 22, '{host}']"])
+def test_an_agent_is_words_or_a_text_of_them(write: Write, typed: str) -> None:
+    assert entry(write, f"agent: {typed}").agent == ("ssh", "-p", "22", "{host}")
 
 
 def test_an_unknown_cluster_lists_the_known(write: Write) -> None:

@@ -189,6 +189,25 @@ def test_a_claim_that_this_machine_does_not_meet_is_refused(cluster: Cluster, se
     assert sentence in str(told.value)
 
 
+def test_an_instance_type_knows_how_many_gpus_a_node_has() -> None:
+    there = replace(P4D, ranks_per_node=None)
+    assert [job.world.ranks_per_node for job in plan_of(Measurement(("allreduce",)), cluster=there).jobs] == [8]
+    modelled = plan_of(Measurement(("allreduce",)), cluster=there, model=True)
+    assert [job.world.num_ranks for job in modelled.jobs] == [16]
+
+
+def test_hosts_that_stay_unused_are_told() -> None:
+    lab = Cluster("lab", nodes=2, hosts=("h0", "h1", "h2", "h3"), launcher="torchrun")
+    [note] = plan_of(Measurement(("allreduce",), ("gloo",)), cluster=lab).notes
+    assert note.startswith("cluster 'lab' has nodes: 2, and hosts: names 4: h[2-3] stay unused")
+    assert not plan_of(Measurement(("allreduce",), ("gloo",)), cluster=replace(lab, nodes=4)).notes
+
+
+def test_what_is_skipped_for_one_reason_is_told_once() -> None:
+    wide = Measurement(("allreduce",), ("mpi", "gloo"), dtypes=("float32", "int8"), ranks_per_node=(1, 2, 4))
+    assert len(plan_of(wide, cluster=Cluster("lab", launcher="torchrun")).skipped) == 1
+
+
 def test_torchrun_starts_no_mpi_ranks() -> None:
     plan = plan_of(Measurement(("allreduce",)), cluster=Cluster("lab", launcher="torchrun"))
     assert {job.case.transport for job in plan.jobs} == {"gloo"}
