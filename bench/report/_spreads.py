@@ -20,28 +20,34 @@ _TITLES = ("time", "ci95", "within", "between")
 _UNITS = ("(us)", "(us)", "(%)", "(%)")
 
 
-def titles(modes: Sequence[str], grouped: bool) -> list[str]:
-    """The three lines above the rows."""
-    left = 12 + 9 * grouped
+def group_width(spreads: Iterable[Spread]) -> int:
+    """Letters of the column of groups; 0 where there is one group and no column."""
+    groups = {spread.group for spread in spreads}
+    return max(9, 1 + max(map(len, groups))) if len(groups) > 1 else 0
+
+
+def titles(modes: Sequence[str], width: int) -> list[str]:
+    """The three lines above the rows. `width`: of the column of groups, 0 for none."""
+    left = 12 + width
     over = "".join(f"{mode:^{sum(_WIDTHS)}}" for mode in modes)
     names, units = (
         "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS, strict=True)) for words in (_TITLES, _UNITS)
     )
-    group = f"{'group':>9}" * grouped
+    group = f"{'group':>{width}}" if width else ""
     return [
         f"#{'':{left - 1}}{over}".rstrip(),
         f"#{'size':>11}{group}{names * len(modes)}",
-        f"#{'(B)':>11}{' ' * 9 * grouped}{units * len(modes)}",
+        f"#{'(B)':>11}{' ' * width}{units * len(modes)}",
     ]
 
 
-def rows(spreads: Iterable[Spread], modes: Sequence[str], grouped: bool) -> list[str]:
+def rows(spreads: Iterable[Spread], modes: Sequence[str], width: int) -> list[str]:
     """One line for each size and group of one job, the modes beside each other."""
     beside: dict[tuple[int, str], dict[str, Spread]] = {}
     for spread in spreads:
         beside.setdefault((spread.payload_bytes, spread.group), {})[spread.mode] = spread
     return [
-        f"{size:>12}{f'{group:>9}' * grouped}" + "".join(_cells(by_mode.get(mode)) for mode in modes)
+        f"{size:>12}{f'{group:>{width}}' if width else ''}" + "".join(_cells(by_mode.get(mode)) for mode in modes)
         for (size, group), by_mode in beside.items()
     ]
 

@@ -36,8 +36,8 @@ _ROW = (
     _Column("root", "", 5, lambda row: _text.NOTHING if row.root is None else str(row.root)),
 )
 # In the place of the count, which follows from size and type.
-_GROUPED_ROW = (_ROW[0], _Column("group", "", 9, lambda row: row.group), *_ROW[2:])
 _COPIES_ROW = (_ROW[0], _Column("from>to", "", 14, lambda row: row.group), *_ROW[2:])
+_LEAST_GROUP_WIDTH = 9
 _MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
 _TIME = _Column("time", "(us)", 8, _text.time)
 _ISOLATED = (
@@ -77,16 +77,18 @@ _BOUND_WIDTH = 7
 class Table:
     """One job's rows as they come. `modes` are the modes that will be measured; `grouped`: there are several groups.
 
+    `widest`: letters of the longest group's name.
     `like`: the tool in whose statistics the times are shown, '' for ours.
     """
 
     def __init__(
-        self, modes: Sequence[str], *, grouped: bool = False, like: str = "", imported: bool = False, wire: bool = False
-    ) -> None:
+        self, modes: Sequence[str], *, grouped: bool = False, widest: int = 0, like: str = "", imported: bool = False,
+        wire: bool = False,
+    ) -> None:  # fmt: skip
         """Choose the columns; nothing is printed yet."""
         self._modes, self._like = tuple(modes), like
         self._imported, self._wire = imported, (_WIRE,) if wire else ()
-        self._columns = (_COPIES_ROW if imported else _GROUPED_ROW) if grouped else _ROW
+        self._columns = (_COPIES_ROW if imported else _grouped_row(widest)) if grouped else _ROW
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
     def lines_before(self, header: Header) -> str:
@@ -164,6 +166,11 @@ class Table:
         return text + f"{_text.wrong(by_mode.values()):>{_WRONG_WIDTH}}"
 
 
+def _grouped_row(widest: int) -> tuple[_Column, ...]:
+    group = _Column("group", "", max(_LEAST_GROUP_WIDTH, widest + 1), lambda row: row.group)
+    return (_ROW[0], group, *_ROW[2:])
+
+
 def head(header: Header, notes: Sequence[str] = ()) -> str:
     """The comment lines that say what was run and where."""
     said = filter(None, [_text.modelled_line(header)])
@@ -197,8 +204,11 @@ def _table_of(document: Document) -> Table:
     likes = {_text.like(header) for header in document.headers.values()}
     like = likes.pop() if len(likes) == 1 else ""
     imported = bool(rows) and all(row.imported for row in rows)
-    grouped = len({row.group for row in rows}) > 1
-    return Table(_text.modes_of(rows), grouped=grouped, like=like, imported=imported, wire="wire" in document.show)
+    groups = {row.group for row in rows}
+    return Table(
+        _text.modes_of(rows), grouped=len(groups) > 1, widest=max(map(len, groups), default=0), like=like,
+        imported=imported, wire="wire" in document.show,
+    )  # fmt: skip
 
 
 def _elsewhere(document: Document) -> set[str]:
@@ -212,14 +222,14 @@ def _over_launches(document: Document) -> list[str]:
     """One table for all cases that were launched more than once."""
     spreads = document.spreads
     modes = tuple(dict.fromkeys(spread.mode for spread in spreads))
-    grouped = len({spread.group for spread in spreads}) > 1
-    lines = [*(f"# {line}" for line in _spreads.MEANING), "#", *_spreads.titles(modes, grouped)]
+    width = _spreads.group_width(spreads)
+    lines = [*(f"# {line}" for line in _spreads.MEANING), "#", *_spreads.titles(modes, width)]
     for job in dict.fromkeys(spread.job for spread in spreads):
         own = [spread for spread in spreads if spread.job == job]
         first = document.headers[own[0].jobs[0]]
         launches = max(spread.num_launches for spread in own)
         lines.append(f"# {_text.job_line(job, first)}, {launches} launches")
-        lines += _spreads.rows(own, modes, grouped)
+        lines += _spreads.rows(own, modes, width)
     return lines
 
 

@@ -246,10 +246,10 @@ racks: {r1: [h0], r2: "h[1-1]"}"""
         ("hosts: [h0, h1, h0]", "4:5: clusters.mine.hosts: h0 is named twice"),
         ("launcher: direct", "4:15: clusters.mine.launcher: direct starts one process here, not 2 nodes"),
         ("agent: ssh 'a", '4:12: clusters.mine.agent: "ssh \'a" has a quotation that does not end'),
-        ("hosts: [h0, h1]\nracks: {r1: [h0], r2: [h9]}", "5:26: clusters.mine.racks.r2: h9 is none of `hosts:`"),
+        ("hosts: [h0, h1]\nracks: {r1: [h0], r2: [h9]}", "5:27: clusters.mine.racks.r2: h9 is none of `hosts:`"),
         (
             "hosts: [h0, h1]\nracks: {r1: [h0], r2: [h1, h0]}",
-            "5:26: clusters.mine.racks.r2: h0 is in r1 as well: a host stands in one rack",
+            "5:27: clusters.mine.racks.r2: h0 is in r1 as well: a host stands in one rack",
         ),
         ("racks: {r1: [h0, h0]}", "4:17: clusters.mine.racks.r1: h0 is named twice"),
         ("hosts: [h0]", "4:5: clusters.mine.hosts: 1 of the 2 nodes have a name here"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from bench.core.record import Interference, Scaling
-from bench.report import _interference, _scaling
+from bench.core.record import Interference, Scaling, Spread
+from bench.report import _interference, _scaling, _spreads
 
 
 def one(kind: Any, **given: Any) -> Any:
@@ -60,3 +60,14 @@ def test_aggressors_that_hardly_sent_are_said_in_capitals() -> None:
     assert "split halves: against alltoall of 4M by 2 ranks" in title
     assert "2.000 [1.900..2.100] x  5.000 of 10.00 GB/s (50.0 %)" in covered
     assert "NOT" not in covered and "NOT DISTURBED in 3 of 21 blocks" in poor
+
+
+def test_launches_of_groups_with_long_names_have_a_column_that_holds_them() -> None:
+    given = {"payload_bytes": 4 << 20, "mode": "pipelined", "median_s": 1e-3, "within": 0.01, "between": 0.02}
+    spreads = [one(Spread, **given, group=name) for name in ("screen0:0-8", "confirm12:10-11")]
+    width = _spreads.group_width(spreads)
+    _, title, units = _spreads.titles(("pipelined",), width)
+    lines = _spreads.rows(spreads, ("pipelined",), width)
+    assert [line.split()[:2] for line in lines] == [["4194304", "screen0:0-8"], ["4194304", "confirm12:10-11"]]
+    assert len({len(line) for line in [title, units, *lines]}) == 1
+    assert _spreads.group_width(spreads[:1]) == 0

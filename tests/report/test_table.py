@@ -49,6 +49,16 @@ def test_groups_have_a_column_only_when_there_are_several(a_document: Document, 
     assert " group " not in GOLDEN
 
 
+def test_the_longest_group_stands_apart_from_its_size(a_document: Document, a_summary: Make) -> None:
+    groups = ("screen0:0-8", "confirm12:1022-1023", "1022-1023")
+    rows = tuple(a_summary(group=name, src=0, dst=1, payload_bytes=4 << 20) for name in groups)
+    text = table.render(replace(a_document, summaries=rows))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [line.split()[:2] for line in lines] == [["4194304", name] for name in groups]
+    assert len({line.index("float32") for line in lines}) == 1
+    assert max(map(len, text.splitlines())) <= 130
+
+
 def test_modelled_rows_and_their_head_carry_the_word(a_document: Document, a_summary: Make, a_header: Make) -> None:
     row = a_summary(modelled=True, verified=None, num_wrong=None, flags=("modelled",))
     header = a_header(job="allreduce-mpi", modelled=True, instance="p4d.24xlarge")
