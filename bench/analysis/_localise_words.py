@@ -70,6 +70,16 @@ def lonely(src: Array, dst: Array, places: Places) -> set[str]:
     return {names[number] for number in np.flatnonzero(known.sum(axis=1) == 1)}
 
 
+def part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
+    """(kind, name) of a rack, host, NIC or rank."""
+    label = level.labels[unit]
+    if level.kind == "rack":
+        return "link", f"uplink of {label}"
+    if level.kind == "nic":
+        return "nic", nic_name(*label)
+    return "host", places.hosts[level.ranks[unit][0]]
+
+
 def part(level: Level, unit: int, found: Sequence[tuple[str, Judged]], places: Places,
          inside: bool) -> tuple[str, str, float, str]:  # fmt: skip
     """(kind, name, confidence, evidence) of a rack, host, NIC or rank."""
@@ -78,15 +88,15 @@ def part(level: Level, unit: int, found: Sequence[tuple[str, Judged]], places: P
     measured = " and ".join(f"{verbs[direction]} {_ratio(judged)}" for direction, judged in found)
     if len(found) == 1:
         measured += f", {verbs['in' if found[0][0] == 'out' else 'out']} normally"
+    kind, name = part_name(level, unit, places)
     confidence = max(judged.confidence for _, judged in found)
     if level.kind == "rack":
-        return "link", f"uplink of {label}", confidence, f"rack {label} {measured} across racks"
+        return kind, name, confidence, f"rack {label} {measured} across racks"
     if level.kind == "nic":
-        name = nic_name(*label)
-        return "nic", name, confidence, f"{name} {measured}; other NICs of {label[0]} are not slow"
-    host, where = places.hosts[rank], " inside the host" if inside else ""
-    who = host if level.kind == "host" else f"rank {rank} of {host}, not the other ranks there,"
-    return "host", host, confidence, f"{who} {measured}{where}"
+        return kind, name, confidence, f"{name} {measured}; other NICs of {label[0]} are not slow"
+    where = " inside the host" if inside else ""
+    who = name if level.kind == "host" else f"rank {rank} of {name}, not the other ranks there,"
+    return kind, name, confidence, f"{who} {measured}{where}"
 
 
 def link(names: tuple[str, str], found: Sequence[tuple[str, Judged]], lonely: Sequence[str]) -> tuple[str, float, str]:

@@ -70,16 +70,28 @@ class Suspect:
     pairs: tuple[tuple[int, int], ...] = ()
     within: bool = False  # inside a node
     alone: bool = False  # a link that is slow beside others: is it by itself?
+    kind: str = ""  # host, nic or link
+    name: str = ""
+    hosts: tuple[str, ...] = ()  # it is in, or ends at
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is slow, which hosts (and NICs) are not, what is not settled yet, and what else the reader must know."""
+    """What is slow, which hosts (and NICs) are not, what is not settled yet, and what else the reader must know.
+
+    `num_missing`: rounds of a ladder's first look at every host that were not measured.
+    """
 
     accused: tuple[Accused, ...]
     cleared: tuple[str, ...]
     suspects: tuple[Suspect, ...] = ()
     notes: tuple[str, ...] = ()
+    num_missing: int = 0
+
+    @property
+    def undecided(self) -> bool:
+        """Nobody is accused, and not because there is nothing to find."""
+        return not self.accused and bool(self.suspects or self.num_missing)
 
 
 def localise(evidence: Evidence, places: Places) -> Verdict:
@@ -141,7 +153,11 @@ class _Part:
                 self._explained[groups.rows(unit)] = True
             self.accused.append(Accused(*words.part(level, unit, found, self._places, self._inside)))
         elif unsettled:
-            self.suspects.append(Suspect(ranks=level.ranks[unit], within=self._inside))
+            kind, name = words.part_name(level, unit, self._places)
+            ranks = level.ranks[unit]
+            self.suspects.append(
+                Suspect(ranks=ranks, within=self._inside, kind=kind, name=name, hosts=self._hosts(ranks))
+            )
 
     def _all_nics(self, index: int, direction: str, unit: int, taken: Array) -> bool:
         """Is a host slow by each of its NICs? Rows that were asked of one of them must not speak for all."""
@@ -188,8 +204,12 @@ class _Part:
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
         pairs = tuple({(int(s), int(d)): None for s, d in zip(rows.src[mine], rows.dst[mine], strict=True)})
+        suspect = Suspect(
+            pairs=pairs, within=self._inside, kind="link", name="-".join(self._names(mine[0])),
+            hosts=self._hosts([rank for pair in pairs for rank in pair]),
+        )  # fmt: skip
         if not len(again):
-            self.suspects.append(Suspect(pairs=pairs, within=self._inside))
+            self.suspects.append(suspect)
             return []
         forward = self._ends[rows.src[again]] == self._ends[rows.src[mine[0]]]
         ways = {"out": again[forward], "in": again[~forward]}
@@ -206,9 +226,12 @@ class _Part:
             elif judged.confidence >= ACCUSE:
                 slow.append((way, judged))
         if slow and self._adaptive and not (rows.stage[again] == ALONE).any():
-            self.suspects.append(Suspect(pairs=pairs, within=self._inside, alone=True))
+            self.suspects.append(replace(suspect, alone=True))
             return []
         return slow
+
+    def _hosts(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._places.hosts[rank] for rank in ranks))
 
     def _names(self, row: int) -> tuple[str, str]:
         ranks = int(self._rows.src[row]), int(self._rows.dst[row])

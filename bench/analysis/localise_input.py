@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from bench.analysis.localise import STAGES, Accused, Evidence, Places, Verdict, localise
+from bench.analysis.localise_rounds import first_rounds
 from bench.core.errors import UsageError
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
+_LOOKS = [STAGES.index(name) for name in ("screen", "node")]
 Row = tuple[int, int, float, int, int]  # of Evidence.of
 
 
@@ -93,10 +98,20 @@ def _diagnosed(headers: Mapping[str, Mapping[str, Any]], key: tuple[Any, ...],
     largest = max(row["payload_bytes"] for row in rows)
     evidence = _evidence([row for row in rows if row["payload_bytes"] == largest], direction)
     rounds = {step for step in evidence.step.tolist() if step} if schedule == "ladder" else None
+    verdict = localise(evidence, where)
+    if schedule == "ladder":
+        verdict = _of_ladder(verdict, evidence, where)
     return Diagnosed(
         transport, direction, schedule, len(set(where.hosts)), len(where.hosts), len(rounds) + 1 if rounds else None,
-        len(evidence), largest, jobs, localise(evidence, where),
+        len(evidence), largest, jobs, verdict,
     )  # fmt: skip
+
+
+def _of_ladder(verdict: Verdict, evidence: Evidence, where: Places) -> Verdict:
+    """A ladder that ended before it had looked at every host clears none."""
+    looked = len(np.unique(evidence.step[np.isin(evidence.stage, _LOOKS)]))
+    missing = max(0, len(first_rounds(where, random.Random(1))) - looked)
+    return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
 
 
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> Evidence:
@@ -126,7 +141,10 @@ def merged(verdicts: Sequence[Verdict]) -> Verdict:
     cleared = dict.fromkeys(name for verdict in verdicts for name in verdict.cleared)
     guilty = {one.name for one in accused.values()} | {one.name.partition(":")[0] for one in accused.values()}
     notes = dict.fromkeys(note for verdict in verdicts for note in verdict.notes)
+    num_missing = sum(verdict.num_missing for verdict in verdicts)
     unsettled = tuple(suspect for verdict in verdicts for suspect in verdict.suspects)
     order = sorted(accused.values(), key=lambda one: (-one.confidence, one.name))
     named = {name for name in cleared if ":" in name}
-    return Verdict(tuple(order), tuple(n for n in cleared if n not in guilty or n in named), unsettled, tuple(notes))
+    doubted = {host for suspect in unsettled for host in suspect.hosts}  # an end of a suspected link may be slow itself
+    sound = [n for n in cleared if (n not in guilty or n in named) and n.partition(":")[0] not in doubted]
+    return Verdict(tuple(order), () if num_missing else tuple(sound), unsettled, tuple(notes), num_missing)

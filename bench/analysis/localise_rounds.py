@@ -39,7 +39,7 @@ def next_rounds(evidence: Evidence, places: Places, seed: int) -> tuple[Asked, .
     """What to measure next; nothing when the verdict stands. `seed`: of the random choices, the same for one run."""
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
-        return (*_screen(places, random_), *_nodes(places, random_))
+        return first_rounds(places, random_)
     verdict = localise(evidence, places)
     done = {STAGES[stage] for stage in np.unique(evidence.stage)}
     parts = [suspect for suspect in verdict.suspects if suspect.ranks]
@@ -63,7 +63,12 @@ def least_rounds(num_hosts: int, ranks_per_host: int, num_nics: int) -> int:
     """How many rounds a ladder takes where nothing is slow."""
     hosts = tuple(f"h{rank // ranks_per_host}" for rank in range(num_hosts * ranks_per_host))
     nics = tuple(f"nic{rank % ranks_per_host % num_nics}" for rank in range(len(hosts)))
-    return len(next_rounds(Evidence.of(()), Places(hosts, nics), 1))
+    return len(first_rounds(Places(hosts, nics), random.Random(1)))
+
+
+def first_rounds(places: Places, random_: random.Random) -> tuple[Asked, ...]:
+    """A look at every host, and inside every one; how many rounds that is does not depend on what is drawn."""
+    return (*_screen(places, random_), *_nodes(places, random_))
 
 
 def _screen(places: Places, random_: random.Random) -> Iterator[Asked]:

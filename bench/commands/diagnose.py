@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -16,7 +17,7 @@ from bench.analysis import localise_input
 from bench.analysis.localise import Verdict
 from bench.analysis.localise_input import Diagnosed
 from bench.commands import _output, report, run
-from bench.core.errors import EXIT_DONE, EXIT_VERDICT, MeasurementError, UsageError
+from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
 from bench.core.record import DOCUMENT_SCHEMA
 from bench.driver import collect
 from bench.report import _diagnose
@@ -50,7 +51,28 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("give a run to read or a --cluster to measure, not both")
     if args.model and not args.cluster:
         raise UsageError("--model needs a --cluster")
-    path, failed = _measured(args) if args.cluster else (report.path_of(_meant(args)), None)
+    if not args.cluster:
+        return _told(args, report.path_of(_meant(args)), None)
+    before = _folders(args.results)
+    try:
+        path, failed = _measured(args)
+    except (Interrupted, KeyboardInterrupt):
+        for folder in sorted(_folders(args.results) - before):
+            with contextlib.suppress(
+                BenchError
+            ):  # nothing was measured yet, or it is undecided, or somebody is accused
+                _told(args, folder, None)
+            print(f"then: python -m bench diagnose {folder}", file=sys.stderr)
+        raise
+    return _told(args, path, failed)
+
+
+def _folders(results: Path) -> set[Path]:
+    return {plan.parent for plan in results.glob("*/plan.json")}
+
+
+def _told(args: argparse.Namespace, path: Path, failed: str | None) -> int:
+    """Print the verdict on what a run holds. `failed`: why its measurement did not end well."""
     document = _document(path)
     try:
         cases = localise_input.diagnosed(document["headers"], document["summaries"])
@@ -66,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"bench: warning: {warning}", file=sys.stderr)
     if failed:
         raise MeasurementError(failed)
-    if verdict.suspects and not verdict.accused:
+    if verdict.undecided:
         raise MeasurementError(
             f"{_diagnose.conclusion(verdict)}: measure with `--schedule ladder` (the scenario links), or with more time"
         )
@@ -126,6 +148,10 @@ def _plain(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) 
     return {
         "schema": SCHEMA,
         "accused": [asdict(one) for one in verdict.accused],
+        "suspected": [
+            {"kind": kind, "name": name}
+            for kind, name in dict.fromkeys((suspect.kind, suspect.name) for suspect in verdict.suspects)
+        ],
         "cleared": list(verdict.cleared),
         "notes": _diagnose.notes(verdict),
         "measured_s": seconds,

@@ -92,11 +92,17 @@ class Measurer:
         payload, requested = max(payloads(case, s.pattern, 2).items())
         shape = shape_of(case, 2, payload, case.modes[0])
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
-        yield from ladder.climb(
-            case, where, self._channel.broadcast, self._rank == 0,
-            lambda: case.budget_s is None or time.monotonic() - started < case.budget_s,
-            lambda round_: self._row(Row(shape.mode, shape, requested, round_, case.max_s)),
-        )  # fmt: skip
+
+        def in_time() -> bool:
+            return case.budget_s is None or time.monotonic() - started < case.budget_s
+
+        def measured(
+            round_: Round,
+        ) -> tuple[Record, ...]:  # rounds are asked for many at once: each by the first's clock
+            max_s = self._channel.broadcast(case.max_s if in_time() else 0.0)
+            return self._row(Row(shape.mode, shape, requested, round_, max_s))
+
+        yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, in_time, measured)
 
     def _row(self, row: Row) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"

@@ -26,6 +26,7 @@ def table(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -
             lines.append(f"{one.kind:5} {one.name:{width}} {one.confidence:10.4f}  {wrapped[0]}")
             lines += [indent + rest for rest in wrapped[1:]]
         lines.append("")
+    lines += [f"suspected: {names(suspected(verdict))}"] if verdict.suspects else []
     lines.append(f"cleared: {names(verdict.cleared)}")
     lines += [f"note: {note}" for note in notes(verdict)]
     return "\n".join(lines)
@@ -38,6 +39,7 @@ def markdown(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None
         lines += ["| kind | name | confidence | evidence |", "|---|---|---|---|"]
         lines += [f"| {one.kind} | {one.name} | {one.confidence:.4f} | {one.evidence} |" for one in verdict.accused]
         lines.append("")
+    lines += [f"Suspected: {names(suspected(verdict))}", ""] if verdict.suspects else []
     lines.append(f"Cleared: {names(verdict.cleared)}")
     lines += [f"- {note}" for note in notes(verdict)]
     return "\n".join(lines)
@@ -59,8 +61,9 @@ def asked(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
 
 def conclusion(verdict: Verdict) -> str:
     """One sentence."""
-    if verdict.suspects and not verdict.accused:
-        return "undecided: the run ended before its suspicions could be followed"
+    if verdict.undecided:
+        left = "its suspicions could be followed" if verdict.suspects else "every host was looked at"
+        return f"undecided: the run ended before {left}"
     if not verdict.accused:
         return "nothing to find: no host, NIC or link is below 0.9 of its peers"
     found = [f"{one.kind} {one.name}" for one in verdict.accused]
@@ -69,9 +72,15 @@ def conclusion(verdict: Verdict) -> str:
 
 def notes(verdict: Verdict) -> list[str]:
     """What else the reader must know."""
-    unsettled = len(verdict.suspects)
+    unsettled, missing = len(verdict.suspects), verdict.num_missing
     open_ = [f"the run ended before {unsettled} suspicions could be followed: measure again with more time"]
-    return [*verdict.notes, *(open_ if unsettled else [])]
+    early = [f"{missing} rounds of the first look at every host were not measured: nobody is cleared"]
+    return [*verdict.notes, *(early if missing else []), *(open_ if unsettled else [])]
+
+
+def suspected(verdict: Verdict) -> list[str]:
+    """`host h2`, `link h0-h2`: each part that is suspected still, once."""
+    return list(dict.fromkeys(f"{suspect.kind} {suspect.name}" for suspect in verdict.suspects))
 
 
 def names(found: Sequence[str]) -> str:

@@ -10,10 +10,12 @@ import pytest
 
 from bench.__main__ import main
 from bench.analysis import summary
+from bench.commands import run
 from bench.core import plugins
+from bench.core.errors import Interrupted
 from bench.core.record import Header, Record, Samples
 from bench.driver import collect
-from bench.store import jsonl
+from bench.store import jsonl, runs
 
 Out = pytest.CaptureFixture[str]
 NUM = 6
@@ -124,3 +126,47 @@ def test_a_modelled_cluster_has_nothing_wrong(tmp_path: Path, capsys: Out) -> No
 def test_a_summary_of_a_ladder_is_a_document_as_any(tmp_path: Path) -> None:
     [(_, attempt)] = [("pairs", one) for one in jsonl.read(stored(tmp_path, 4)).attempts]
     assert len(summary.document([("pairs", attempt.header, attempt.records)]).summaries) == len(attempt.records)
+
+
+def test_who_is_suspected_still_is_not_cleared(tmp_path: Path, capsys: Out) -> None:
+    """A ladder that ended after its first look: all links of the slow host are suspected, by name."""
+    path = tmp_path / "pairs.jsonl"
+    writer = jsonl.Writer(path, header())
+    pairs = [(a, b) for a in range(NUM) for b in range(NUM) if a != b]
+    for number, (a, b) in enumerate(pairs):
+        writer.append(record(f"screen{number}:{a}-{b}", a, b, 5e8 if {a, b} == {1, 2} else 1e9))
+    assert main(["diagnose", str(path), "--format", "json"]) == 4
+    told = json.loads(capsys.readouterr().out)
+    assert told["accused"] == [] and told["suspected"] == [{"kind": "link", "name": "h1-h2"}]
+    assert told["cleared"] == ["h0", "h3", "h4", "h5"]
+    assert main(["diagnose", str(path)]) == 4
+    assert "suspected: 1 (link h1-h2)" in capsys.readouterr().out
+
+
+def test_a_ladder_that_did_not_look_at_every_host_clears_nobody(tmp_path: Path, capsys: Out) -> None:
+    path = tmp_path / "pairs.jsonl"
+    writer = jsonl.Writer(path, header())
+    for number, (a, b) in enumerate([(0, 1), (2, 3), (4, 5), (1, 0)]):
+        writer.append(record(f"screen{number}:{a}-{b}", a, b, 1e9))
+    assert main(["diagnose", str(path)]) == 4
+    captured = capsys.readouterr()
+    assert "undecided: the run ended before every host was looked at" in captured.out
+    assert "16 rounds of the first look" in captured.out and "cleared: none" in captured.out
+
+
+def test_an_interrupted_diagnosis_says_the_verdict_so_far(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "20261121-000000-lab-links"
+
+    def interrupted(args: object) -> None:
+        folder.mkdir()
+        runs.write_plan(folder, {"jobs": []})
+        stored(folder, 4)
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(run, "started", interrupted)
+    assert main(["diagnose", "--cluster", "local", "--results", str(tmp_path)]) == 130
+    captured = capsys.readouterr()
+    assert "slow: 1 (host h4)" in captured.out
+    assert f"then: python -m bench diagnose {folder}" in captured.err

@@ -316,3 +316,13 @@ def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.mpi
+def test_a_ladder_ends_by_its_budget_and_says_which_rounds_it_left_out(run: Run, mpirun: Start) -> None:
+    words = ("--schedule", "ladder", "--mode", "pipelined", "--sizes", "64K", "--budget", "1ms", "--format", "json")
+    told = json.loads(run(*mpirun(4), "-m", "bench.pairs", *words).out)
+    rows = [*told["summaries"], *told["skipped"]]
+    assert len(rows) == 2 * 3 * 2, "two pairs at a time, three matchings, both ways"
+    assert len(told["summaries"]) <= 2, "the round that was under way when time was up"
+    assert {row["reason"] for row in told["skipped"]} == {"the time budget of 0.001 s was used up before this row"}
