@@ -26,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
+.PHONY: help install install-dev install-openmpi bench plan doctor diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
 
 help: ## This list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -53,6 +53,9 @@ doctor: $(LOCAL) ## Check what a run of SCENARIO on CLUSTER would need, on every
 
 gate: $(LOCAL) ## Hold RUN (default: the latest) to RULES (default: acceptance); JUNIT=out.xml for CI
 	@$(PY) -m bench gate $(RUN) --rules $(RULES) $(if $(JUNIT),--junit $(JUNIT)) $(ARGS)
+
+diagnose: $(LOCAL) ## Measure pairs on CLUSTER and name the slow host, NIC or link; fails when there is one
+	@$(PY) -m bench diagnose --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(ARGS)
 
 lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
 	@$(PY) -m bench lint $(RUN) $(ARGS)

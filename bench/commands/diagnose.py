@@ -58,9 +58,7 @@ def main(args: argparse.Namespace) -> int:
         path, failed = _measured(args)
     except (Interrupted, KeyboardInterrupt):
         for folder in sorted(_folders(args.results) - before):
-            with contextlib.suppress(
-                BenchError
-            ):  # nothing was measured yet, or it is undecided, or somebody is accused
+            with contextlib.suppress(BenchError):  # nothing was measured yet, or it is undecided
                 _told(args, folder, None)
             print(f"then: python -m bench diagnose {folder}", file=sys.stderr)
         raise

@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import socket
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bench.core.errors import EXIT_DONE, UsageError
 from bench.hardware import catalogue
 from bench.probes import machine, nvml, sysfs
 
+_SLURM_S = 10.0  # in which a controller answers
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORDS_OF_YAML = ("true", "false", "null")
 
@@ -35,7 +37,9 @@ class Probed:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench init`."""
     parser.add_argument("--name", help="the entry's name (default: this host's)")
-    parser.add_argument("--file", type=Path, default=Path("bench.yaml"), help="file to add it to (default bench.yaml)")
+    parser.add_argument(
+        "--config", type=Path, default=Path("bench.yaml"), metavar="FILE", help="add it to (default bench.yaml)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -44,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     name = args.name or re.sub(r"[^A-Za-z0-9._-]+", "-", found.host).strip("-._") or "local"
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
-    path: Path = args.file
+    path: Path = args.config
     try:
         old = path.read_bytes() if path.exists() else b""
         new, entry = with_entry(old, path, name, found)
@@ -65,8 +69,17 @@ def probe() -> Probed:
         gpus=tuple(gpu.name for gpu in gpus),
         product=product,
         instance=product if product in catalogue.instances() else None,
-        slurm=shutil.which("srun") is not None,
+        slurm=shutil.which("srun") is not None and _slurm_answers(),
     )
+
+
+def _slurm_answers() -> bool:
+    """Is there a controller behind the programs? A machine may have them and belong to no cluster."""
+    try:
+        asked = subprocess.run(["sinfo", "-h"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SLURM_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0
 
 
 def entry_lines(name: str, found: Probed) -> list[str]:

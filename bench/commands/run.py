@@ -29,10 +29,13 @@ from bench.driver.config import Cluster
 from bench.driver.jobs import Job, Machine
 from bench.store import runs
 
+_SCENARIO = "main"
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench run`."""
     _plan.add_plan_arguments(parser)
+    parser.set_defaults(scenario=None)  # so that --resume knows whether one was named
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
@@ -48,6 +51,8 @@ def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     if args.retest and args.resume:
         raise UsageError("--retest measures a finished run again, --resume finishes one: give one of them")
+    if not args.resume:
+        args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing(ran)
@@ -139,6 +144,12 @@ def _resumed(args: argparse.Namespace) -> desk.Ran:
     stored = runs.read_plan(folder)
     if stored.get("imported"):
         raise UsageError(f"{folder} was imported from logs: there is nothing in it that could be measured again")
+    named = Path(args.scenario).name.removesuffix(".yaml").removesuffix(".yml") if args.scenario else stored["scenario"]
+    if named != stored["scenario"]:
+        raise UsageError(
+            f"{folder} is a run of the scenario {stored['scenario']!r}, not {named!r}: leave the scenario out to go on "
+            "with it, or --resume to measure anew"
+        )
     here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()

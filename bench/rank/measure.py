@@ -96,9 +96,8 @@ class Measurer:
         def in_time() -> bool:
             return case.budget_s is None or time.monotonic() - started < case.budget_s
 
-        def measured(
-            round_: Round,
-        ) -> tuple[Record, ...]:  # rounds are asked for many at once: each by the first's clock
+        def measured(round_: Round) -> tuple[Record, ...]:
+            # Many rounds are asked for at once: before each the first rank's clock says whether there is time.
             max_s = self._channel.broadcast(case.max_s if in_time() else 0.0)
             return self._row(Row(shape.mode, shape, requested, round_, max_s))
 

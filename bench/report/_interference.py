@@ -27,6 +27,8 @@ def lines(interferences: Iterable[Interference]) -> list[str]:
 
 def _line(one: Interference) -> str:
     around = "" if one.factor_low is None else f" [{one.factor_low:.3f}..{one.factor_high:.3f}]"
+    unsure = one.factor_low is None and not one.modelled
+    around += " ?" if unsure else ""
     share = one.aggressor_bytes_per_s / one.aggressor_alone_bytes_per_s
     line = (
         f"{format_size(one.payload_bytes):>6} {one.group:>8} {_text.microseconds(one.alone_s):>8} "
@@ -34,6 +36,9 @@ def _line(one: Interference) -> str:
         f"{_text.gigabytes(one.aggressor_bytes_per_s)} of {_text.gigabytes(one.aggressor_alone_bytes_per_s)} GB/s "
         f"({_text.percent(share)} %)"
     )
+    if unsure:
+        few = f"{one.num_launches} launches" if one.num_launches > 1 else f"{one.num_blocks} blocks"
+        line += f"  ? {few} are too few for a 95 % interval"
     if one.num_blocks_not_covered:
         line += f"  NOT DISTURBED in {one.num_blocks_not_covered} of {one.num_blocks} blocks: aggressors hardly sent"
     return line

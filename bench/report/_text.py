@@ -213,6 +213,23 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def replaces(later: Summary, earlier: Summary) -> bool:
+    """Is a row shown in the place of an earlier one of the same job, size, group and mode?"""
+    return not later.imported and earlier.verified is not False and later.verified is not False
+
+
+def repeated_lines(summaries: Iterable[Summary]) -> list[str]:
+    """How many rows stand in the place of what an interrupted attempt left."""
+    last: dict[tuple[Any, ...], Summary] = {}
+    num = 0
+    for row in summaries:
+        key = (row.job, row.payload_bytes, row.dtype, row.reduce_op, row.group, row.mode)
+        num += key in last and replaces(row, last[key])
+        last[key] = row
+    again = "1 row was" if num == 1 else f"{num} rows were"
+    return [f"{again} measured again by --resume: the later figures are shown, JSON and CSV keep both"] if num else []
+
+
 def conflict_lines(conflicts: Iterable[Conflict]) -> list[str]:
     """Pairs of rows that can not both be right: of each rule, job and mode the gravest, and the other sizes."""
     alike: dict[tuple[Any, ...], list[Conflict]] = {}

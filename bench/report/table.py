@@ -129,6 +129,7 @@ class Table:
         lines += _text.overhead_lines(document.headers.values())
         lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
         lines += _text.finding_lines(rows)
+        lines += _text.repeated_lines(rows)
         measured = any(not (row.modelled or row.imported) for row in rows)
         lines += [_spreads.SINGLE] if measured and not document.spreads else []
         lines += _fits.lines(document.headers, document.fits)
@@ -265,12 +266,16 @@ def _cells(columns: Sequence[_Column], row: Summary | None) -> list[str]:
 
 
 def _rows(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
-    """Summaries of one size as {mode: summary} for each line; a mode that comes again begins a new line."""
+    """Summaries of one size as {mode: summary} for each line.
+
+    A mode that comes again takes the place of the first, which an interrupted attempt left; a log's begins a new line,
+    and so does one beside wrong data, which is never hidden.
+    """
     rows: list[dict[str, Summary]] = []
     latest: dict[str, dict[str, Summary]] = {}  # group -> its last line
     for summary in summaries:
         line = latest.get(summary.group)
-        if line is None or summary.mode in line:
+        if line is None or (summary.mode in line and not _text.replaces(summary, line[summary.mode])):
             line = latest[summary.group] = {}
             rows.append(line)
         line[summary.mode] = summary

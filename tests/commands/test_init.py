@@ -122,12 +122,12 @@ def test_the_command_writes_the_file_says_what_it_wrote_and_refuses_to_do_it_twi
 @pytest.mark.parametrize("name", ["a b", "-x", "", "a/b"])
 def test_a_name_with_other_characters_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.yaml"
-    code = entry.main(["init", f"--name={name}", "--file", str(file)])
+    code = entry.main(["init", f"--name={name}", "--config", str(file)])
     assert (code, file.exists()) == ((0, True) if not name else (2, False))
 
 
 def test_a_file_that_can_not_be_written_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main(["init", "--file", str(tmp_path / "no" / "bench.yaml")]) == 2
+    assert entry.main(["init", "--config", str(tmp_path / "no" / "bench.yaml")]) == 2
     assert "can not be written: No such file or directory" in capsys.readouterr().err
 
 
@@ -135,5 +135,16 @@ def test_what_is_written_for_this_machine_is_an_entry_that_a_run_accepts(tmp_pat
     from bench.driver import config
 
     file = tmp_path / "bench.yaml"
-    assert entry.main(["init", "--name", "me", "--file", str(file)]) == 0
+    assert entry.main(["init", "--name", "me", "--config", str(file)]) == 0
     assert config.cluster(file, "me").nodes == 1
+
+
+@pytest.mark.parametrize(("exit_code", "launcher"), [(0, "slurm"), (1, "auto")])
+def test_slurm_is_written_only_where_a_controller_answers(
+    exit_code: int, launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("srun", "sinfo"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {exit_code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert f"  launcher: {launcher}" in init.entry_lines("me", init.probe())

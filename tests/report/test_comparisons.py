@@ -71,3 +71,16 @@ def test_launches_of_groups_with_long_names_have_a_column_that_holds_them() -> N
     assert [line.split()[:2] for line in lines] == [["4194304", "screen0:0-8"], ["4194304", "confirm12:10-11"]]
     assert len({len(line) for line in [title, units, *lines]}) == 1
     assert _spreads.group_width(spreads[:1]) == 0
+
+
+def test_a_factor_without_an_interval_is_marked_and_says_why() -> None:
+    given = {**WORLD, "split": "halves", "group": "victims", "aggressor": "alltoall", "aggressor_bytes": 4 << 20,
+             "num_aggressors": 2, "alone_s": 1e-3, "disturbed_s": 2e-3, "factor": 0.396, "num_blocks": 3,
+             "aggressor_bytes_per_s": 5e9, "aggressor_alone_bytes_per_s": 10e9, "num_blocks_not_covered": 0,
+             }  # fmt: skip
+    _, unsure = _interference.lines([one(Interference, **given, num_launches=1)])
+    assert "0.396 ? x" in unsure and "3 blocks are too few for a 95 % interval" in unsure
+    _, twice = _interference.lines([one(Interference, **given, num_launches=2)])
+    assert "2 launches are too few" in twice
+    _, modelled = _interference.lines([one(Interference, **given, num_launches=1, modelled=True)])
+    assert "?" not in modelled

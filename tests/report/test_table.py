@@ -59,6 +59,21 @@ def test_the_longest_group_stands_apart_from_its_size(a_document: Document, a_su
     assert max(map(len, text.splitlines())) <= 130
 
 
+def test_a_row_that_was_measured_again_is_shown_once_and_wrong_data_are_never_hidden(
+    a_document: Document, a_summary: Make
+) -> None:
+    half, again = a_summary(median_s=1e-3), (a_summary(median_s=2e-3), a_summary(mode="pipelined"))
+    text = table.render(replace(a_document, summaries=(half, *again)))
+    [line] = [line for line in text.splitlines() if not line.startswith("#")]
+    assert line.split()[5] == "2000" and "1 row was measured again by --resume" in text
+    wrong = replace(half, verified=False, num_wrong=3, flags=("invalid",))
+    text = table.render(replace(a_document, summaries=(wrong, *again)))
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) == 2 and "INVALID" in text
+    assert "measured again" not in text
+    logged = tuple(replace(row, imported=True) for row in (half, *again))
+    assert "measured again" not in table.render(replace(a_document, summaries=logged))
+
+
 def test_modelled_rows_and_their_head_carry_the_word(a_document: Document, a_summary: Make, a_header: Make) -> None:
     row = a_summary(modelled=True, verified=None, num_wrong=None, flags=("modelled",))
     header = a_header(job="allreduce-mpi", modelled=True, instance="p4d.24xlarge")
