@@ -7,8 +7,10 @@ all together, without a pause. Ranks in neither part are idle.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bench.core import plugins, topology
 from bench.core.case import Case
@@ -42,13 +44,14 @@ def parts(case: Case, world: World) -> Parts | None:
     else:
         victims, aggressors = (_listed(text) for text in case.split.split("/"))
     named = (*victims, *aggressors)
-    wrong = [rank for rank in named if rank not in ranks or named.count(rank) > 1]
+    times = Counter(named)
+    wrong = [rank for rank in named if rank not in ranks or times[rank] > 1]
     if wrong or not victims or not aggressors:
         what = "there is nobody on one side"
         if wrong:
             what = f"rank {wrong[0]} is named twice" if wrong[0] in ranks else f"there is no rank {wrong[0]}"
         raise UsageError(f"--split {case.split}: {what} in a world of {world.num_nodes} x {world.ranks_per_node} ranks")
-    idle = tuple(rank for rank in ranks if rank not in victims and rank not in aggressors)
+    idle = tuple(rank for rank in ranks if rank not in times)
     return Parts(Group("victims", victims), Group("aggressors", aggressors), idle)
 
 
@@ -69,8 +72,7 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     """Their pattern and its shape, pipelined; direction and window as the victims'. Raises UsageError: they can not."""
     name, asked = aggressor(case)
     pattern: Pattern = plugins.load("pattern", name).PATTERN
-    weights = tuple(tuple(int(a != b) for b in range(num_ranks)) for a in range(num_ranks))
-    blank = Shape(num_ranks, 0, 4, 0, "pipelined", case.direction, case.window, weights)
+    blank = Shape(num_ranks, 0, 4, 0, "pipelined", case.direction, case.window, _everyone(num_ranks))
     shape = replace(blank, payload_bytes=pattern.payload(asked, blank))
     reason = pattern.needs(shape)
     if reason is None and not pattern.bus_factor(shape):
@@ -78,6 +80,12 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     if reason is not None:
         raise UsageError(f"--aggressor {case.aggressor}: {reason}")
     return pattern, shape
+
+
+@lru_cache(maxsize=1)  # of thousands of ranks it is large, and a plan asks for the same again
+def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
+    """Weights of a traffic in which all send alike to all others."""
+    return tuple((1,) * a + (0,) + (1,) * (num_ranks - 1 - a) for a in range(num_ranks))
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:

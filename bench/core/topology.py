@@ -76,7 +76,8 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
     The length costs nothing; rounds of pairs are made one at a time. Raises UsageError for groups that do not fit, or
     are not all of one size.
     """
-    ranks = _ordered(world, order) if among is None else tuple(r for r in _ordered(world, order) if r in among)
+    chosen = None if among is None else frozenset(among)
+    ranks = tuple(rank for rank in _ordered(world, order) if chosen is None or rank in chosen)
     per_node = world.ranks_per_node
     if topology == "world" or (topology.endswith("pairs") and len(ranks) < 2):  # the pattern says that it has no pair
         return ((Group("world" if among is None else "victims", ranks),),)
