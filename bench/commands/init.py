@@ -6,7 +6,6 @@ import argparse
 import re
 import shutil
 import socket
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from typing import Any
 from bench.commands import _output
 from bench.core import yaml_file
 from bench.core.errors import EXIT_DONE, UsageError
+from bench.driver import batch
 from bench.hardware import catalogue
 from bench.probes import machine, nvml, sysfs
 
-_SLURM_S = 10.0  # in which a controller answers
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORDS_OF_YAML = ("true", "false", "null")
 
@@ -69,17 +68,8 @@ def probe() -> Probed:
         gpus=tuple(gpu.name for gpu in gpus),
         product=product,
         instance=product if product in catalogue.instances() else None,
-        slurm=shutil.which("srun") is not None and _slurm_answers(),
+        slurm=shutil.which("srun") is not None and batch.answers(),
     )
-
-
-def _slurm_answers() -> bool:
-    """Is there a controller behind the programs? A machine may have them and belong to no cluster."""
-    try:
-        asked = subprocess.run(["sinfo", "-h"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SLURM_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return asked.returncode == 0
 
 
 def entry_lines(name: str, found: Probed) -> list[str]:

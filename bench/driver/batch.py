@@ -257,6 +257,11 @@ def _failed_nodes(nodes: str) -> str:
     )
 
 
+def answers() -> bool:
+    """Is there a controller behind the programs of Slurm? A machine may have them and belong to no cluster."""
+    return _ask("sinfo", "-h")[0] == 0
+
+
 def _ask(*words: str) -> tuple[int, str, str]:
     """Exit code, stdout, stderr of a client of Slurm; a code of its own when there is no answer."""
     try:

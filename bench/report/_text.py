@@ -227,7 +227,11 @@ def repeated_lines(summaries: Iterable[Summary]) -> list[str]:
         num += key in last and replaces(row, last[key])
         last[key] = row
     again = "1 row was" if num == 1 else f"{num} rows were"
-    return [f"{again} measured again by --resume: the later figures are shown, JSON and CSV keep both"] if num else []
+    return (
+        [f"{again} measured again (--resume, --retest): the later figures are shown, JSON and CSV keep both"]
+        if num
+        else []
+    )
 
 
 def conflict_lines(conflicts: Iterable[Conflict]) -> list[str]:

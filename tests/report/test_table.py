@@ -65,7 +65,7 @@ def test_a_row_that_was_measured_again_is_shown_once_and_wrong_data_are_never_hi
     half, again = a_summary(median_s=1e-3), (a_summary(median_s=2e-3), a_summary(mode="pipelined"))
     text = table.render(replace(a_document, summaries=(half, *again)))
     [line] = [line for line in text.splitlines() if not line.startswith("#")]
-    assert line.split()[5] == "2000" and "1 row was measured again by --resume" in text
+    assert line.split()[5] == "2000" and "1 row was measured again" in text
     wrong = replace(half, verified=False, num_wrong=3, flags=("invalid",))
     text = table.render(replace(a_document, summaries=(wrong, *again)))
     assert len([line for line in text.splitlines() if not line.startswith("#")]) == 2 and "INVALID" in text
