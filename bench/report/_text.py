@@ -226,12 +226,10 @@ def repeated_lines(summaries: Iterable[Summary]) -> list[str]:
         key = (row.job, row.payload_bytes, row.dtype, row.reduce_op, row.group, row.mode)
         num += key in last and replaces(row, last[key])
         last[key] = row
+    if not num:
+        return []
     again = "1 row was" if num == 1 else f"{num} rows were"
-    return (
-        [f"{again} measured again (--resume, --retest): the later figures are shown, JSON and CSV keep both"]
-        if num
-        else []
-    )
+    return [f"{again} measured again (--resume, --retest): the later figures are shown, JSON and CSV keep both"]
 
 
 def conflict_lines(conflicts: Iterable[Conflict]) -> list[str]:
