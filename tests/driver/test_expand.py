@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN f
 LAUNCHERS: Mapping[str, Launcher] = {
     name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")
 }
+ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "model": "direct"}
 LAPTOP = Machine(2, 0, {"nccl": "no NVIDIA GPU was found"}, "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
 LOCAL = Cluster("local")
@@ -124,7 +126,8 @@ def test_what_can_not_run_is_skipped_with_its_reason() -> None:
 def test_variables_are_factors_and_are_quoted() -> None:
     cluster = replace(P4D, env={"WORDS": "a b", "X": "1"})
     jobs = plan_of(Measurement(("barrier",), ("mpi",), env={"X": ("2", "3")}), cluster=cluster).jobs
-    assert [job.script().split(" srun ")[0] for job in jobs] == ["WORDS='a b' X=2", "WORDS='a b' X=3"]
+    lines = [job.script().splitlines()[-1].split(" PYTHONPATH=")[0] for job in jobs]
+    assert lines == ["WORDS='a b' X=2", "WORDS='a b' X=3"]
 
 
 def test_a_modelled_plan_has_one_job_per_case_and_needs_known_links() -> None:
@@ -226,3 +229,16 @@ def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
     jobs = plan_of(measurement, cluster=Cluster("c", nodes=2)).jobs
     worlds = [(job.world.num_nodes, job.world.ranks_per_node) for job in jobs]
     assert worlds == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
+
+
+def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples() -> None:
+    named = replace(LOCAL, hosts=("h0", "h1"), nodes=2, launcher="torchrun")
+    [job] = plan_of(Measurement(("barrier",), ("gloo",)), cluster=named).jobs
+    assert (
+        f"PYTHONPATH={ROOT}${{PYTHONPATH:+:$PYTHONPATH}} {sys.executable} -m bench.driver.hosts h0,h1" in job.script()
+    )
+    assert "BENCH_CARRY=BENCH_AGENT,PYTHONPATH " in job.script(), "and the ranks find the suite, too"
+    [job] = plan_of(Measurement(("barrier",), ("mpi",)), cluster=P4D).jobs
+    assert job.script().startswith('mkdir -p "${RESULTS:=results/')
+    assert job.script().endswith(f'--job {job.name} --launch 1 --expect 2x8 --records "$RESULTS"/{job.name}.jsonl')
+    assert "--records" not in job.command
