@@ -155,7 +155,8 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     manifest = launchers[launcher].manifest(name, [*words, *told], world, site, variables, limit_s)
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows, estimate_s,
                launch, tool, site.hosts, site.agent, manifest, cluster.python or machine.python,
-               launchers[launcher].remote and not tool, _num_records(case, num_rows, world, patterns[case.pattern]))  # fmt: skip
+               launchers[launcher].remote and not tool,
+               _num_records(case, num_rows, world, patterns[case.pattern]))  # fmt: skip
 
 
 def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> int | None:

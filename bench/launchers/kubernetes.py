@@ -103,7 +103,7 @@ class Kubernetes(Launcher):
             "  done",
             f"  {kubectl} logs --tail=-1 {first} > {log}",
             f"  # its samples: {job}.jsonl on the claim {options['results']}" if "results" in options else f"  {kept}",
-            f"  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
+            "  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
             f'    {{ FAILED=4; echo "FAILED: {job}, see "{log} >&2; }}',
             "else",
             f'  FAILED=4; echo "FAILED: {job}, kubectl did not take its manifest" >&2',

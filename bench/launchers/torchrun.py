@@ -25,6 +25,7 @@ class Torchrun(Launcher):
 
     program = ""  # it is a module of the interpreter
     precedence = 10
+    help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> Place | None:
         """From RANK and WORLD_SIZE; None when neither is set, UsageError when only one is."""
@@ -54,7 +55,7 @@ class Torchrun(Launcher):
             options = {"standalone": "", **options}
         elif len(site.hosts) < world.num_nodes:
             raise UsageError(
-                f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name, so "
+                f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name: "
                 "name as many hosts, or use a launcher that knows them (slurm)"
             )
         elif "rdzv-backend" in site.options:

@@ -182,7 +182,7 @@ def test_the_place_where_ranks_would_run_is_what_is_checked() -> None:
     ("cluster", "sentence"),
     [
         (replace(P4D, nodes=1, launcher="torchrun"), "8 ranks per node, one GPU each; this machine has 0 GPUs"),
-        (replace(P4D, launcher="mpirun"), "has 2 nodes, but `hosts:` in bench.yaml names 0"),
+        (replace(P4D, launcher="mpirun"), "has 2 nodes, but its `hosts:` names 0"),
     ],
 )
 def test_a_claim_that_this_machine_does_not_meet_is_refused(cluster: Cluster, sentence: str) -> None:
@@ -229,6 +229,25 @@ def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
     jobs = plan_of(measurement, cluster=Cluster("c", nodes=2)).jobs
     worlds = [(job.world.num_nodes, job.world.ranks_per_node) for job in jobs]
     assert worlds == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
+
+
+def test_the_network_devices_that_jobs_name_are_looked_for(tmp_path: Path) -> None:
+    def devices(transport: str, **cluster: Any) -> list[tuple[str, str, bool, bool]]:
+        jobs = plan_of(Measurement(("pairs",), (transport,), nodes=(1,)), cluster=replace(P4D, **cluster)).jobs
+        wanted = preflight.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
+        return [(device.where, device.name, device.adapter, device.begins) for device in wanted.devices]
+
+    gloo, nccl = "GLOO_SOCKET_IFNAME in `env:`", "NCCL_SOCKET_IFNAME in `env:`"
+    assert devices("gloo", nics=("e0", "e7")) == [("`nics:`", "e0", False, False), ("`nics:`", "e7", False, False)]
+    assert devices("mpi", nics=("mlx5_0:1",)) == [("`nics:`", "mlx5_0", True, False)]
+    assert devices("gloo", env={"GLOO_SOCKET_IFNAME": "e0,e1"}) == [
+        (gloo, "e0", False, False),
+        (gloo, "e1", False, False),
+    ]
+    assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "e,ib"}) == [(nccl, "e", False, True), (nccl, "ib", False, True)]
+    assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "=e0"}) == [(nccl, "e0", False, False)]
+    assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "^docker"}) == []
+    assert devices("mpi", env={"GLOO_SOCKET_IFNAME": "e0"}) == [], "nobody reads it"
 
 
 def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples() -> None:

@@ -222,7 +222,7 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
     assert c10d[8:-len(PROGRAM)] == [
         "--nproc-per-node=8", "--nnodes=2", "--rdzv-endpoint=h0:29511", "--rdzv-id=bench", "--rdzv-backend=c10d",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="2 nodes, but `hosts:` names 0: .* name as many hosts"):
+    with pytest.raises(UsageError, match=r"2 nodes, but `hosts:` names 0: .* name as many hosts"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
 
 
