@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.core import hostlist
-from bench.core.errors import RefusedError
+from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.driver import connect, here, hosts, judge
 from bench.driver.config import Cluster
@@ -254,7 +254,7 @@ def _mark_in(results: Path) -> Iterator[str]:
         results.mkdir(parents=True, exist_ok=True)
         (results / nonce).touch()
     except OSError as error:
-        raise RefusedError(
+        raise UsageError(
             f"{results} can not be written ({error.strerror}): give another folder by --results DIR"
         ) from None
     try:

@@ -9,6 +9,7 @@ from bench.core import plugins
 from bench.core.launcher import Launcher
 from bench.driver import here, preflight
 from bench.driver.config import Cluster
+from bench.driver.judge import Wanted
 from tests.driver.test_batch import job
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,7 +46,7 @@ def test_what_a_scheduler_starts_is_not_tried_here() -> None:
 
 
 def test_an_interpreter_that_is_not_here_is_told_and_one_that_is_answers(tmp_path: Path) -> None:
-    wanted = preflight.Wanted((), results=str(tmp_path / "results"))
+    wanted = Wanted((), results=str(tmp_path / "results"))
     cluster = Cluster("lab", setup=("echo welcome",))
     [finding] = preflight.survey_here(wanted, cluster, "/opt/none/python", ROOT).findings
     assert "has no interpreter /opt/none/python: install it there" in finding.what
