@@ -50,14 +50,14 @@ def main(args: argparse.Namespace) -> int:
     if args.retest and args.resume:
         raise UsageError("--retest measures a finished run again, --resume finishes one: give one of them")
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
+    if ran.failed and not args.retest:
+        _say(f"go on with: python -m bench run --resume {ran.folder}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
     drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
-    if ran.failed:
-        _say(f"go on with: python -m bench run --resume {ran.folder}")
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
         document = _gate_run.newest(ran.folder, document)  # what was bad and is good now is good
@@ -137,7 +137,7 @@ def _retested(args: argparse.Namespace) -> desk.Ran:
     here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     with _progress() as (say, tick):
-        ready = _ready(args, here, say)
+        ready = _ready(args, here, _plan.all_launchers(), say)
         means = desk.Means(_here.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
         return retest.retest(folder, again, reasons, here, _plan.all_patterns(), means)
 
