@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 from bench.commands import _here, _output, _plan
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, RefusedError
 from bench.core.units import format_bytes
-from bench.driver import preflight
+from bench.driver import batch, preflight
 from bench.driver.judge import Finding
 from bench.probes.host import Facts
 
@@ -40,17 +42,14 @@ def main(args: argparse.Namespace) -> int:
     except RefusedError as error:
         findings.append(Finding((), str(error)))
     cluster = planned.plan.cluster
-    wanted = preflight.wanted(cluster, planned.plan.jobs, planned.machine, args.results)
-    hosts: tuple[str, ...] = ()
-    facts: Mapping[str, Facts] = {}
-    if wanted.hosts or not any(planned.launchers[job.launcher].remote for job in planned.plan.jobs):
-        found = (
-            preflight.survey(wanted, cluster, cluster.python or planned.machine.python, _here.PACKAGE_ROOT)
-            if wanted.hosts
-            else preflight.survey_here(wanted)
-        )
-        hosts, facts, findings = found.wanted.hosts, found.facts, [*findings, *found.findings]
-    told = {host: facts.get(host) for host in hosts}
+    jobs = planned.plan.jobs
+    for line in preflight.patience(cluster):
+        print(line, file=sys.stderr, flush=True)
+    found = preflight.look(cluster, jobs, planned.machine, planned.launchers, args.results, _here.PACKAGE_ROOT)
+    findings += found.findings
+    if not findings and batch.wanted(jobs, os.environ) and (refusal := batch.refusal(jobs, cluster)):
+        findings.append(Finding((), refusal))
+    told = {host: found.facts.get(host) for host in found.wanted.hosts}
     _output.emit((_json if args.format == "json" else _table)(cluster.name, told, findings), args)
     return EXIT_REFUSED if any(finding.refuses for finding in findings) else EXIT_DONE
 

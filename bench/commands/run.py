@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.commands import _gate_run, _here, _output, _plan
@@ -21,6 +21,7 @@ from bench.core.errors import (
     RefusedError,
     UsageError,
 )
+from bench.core.launcher import Launcher
 from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight, retest
@@ -54,6 +55,8 @@ def main(args: argparse.Namespace) -> int:
     if not args.resume:
         args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
+    if ran.failed and not args.retest:
+        _say(f"go on with: python -m bench run --resume {ran.folder}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing(ran)
     document = collect.document(ran.folder)
@@ -69,7 +72,8 @@ def main(args: argparse.Namespace) -> int:
 def nothing(ran: desk.Ran) -> BenchError:
     """Every job failed before its first row: each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
-    return kind(f"nothing was measured: {'; '.join(dict.fromkeys(ran.failed.values()))} (logs are in {ran.folder})")
+    reasons = dict.fromkeys(what.replace(f"{job}.log", "*.log") for job, what in ran.failed.items())
+    return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
 
 
 def exit_code(document: Document, ran: desk.Ran) -> int:
@@ -104,19 +108,23 @@ def started(args: argparse.Namespace) -> desk.Ran:
         _say(f"skipped: {skip.what}: {skip.reason}")
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
-        ready = _ready(args, planned.machine, say)
+        ready = _ready(args, planned.machine, planned.launchers, say)
         means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
         return desk.start(planned.plan, planned.scenario.text, args.results, means)
 
 
-def _ready(args: argparse.Namespace, machine: Machine, say: desk.Say) -> desk.Ready:
-    """Asks the hosts that a cluster names: raises RefusedError for what is wrong with them, says what may matter."""
+def _ready(args: argparse.Namespace, machine: Machine, launchers: Mapping[str, Launcher], say: desk.Say) -> desk.Ready:
+    """Asks this machine and the hosts that a cluster names.
+
+    Raises RefusedError for what is wrong with them, says what may matter.
+    """
 
     def ready(cluster: Cluster, jobs: Sequence[Job]) -> None:
-        wanted = preflight.wanted(cluster, jobs, machine, args.results)
-        if not wanted.hosts or args.no_preflight:
+        if args.no_preflight or all(job.case.transport == "model" for job in jobs):
             return
-        found = preflight.survey(wanted, cluster, cluster.python or machine.python, _here.PACKAGE_ROOT)
+        for line in preflight.patience(cluster):
+            say(line)
+        found = preflight.look(cluster, jobs, machine, launchers, args.results, _here.PACKAGE_ROOT)
         for sentence in preflight.refuse(found, cluster.name):
             say(sentence)
 
@@ -134,7 +142,7 @@ def _retested(args: argparse.Namespace) -> desk.Ran:
     here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     with _progress() as (say, tick):
-        ready = _ready(args, here, say)
+        ready = _ready(args, here, _plan.all_launchers(), say)
         means = desk.Means(_here.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
         return retest.retest(folder, again, reasons, here, _plan.all_patterns(), means)
 
@@ -154,7 +162,8 @@ def _resumed(args: argparse.Namespace) -> desk.Ran:
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
-        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, _ready(args, here, say))
+        ready = _ready(args, here, launchers, say)
+        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, ready)
         return desk.resume(folder, here, patterns, means)
 
 

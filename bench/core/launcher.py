@@ -46,6 +46,7 @@ class Launcher(ABC):
     remote = False  # are ranks started elsewhere (by a scheduler), so that this machine says nothing about theirs?
 
     by_hand = False  # are its jobs given to the cluster by the user, as `bench plan` prints them?
+    help: tuple[str, ...] = ()  # what, after the interpreter, prints the options it knows; empty: it can not be asked
     python: str | None = None  # the ranks' interpreter, where this machine's own means nothing to them
 
     @abstractmethod

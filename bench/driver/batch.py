@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,13 +41,16 @@ _NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|"
     r"DependencyNeverSatisfied|ReservationDeleted|JobHeld\w+|(Assoc|QOS)Max\w*PerJobLimit"
 )
+_NO_CONTROLLER = re.compile(
+    r"fetch.config|contact slurm controller|Connection (refused|timed out)|Socket timed out|configuration source", re.I
+)
 _ENDS = {
     "CANCELLED": "was cancelled",
-    "TIMEOUT": "ran into its time limit: give it more by `time` under `options:` in bench.yaml, or less to measure",
+    "TIMEOUT": "ran into its time limit: give it more by `time` under `options:`, or less to measure",
     "DEADLINE": "could not end before its deadline",
     "NODE_FAIL": "ended because a node failed",
     "BOOT_FAIL": "ended because its nodes did not boot",
-    "OUT_OF_MEMORY": "took more memory than Slurm gave it: ask for more by `mem` under `options:` in bench.yaml",
+    "OUT_OF_MEMORY": "took more memory than Slurm gave it: ask for more by `mem` under `options:`",
     "PREEMPTED": "had to make room for another job",
 }
 
@@ -180,12 +184,28 @@ def _submit(text: str, folder: Path, cluster: str) -> str:
     code, out, err = _ask("sbatch", "--parsable", str(file))
     number = out.strip().partition(";")[0]  # jobid;cluster in a federation
     if code != 0 or not number.isdecimal():
-        said = [line.removeprefix("sbatch: error: ") for line in err.splitlines() if line.startswith("sbatch: error: ")]
-        raise RefusedError(
-            f"Slurm does not take the job of cluster {cluster!r} ({'; '.join(said) or err.strip() or out.strip()}): "
-            "mend `options:` in bench.yaml, or its `nodes:`"
-        )
+        raise RefusedError(_not_taken(cluster, err.strip() or out.strip()))
     return number
+
+
+def refusal(jobs: Sequence[Job], cluster: Cluster) -> str | None:
+    """Why Slurm would not take these jobs, by its own test, which submits nothing; None when it would."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
+        file.write(script(jobs, cluster, []))
+        file.flush()
+        code, out, err = _ask("sbatch", "--test-only", file.name)
+    return _not_taken(cluster.name, err.strip() or out.strip()) if code != 0 else None
+
+
+def _not_taken(cluster: str, told: str) -> str:
+    said = [line.removeprefix("sbatch: error: ") for line in told.splitlines() if line.startswith("sbatch: error: ")]
+    why = "; ".join(said) or told
+    if _NO_CONTROLLER.search(told):
+        return (
+            f"Slurm's controller can not be reached from here for cluster {cluster!r} ({why}): see that slurmctld runs "
+            "(`scontrol ping`) and that slurm.conf is right here, or run this on the cluster's login node"
+        )
+    return f"Slurm does not take the job of cluster {cluster!r} ({why}): mend its `options:`, or its `nodes:`"
 
 
 def _watch(job_id: str, said: _Tail, say: Say, tick: Say) -> None:
@@ -202,7 +222,7 @@ def _watch(job_id: str, said: _Tail, say: Say, tick: Say) -> None:
         if state == "PENDING":
             if _NEVER.fullmatch(reason):
                 raise RefusedError(
-                    f"Slurm job {job_id} can never start ({reason}): mend `options:` or `nodes:` in bench.yaml"
+                    f"Slurm job {job_id} can never start ({reason}): mend `options:` or `nodes:` of the cluster"
                 )
             if reason not in (reason_told, "None", "Priority"):
                 say(f"Slurm job {job_id} waits: {reason}")

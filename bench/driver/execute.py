@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -30,6 +31,10 @@ _POLL_S = 0.1
 _LOOK_S = 1.0  # between looks at all ranks' heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
+# What a launcher, or the shell that starts it, says of its own failure: `run.py: error: unrecognized arguments: --x`.
+_OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
+_NO_END = "no end within"
+_SLOW = "; nothing hung, it is only far slower than the estimate: measure less at a time (sizes, ranks), or --resume"
 _RANKS_LATER_S = 8.0  # a rank ends itself only when the desk, which knows more, has not done so
 
 
@@ -139,7 +144,7 @@ class _Silence:
 
 
 def _too_long(seconds: float, limit_s: float) -> str | None:
-    return f"no end within {limit_s:.0f} s" if seconds > limit_s else None
+    return f"{_NO_END} {limit_s:.0f} s" if seconds > limit_s else None
 
 
 def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: float, out: int, log: int,
@@ -211,18 +216,19 @@ def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | No
     guilt = supervise.judge(evidence) if evidence is not None else None
     if late is not None:
         at = supervise.doing(evidence) if evidence is not None else ""
-        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}{at}")
+        slow = _SLOW if at and late.startswith(_NO_END) else ""
+        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}{at}{slow}")
     if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
         return None
     if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
         return guilt
+    where = f"its output is in {runs.log_file(folder, job.name)}"
+    if exit_code >= 0 and evidence is not None and (words := supervise.last_words(evidence)):
+        return supervise.Guilt(f"{words}; {where}")
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-    name = Path(job.command[0]).name
-    own = [line for line in _said(folder, job, 0).splitlines() if line.startswith(f"{name}: error: ")]
-    why = f", saying {own[-1].partition('error: ')[2]!r}," if own else ""
-    return supervise.Guilt(
-        f"the launcher ({name}) {how}{why} and no rank said why; its output is in {runs.log_file(folder, job.name)}"
-    )
+    own = _OWN_WORDS.findall(_said(folder, job, 0))
+    why = f", saying {own[-1]!r}," if own else ""
+    return supervise.Guilt(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
 
 
 def _is_whole(folder: Path, job: Job) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from bench.core.launcher import SSH
 
 MARK = "bench-reached"
-_MOST_AT_ONCE = 64
+MOST_AT_ONCE = 64
 _OTHERS_GRACE_S = 10.0  # for the other hosts, once one has failed
 _POLL_S = 0.05
 
@@ -53,9 +53,14 @@ def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: 
     """Run each host's words there, all hosts at once, each for `timeout_s` seconds at most."""
     if not words_of:
         return {}
-    with ThreadPoolExecutor(min(len(words_of), _MOST_AT_ONCE)) as pool:
+    with ThreadPoolExecutor(min(len(words_of), MOST_AT_ONCE)) as pool:
         answers = pool.map(lambda item: _one(command(agent, *item), timeout_s), words_of.items())
         return dict(zip(words_of, answers, strict=True))
+
+
+def ask_here(words: Sequence[str], timeout_s: float) -> Answer:
+    """The same of this machine, without an agent."""
+    return _one(list(words), timeout_s)
 
 
 def in_place(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str) -> list[str]:

@@ -6,8 +6,10 @@ Pure: nothing is started. A plan (expand.py) is made of jobs; `bench diagnose` m
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from bench.analysis.localise_rounds import least_rounds
@@ -20,6 +22,7 @@ from bench.core.tool import Installed
 from bench.core.world import World
 from bench.driver.config import Cluster
 
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in commands/_here.py
 _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
 _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0
@@ -63,17 +66,32 @@ class Job:
     agent: tuple[str, ...] = ()  # the words that reach them
     manifest: str = ""  # shell lines in the command's place, where no command of this machine starts ranks
     python: str = "python3"  # the ranks' interpreter
+    keeps: bool = False  # does the script keep the samples, since no desk is there to watch it?
     num_records: int | None = None  # rows times the groups of a round; of a ladder they are not known before
 
     def script(self) -> str:
         """The whole of it as shell text: set-up lines, variables, command."""
         if self.manifest:
             return self.manifest
-        carried = {"BENCH_CARRY": ",".join(self.env), "BENCH_SETUP": "\n".join(self.setup)} if self.hosts else {}
-        variables = {**self.env, **{name: value for name, value in carried.items() if value}}
+        carried = {
+            "BENCH_CARRY": ",".join([*self.env, "PYTHONPATH"]),
+            "BENCH_PYTHON": sys.executable,  # of agent.sh
+            "BENCH_SETUP": "\n".join(self.setup),
+        }
+        variables = {**self.env, **{name: value for name, value in carried.items() if value and self.hosts}}
         words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-        line = " ".join([*words, shlex.join(self.command)])
-        return "\n".join([*self.setup, line])
+        path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
+        line = " ".join([*words, path, shlex.join(self.command)])
+        if not self.keeps:
+            return "\n".join([*self.setup, line])
+        where = 'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-' + self.launcher + '}"'
+        told = shlex.join(["--job", self.name, "--launch", str(self.launch), "--expect", self.expected])
+        return "\n".join([where, *self.setup, f'{line} {told} --records "$RESULTS"/{shlex.quote(self.name)}.jsonl'])
+
+    @property
+    def expected(self) -> str:
+        """The world as `--expect` of its ranks takes it."""
+        return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +141,10 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         site = replace(site, python=there.programs[there.tool.program(case)])  # in the interpreter's place
         words = there.tool.arguments(case, world)
     variables = {**launchers[launcher].environment(site), **cluster.env, **env}
-    command = launchers[launcher].command(words, world, site, variables)
+    try:
+        command = launchers[launcher].command(words, world, site, variables)
+    except UsageError as error:
+        raise UsageError(f"cluster {cluster.name!r}: {error}") from None
     num_rounds = count_rounds(case, world, patterns[case.pattern])
     num_rows = num_rounds * len(case.sizes) * len(case.modes)
     estimate_s = _estimate_s(case, num_rows, world)
@@ -134,6 +155,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     manifest = launchers[launcher].manifest(name, [*words, *told], world, site, variables, limit_s)
     return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows, estimate_s,
                launch, tool, site.hosts, site.agent, manifest, cluster.python or machine.python,
+               launchers[launcher].remote and not tool,
                _num_records(case, num_rows, world, patterns[case.pattern]))  # fmt: skip
 
 

@@ -23,6 +23,21 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A network device that the cluster names, and where: `nics:`, or a variable as its library reads it."""
+
+    where: str
+    name: str
+    adapter: bool = False  # may it be an RDMA port, which is no network interface?
+    begins: bool = False  # does it stand for all that begin so (NCCL)?
+
+    def among(self, told: Facts) -> bool:
+        """Is it there?"""
+        known = (*told.interfaces, *(told.adapters if self.adapter else ()))
+        return any(name.startswith(self.name) if self.begins else name == self.name for name in known)
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What the jobs of a plan need of each host. `port`: where ranks meet on the first host, None for nowhere."""
 
@@ -35,6 +50,7 @@ class Wanted:
     results: str = ""
     source: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[Device, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +64,17 @@ class Finding:
 
 def judge(facts: Mapping[str, Facts], wanted: Wanted) -> list[Finding]:
     """Everything that is wrong with hosts that answered, host by host, then between them."""
-    found = [finding for host, told in facts.items() for finding in _alone(host, told, wanted)]
-    found += _names(facts, wanted)
-    found += _same_machine(facts)
+    found = [
+        Finding((host,), f"`hosts:` names {host} {times} times: name each host once")
+        for host, times in Counter(wanted.hosts).items()
+        if times > 1
+    ]
+    found += [finding for host, told in facts.items() for finding in _alone(host, told, wanted)]
+    found += _devices(facts, wanted)
+    same = list(_same_machine(facts))
+    one = {host for finding in same for host in finding.hosts}  # what they say of each other is no news
+    found += _names({host: told for host, told in facts.items() if host not in one}, wanted)
+    found += same
     found += _versions(facts, wanted)
     return found
 
@@ -62,7 +86,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             (host,),
             f"port {wanted.port} of host {host}, where the ranks are to meet, is taken ({told.port_taken.lower()}): "
-            "end what holds it, or name another by `port:` of the cluster in bench.yaml",
+            "end what holds it, or name another by `port:` of the cluster",
         )
     if first and told.results_shared is False:
         yield Finding(
@@ -117,6 +141,19 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
             "ports: set `ulimit -l unlimited`",
             refuses=False,
         )
+
+
+def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
+    """Network devices that the cluster names must be there, on every host."""
+    for device in wanted.devices:
+        lacking = [host for host, told in facts.items() if not device.among(told)]
+        if lacking:
+            there = ", ".join(facts[lacking[0]].interfaces) or "none"
+            yield Finding(
+                tuple(lacking),
+                f"{_hosts(lacking)} {_has(lacking)} no network device {device.name}, which {device.where} names: "
+                f"correct it (on {lacking[0]} there are {there})",
+            )
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
@@ -220,6 +257,10 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 def _takes(hosts: Sequence[str]) -> str:
     return "takes" if len(hosts) == 1 else "each take"
+
+
+def _has(hosts: Sequence[str]) -> str:
+    return "has" if len(hosts) == 1 else "have"
 
 
 def _runs(hosts: Sequence[str]) -> str:

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench.core.errors import RefusedError
+from bench.core import hostlist
+from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
-from bench.driver import connect, hosts, judge
+from bench.driver import connect, here, hosts, judge
 from bench.driver.config import Cluster
 from bench.driver.jobs import Job, Machine, Plan
-from bench.driver.judge import Finding, Wanted
+from bench.driver.judge import Device, Finding, Wanted
 from bench.probes import host as probe
 from bench.probes import ports, versions
 
 _FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
 _AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
 _MOST_TOLD = 3
+_HOST = "{host}"
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.Answer]]
 
 _INSTEAD = "`python -m bench plan` shows the commands for that place, `--model` (MODEL=1) models it here"
@@ -49,6 +53,11 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
                 "type `plan` in place of `run` (make plan), and pipe what it prints into sh"
             )
         reason = launchers[name].unavailable(lambda program: _found(program, plan, machine, which))
+        if reason is not None and name == "mpirun" and cluster.mpirun:
+            raise RefusedError(
+                f"cluster {cluster.name!r} starts its ranks by `mpirun: {cluster.mpirun}`, and here is no such "
+                "program: correct it, or leave it out for the one of the interpreter's environment, else on PATH"
+            )
         if reason is not None:
             raise RefusedError(
                 f"cluster {cluster.name!r} starts its ranks by {name}, and here {reason}: "
@@ -59,7 +68,7 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
         job = next(job for job in plan.jobs if job.launcher == name)
         if job.world.num_nodes > max(1, len(cluster.hosts)):
             raise RefusedError(
-                f"cluster {cluster.name!r} has {job.world.num_nodes} nodes, but `hosts:` in bench.yaml names "
+                f"cluster {cluster.name!r} has {job.world.num_nodes} nodes, but its `hosts:` names "
                 f"{len(cluster.hosts)}: name the hosts, or use a launcher that knows them (slurm)"
             )
         if not cluster.hosts:  # those answer for themselves
@@ -96,6 +105,13 @@ class Survey:
     findings: tuple[Finding, ...]
 
 
+def patience(cluster: Cluster) -> list[str]:
+    """A line to say before hosts are asked, where there are so many that it may take a while."""
+    if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
+        return []
+    return [f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"]
+
+
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Path) -> Wanted:
     """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
     real = [job for job in jobs if job.case.transport != "model"]
@@ -110,7 +126,23 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Pat
         results=str(results.resolve()),
         source=versions.source(),
         env=cluster.env,
+        devices=_devices(real),
     )
+
+
+def _devices(jobs: Sequence[Job]) -> tuple[Device, ...]:
+    """The network devices that jobs name. Gloo reads a list of names; NCCL one of beginnings, '=' of names, '^' not."""
+    found: dict[Device, None] = {}
+    for job in jobs:
+        transport = job.case.transport
+        for nic in job.case.nics:
+            found[Device("`nics:`", nic.partition(":")[0], adapter=transport != "gloo")] = None
+        variable = f"{transport.upper()}_SOCKET_IFNAME"
+        words = job.env.get(variable, "") if transport in ("gloo", "nccl") else ""
+        exact = transport == "gloo" or words.startswith("=")
+        for name in filter(None, words.removeprefix("=").split(",")) if not words.startswith("^") else ():
+            found[Device(f"{variable} in `env:`", name, begins=not exact)] = None
+    return tuple(found)
 
 
 def survey(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, ask: Ask | None = None) -> Survey:
@@ -123,24 +155,46 @@ def survey(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, as
         questions = {host: asdict(question if number else first) for number, host in enumerate(wanted.hosts)}
         answers = asked({host: words(q) for host, q in questions.items()}, _FACTS_S + _SLACK_S)
     facts: dict[str, probe.Facts] = {}
-    findings: list[Finding] = []
+    silent: dict[str, list[str]] = {}
     for host, answer in answers.items():
         told = _told(answer)
         if told is not None and told.facts is not None:
             facts[host] = told.facts
         else:
-            findings.append(Finding((host,), _why_silent(host, answer, cluster.agent, python, package_root)))
+            why = _why_silent(host, answer, cluster.agent, python, package_root)
+            silent.setdefault(_without(host, why), []).append(host)
+    findings = [Finding(tuple(named), _of_each(named, why)) for why, named in silent.items()]
     findings += judge.judge(facts, wanted)
     findings += _connections(facts, wanted, words, asked)
     return Survey(wanted, facts, tuple(findings))
 
 
-def survey_here(wanted: Wanted) -> Survey:
+def survey_here(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
     """The same for a cluster without named hosts whose ranks start on this machine."""
+    me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
-        told = probe.facts(probe.Question((), wanted.mpirun, None, wanted.results, nonce))
-    here = replace(wanted, hosts=(told.host,))
-    return Survey(here, {told.host: told}, tuple(judge.judge({told.host: told}, here)))
+        question = probe.Question((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S)
+        answer = hosts.ask_here(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
+    this, told = replace(wanted, hosts=(me,)), _told(answer)
+    if told is None or told.facts is None:
+        why = f"host {me} {_why_silent(me, answer, cluster.agent, python, package_root)}"
+        return Survey(this, {}, (Finding((me,), why),))
+    return Survey(this, {me: told.facts}, tuple(judge.judge({me: told.facts}, this)))
+
+
+def look(cluster: Cluster, jobs: Sequence[Job], machine: Machine, launchers: Mapping[str, Launcher], results: Path,
+         package_root: Path) -> Survey:  # fmt: skip
+    """All that can be known of the place of these jobs before they start: this machine, then the hosts."""
+    needs = wanted(cluster, jobs, machine, results)
+    found = here.look(cluster, [job for job in jobs if job.case.transport != "model"], launchers)
+    python = cluster.python or machine.python
+    if needs.hosts:
+        asked = survey(needs, cluster, python, package_root)
+    elif found or any(launchers[job.launcher].remote for job in jobs):
+        asked = Survey(needs, {}, ())
+    else:
+        asked = survey_here(needs, cluster, python, package_root)
+    return replace(asked, findings=(*found, *asked.findings))
 
 
 def refuse(survey: Survey, cluster: str) -> list[str]:
@@ -149,7 +203,7 @@ def refuse(survey: Survey, cluster: str) -> list[str]:
     if not wrong:
         return [finding.what for finding in survey.findings]
     more = len(wrong) - _MOST_TOLD
-    shown = f"; {more} more findings: python -m bench doctor --cluster {cluster}" if more > 0 else ""
+    shown = f"; and {more} more: python -m bench doctor --cluster {cluster}" if more > 0 else ""
     raise RefusedError("; ".join(wrong[:_MOST_TOLD]) + shown)
 
 
@@ -200,7 +254,7 @@ def _mark_in(results: Path) -> Iterator[str]:
         results.mkdir(parents=True, exist_ok=True)
         (results / nonce).touch()
     except OSError as error:
-        raise RefusedError(
+        raise UsageError(
             f"{results} can not be written ({error.strerror}): give another folder by --results DIR"
         ) from None
     try:
@@ -223,27 +277,36 @@ def _told(answer: hosts.Answer) -> probe.Answer | None:
 
 
 def _why_silent(host: str, answer: hosts.Answer, agent: Sequence[str], python: str, package_root: Path) -> str:
-    """What is missing on a host that did not answer, as far as its shell came."""
+    """What is missing on a host that did not answer, as far as its shell came; a clause that follows its name."""
     last = _last_line(answer)
     if hosts.MARK not in answer.out:
-        unknown = isinstance(ports.resolve([host])[host], str)
-        named = "; its name does not resolve here" if unknown else ""
-        return (
-            f"host {host} can not be reached by `{' '.join(hosts.agent_words(agent, host))}` ({last}{named}): "
-            "correct its name in `hosts:`, or `agent:`, in bench.yaml"
-        )
+        words = " ".join(hosts.agent_words(agent, host))
+        if answer.exit_code == 0:
+            return f"answered nothing to `{words}`: the words of `agent:` must run the command that follows them there"
+        return f"can not be reached by `{words}` ({last}): correct its name in `hosts:`, or `agent:`, of the cluster"
     if answer.exit_code is None:
-        return f"host {host} was reached but did not answer in time: see whether it, or its name server, hangs"
+        return "was reached but did not answer in time: see whether it, or its name server, hangs"
     if answer.exit_code in (126, 127):
-        return f"host {host} has no interpreter {python}: install it there, or name the right one by `python:`"
+        return f"has no interpreter {python}: install it there, or name the right one by `python:`"
     if "No module named" in last:
         return (
-            f"host {host} can not import the suite ({last.rpartition(': ')[2]}): "
+            f"can not import the suite ({last.rpartition(': ')[2]}): "
             f"{package_root} and what the interpreter needs must be there, too"
         )
     if any('"schema"' in line for line in answer.out.splitlines()):
-        return f"host {host} has another version of the suite than this machine: copy this checkout to it"
-    return f"host {host} could not answer ({last}): run `{python} -m {probe.__name__}` there to see why"
+        return "has another version of the suite than this machine: copy this checkout to it"
+    return f"could not answer ({last}): run `{python} -m {probe.__name__}` there to see why"
+
+
+def _without(host: str, why: str) -> str:
+    """The same words for every host that they are true of."""
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, why)
+
+
+def _of_each(named: Sequence[str], why: str) -> str:
+    if len(named) == 1:
+        return f"host {named[0]} {why.replace(_HOST, named[0])}"
+    return f"each of {len(named)} hosts ({hostlist.compress(named)}) {why}"
 
 
 def _last_line(answer: hosts.Answer) -> str:

@@ -21,7 +21,7 @@ from bench.core.launcher import Blame
 from bench.driver import hosts
 from bench.probes import processes, reach
 from bench.store import heartbeat
-from bench.store.heartbeat import Beat
+from bench.store.heartbeat import TERMINATED, Beat
 
 _ASK_S = 8.0
 _CLEARLY_S = 1.5  # beats are looked at once a second
@@ -210,6 +210,18 @@ def _who_is_silent(evidence: Evidence) -> Guilt | None:
     if others and evidence.silent_s[first.rank] - evidence.silent_s[others[0].rank] < _CLEARLY_S:
         return None
     return Guilt(f"{_name(first)} was silent for longest, in: {first.doing}", first.rank, first.host)
+
+
+def last_words(evidence: Evidence) -> str:
+    """What a rank said last, where nobody is to blame: a complaint of lost contact is better than none.
+
+    Some ranks are ended before they can print; their heartbeats have their words nevertheless.
+    """
+    ended = [beat for beat in evidence.beats if beat.ended and beat.ended != TERMINATED]
+    if evidence.said:
+        return evidence.said[0]
+    words = [(beat, beat.ended.splitlines()[0]) for beat in ended if beat.ended]
+    return next((said if said.startswith("rank ") else f"{_name(beat)}: {said}" for beat, said in words), "")
 
 
 def doing(evidence: Evidence) -> str:

@@ -24,6 +24,7 @@ _OPTIONS = ("image", "namespace", "resources", "shm", "results", "node-selector"
 _MPIS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
 _MOST_NAME = 52  # a pod's name adds its index, and all of it is a DNS label
 _RESULTS = "/results"
+_PODS = "{.items[*].status.phase} {.items[*].status.containerStatuses[*].state.waiting.reason}"
 _CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -62,7 +63,9 @@ class Kubernetes(Launcher):
 
     def manifest(self, job: str, program: list[str], world: World, site: Site, env: Mapping[str, str],
                  deadline_s: float) -> str:  # fmt: skip
-        """Apply the manifest, wait for its end, keep what was printed and measured, delete it.
+        """Apply the manifest, wait for its end, keep what was printed and measured, delete it; also on Ctrl-C.
+
+        What its pods are at is said whenever it changes; the last line fails when this job or one before it did.
 
         Raises UsageError when an option is missing, unknown or wrong.
         """
@@ -75,23 +78,39 @@ class Kubernetes(Launcher):
             else [service(name, options), indexed_job(name, command, world, options, env, deadline)]
         )  # fmt: skip
         what, first = f"job/{name}", f"-l job-name={name},batch.kubernetes.io/job-completion-index=0"
+        pods = f"job-name={name}"
         if mpi:
             what, first = f"mpijob/{name}", f"job/{name}-launcher"
+            pods = f"training.kubeflow.org/job-name={name}"
         kubectl = shlex.join(["kubectl", *(["-n", options["namespace"]] if "namespace" in options else [])])
         end = f"{kubectl} get {what} -o jsonpath='{{.status.conditions[*].type}}'"
         log, rows = f'"$RESULTS/{job}.log"', f'"$RESULTS/{job}.jsonl"'
         kept = f"""grep '^{{"type":' {log} > {rows} || rm {rows}"""
+        delete = f"{kubectl} delete --ignore-not-found {what}{'' if mpi else f' service/{name}'}"
+        state = f"{kubectl} get pods -l {pods} -o jsonpath='{_PODS}'"
         return "\n".join([
             'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-kubernetes}"',
+            f"trap {shlex.quote(f'{delete}; exit 130')} INT",
+            f"trap {shlex.quote(f'{delete}; exit 143')} TERM",
+            "ended= told=",
             f"if {kubectl} apply -f - <<'EOF'",
             yaml.safe_dump_all(documents, sort_keys=False, width=1000).rstrip(),
             "EOF",
             "then",
-            f"  while ended=$({end}) && ! echo \"$ended\" | grep -qwE 'Complete|Succeeded|Failed'; do sleep 2; done",
+            f"  while ended=$({end}) && ! echo \"$ended\" | grep -qwE 'Complete|Succeeded|Failed'; do",
+            f'    state=$({state}); [ "$state" = "$told" ] || echo "{job}: ${{state:-no pods yet}}" >&2; told=$state',
+            "    sleep 2",
+            "  done",
             f"  {kubectl} logs --tail=-1 {first} > {log}",
             f"  # its samples: {job}.jsonl on the claim {options['results']}" if "results" in options else f"  {kept}",
-            f"  {kubectl} delete --ignore-not-found {what}{'' if mpi else f' service/{name}'}",
+            "  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
+            f'    {{ FAILED=4; echo "FAILED: {job}, see "{log} >&2; }}',
+            "else",
+            f'  FAILED=4; echo "FAILED: {job}, kubectl did not take its manifest" >&2',
             "fi",
+            delete,
+            "trap - INT TERM",
+            '(exit "${FAILED:-0}")  # of all jobs so far',
         ])  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 
 from bench.core.errors import UsageError
@@ -15,7 +16,7 @@ from bench.core.launcher import Blame, Launcher, Site
 from bench.core.world import Place, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
-EVERYWHERE = ("python3", "-m", "bench.driver.hosts")  # then hosts, --, words
+EVERYWHERE = (sys.executable, "-m", "bench.driver.hosts")  # then hosts, --, words
 _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
@@ -24,6 +25,7 @@ class Torchrun(Launcher):
 
     program = ""  # it is a module of the interpreter
     precedence = 10
+    help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> Place | None:
         """From RANK and WORLD_SIZE; None when neither is set, UsageError when only one is."""
@@ -53,7 +55,8 @@ class Torchrun(Launcher):
             options = {"standalone": "", **options}
         elif len(site.hosts) < world.num_nodes:
             raise UsageError(
-                f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name"
+                f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name: "
+                "name as many hosts, or use a launcher that knows them (slurm)"
             )
         elif "rdzv-backend" in site.options:
             meeting = f"{site.hosts[0]}:{site.rendezvous_port}"

@@ -80,6 +80,8 @@ class Facts:
     max_files: int | None
     max_locked_bytes: int | None
     has_rdma: bool
+    interfaces: Sequence[str] = ()  # network devices, by name
+    adapters: Sequence[str] = ()  # RDMA devices, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,15 @@ def facts(question: Question, root: Path = ROOT) -> Facts:
         shm_free_bytes=free_bytes(root / "dev/shm"),
         max_files=_limit(resource.RLIMIT_NOFILE),
         max_locked_bytes=_limit(resource.RLIMIT_MEMLOCK),
-        has_rdma=any((root / "sys/class/infiniband").glob("*")),
+        has_rdma=bool(adapters := _names(root / "sys/class/infiniband")),
+        interfaces=_names(root / "sys/class/net"),
+        adapters=adapters,
     )
+
+
+def _names(folder: Path) -> list[str]:
+    """What the kernel lists there."""
+    return sorted(path.name for path in folder.glob("*"))
 
 
 def free_bytes(folder: Path) -> int | None:

@@ -34,7 +34,7 @@ def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str
     def watch() -> None:
         while not done.is_set():
             if signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4)) is not None:
-                beat.end("terminated by SIGTERM")
+                beat.end(heartbeat.TERMINATED)
                 os._exit(EXIT_TERMINATED)
             silent_s = time.monotonic() - beat.when
             if beat.within_s is not None and silent_s > beat.within_s:

@@ -275,7 +275,9 @@ def failure_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         size = f" at {format_size(row['requested_bytes'])}" if row.get("requested_bytes") else ""
         rank = f" on rank {row['rank']}" if row.get("rank") is not None else ""
         host = f" ({row['host']})" if row.get("host") else ""
-        lines.append(f"FAILED {_what(row)}{size}{rank}{host}: {row.get('what', 'for a reason unknown')}")
+        why = str(row.get("what", "for a reason unknown"))
+        where = "" if f"rank {row.get('rank')} on {row.get('host')}" in why else f"{rank}{host}"  # it says so itself
+        lines.append(f"FAILED {_what(row)}{size}{where}: {why}")
     return list(dict.fromkeys(lines))
 
 

@@ -29,6 +29,7 @@ class Beat:
 
 # What a rank does while its libraries load, which takes long when many load them at once from one disk.
 STARTING, OPENING = "starting", "opening the transport"
+TERMINATED = "terminated by SIGTERM"  # the last words of a rank that was told to end
 _START_S = 60.0
 _CRASH = "Fatal Python error"  # faulthandler's words
 

@@ -121,6 +121,26 @@ def test_what_slurm_refuses_is_told_in_its_own_words(fake: Fake, tmp_path: Path)
         ended(tmp_path)
 
 
+def test_a_controller_out_of_reach_is_no_fault_of_the_options(fake: Fake, tmp_path: Path) -> None:
+    fake(sbatch="echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    with pytest.raises(RefusedError, match=r"can not be reached from here for cluster 'lab' .*scontrol ping") as told:
+        ended(tmp_path)
+    assert "options" not in str(told.value)
+
+
+def test_slurm_is_asked_whether_it_would_take_the_script(fake: Fake, tmp_path: Path) -> None:
+    cluster = Cluster("lab", launcher="slurm", options={"time": "soon"})
+    fake(
+        sbatch=f'echo "$1" > {tmp_path}/asked; grep -q -- "--time=soon" "$2" || exit 9; echo "no such time" >&2; exit 1'
+    )
+    assert batch.refusal([job("a")], cluster) == (
+        "Slurm does not take the job of cluster 'lab' (no such time): mend its `options:`, or its `nodes:`"
+    )
+    assert (tmp_path / "asked").read_text() == "--test-only\n", "nothing is submitted"
+    fake(sbatch="echo 'sbatch: Job 7 to start at 12:00' >&2")
+    assert batch.refusal([job("a")], cluster) is None
+
+
 @pytest.mark.parametrize(
     ("reason", "never"),
     [("PartitionTimeLimit", True), ("QOSMaxNodePerJobLimit", True), ("AssocMaxJobsLimit", False), ("Priority", False)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN f
 LAUNCHERS: Mapping[str, Launcher] = {
     name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")
 }
+ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "model": "direct"}
 LAPTOP = Machine(2, 0, {"nccl": "no NVIDIA GPU was found"}, "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
 LOCAL = Cluster("local")
@@ -124,7 +126,8 @@ def test_what_can_not_run_is_skipped_with_its_reason() -> None:
 def test_variables_are_factors_and_are_quoted() -> None:
     cluster = replace(P4D, env={"WORDS": "a b", "X": "1"})
     jobs = plan_of(Measurement(("barrier",), ("mpi",), env={"X": ("2", "3")}), cluster=cluster).jobs
-    assert [job.script().split(" srun ")[0] for job in jobs] == ["WORDS='a b' X=2", "WORDS='a b' X=3"]
+    lines = [job.script().splitlines()[-1].split(" PYTHONPATH=")[0] for job in jobs]
+    assert lines == ["WORDS='a b' X=2", "WORDS='a b' X=3"]
 
 
 def test_a_modelled_plan_has_one_job_per_case_and_needs_known_links() -> None:
@@ -179,7 +182,7 @@ def test_the_place_where_ranks_would_run_is_what_is_checked() -> None:
     ("cluster", "sentence"),
     [
         (replace(P4D, nodes=1, launcher="torchrun"), "8 ranks per node, one GPU each; this machine has 0 GPUs"),
-        (replace(P4D, launcher="mpirun"), "has 2 nodes, but `hosts:` in bench.yaml names 0"),
+        (replace(P4D, launcher="mpirun"), "has 2 nodes, but its `hosts:` names 0"),
     ],
 )
 def test_a_claim_that_this_machine_does_not_meet_is_refused(cluster: Cluster, sentence: str) -> None:
@@ -245,3 +248,35 @@ def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
     jobs = plan_of(measurement, cluster=Cluster("c", nodes=2)).jobs
     worlds = [(job.world.num_nodes, job.world.ranks_per_node) for job in jobs]
     assert worlds == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
+
+
+def test_the_network_devices_that_jobs_name_are_looked_for(tmp_path: Path) -> None:
+    def devices(transport: str, **cluster: Any) -> list[tuple[str, str, bool, bool]]:
+        jobs = plan_of(Measurement(("pairs",), (transport,), nodes=(1,)), cluster=replace(P4D, **cluster)).jobs
+        wanted = preflight.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
+        return [(device.where, device.name, device.adapter, device.begins) for device in wanted.devices]
+
+    gloo, nccl = "GLOO_SOCKET_IFNAME in `env:`", "NCCL_SOCKET_IFNAME in `env:`"
+    assert devices("gloo", nics=("e0", "e7")) == [("`nics:`", "e0", False, False), ("`nics:`", "e7", False, False)]
+    assert devices("mpi", nics=("mlx5_0:1",)) == [("`nics:`", "mlx5_0", True, False)]
+    assert devices("gloo", env={"GLOO_SOCKET_IFNAME": "e0,e1"}) == [
+        (gloo, "e0", False, False),
+        (gloo, "e1", False, False),
+    ]
+    assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "e,ib"}) == [(nccl, "e", False, True), (nccl, "ib", False, True)]
+    assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "=e0"}) == [(nccl, "e0", False, False)]
+    assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "^docker"}) == []
+    assert devices("mpi", env={"GLOO_SOCKET_IFNAME": "e0"}) == [], "nobody reads it"
+
+
+def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples() -> None:
+    named = replace(LOCAL, hosts=("h0", "h1"), nodes=2, launcher="torchrun")
+    [job] = plan_of(Measurement(("barrier",), ("gloo",)), cluster=named).jobs
+    assert (
+        f"PYTHONPATH={ROOT}${{PYTHONPATH:+:$PYTHONPATH}} {sys.executable} -m bench.driver.hosts h0,h1" in job.script()
+    )
+    assert "BENCH_CARRY=BENCH_AGENT,PYTHONPATH " in job.script(), "and the ranks find the suite, too"
+    [job] = plan_of(Measurement(("barrier",), ("mpi",)), cluster=P4D).jobs
+    assert job.script().startswith('mkdir -p "${RESULTS:=results/')
+    assert job.script().endswith(f'--job {job.name} --launch 1 --expect 2x8 --records "$RESULTS"/{job.name}.jsonl')
+    assert "--records" not in job.command

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.driver import judge
-from bench.driver.judge import Wanted
+from bench.driver.judge import Device, Wanted
 from bench.probes.host import Facts
 
 GIB = 1 << 30
@@ -38,6 +38,7 @@ def told(name: str, **overrides: Any) -> Facts:
         max_files=1024,
         max_locked_bytes=65536,
         has_rdma=False,
+        interfaces=["eth0", "eth1", "lo"],
     )
     return replace(facts, **overrides)
 
@@ -112,6 +113,34 @@ def test_what_may_matter_is_said_and_does_not_refuse(changed: dict[str, Any], se
 
 def test_only_the_first_host_must_write_and_listen() -> None:
     assert findings(h1={"results_shared": False, "results_problem": "not there", "port_taken": "in use"}) == []
+
+
+def test_a_network_device_that_is_not_there_is_refused_with_those_that_are() -> None:
+    wanted = replace(WANTED, devices=(Device("`nics:`", "eth0"), Device("`nics:`", "eth1")))
+    assert findings(wanted) == []
+    [finding] = findings(wanted, h1={"interfaces": ["lo", "eth0"]}, h2={"interfaces": ["lo", "eth0"]})
+    assert finding == judge.Finding(
+        ("h1", "h2"),
+        "hosts h1, h2 have no network device eth1, which `nics:` names: correct it (on h1 there are lo, eth0)",
+    )
+    begins = replace(WANTED, devices=(Device("NCCL_SOCKET_IFNAME in `env:`", "eth", begins=True),))
+    assert findings(begins) == []
+    assert len(findings(begins, h1={"interfaces": ["lo"]})) == 1
+    adapter = replace(WANTED, devices=(Device("`nics:`", "mlx5_0", adapter=True),))
+    assert findings(adapter, **{host: {"adapters": ["mlx5_0"]} for host in HOSTS}) == []
+    assert len(findings(adapter, h0={"adapters": ["mlx5_0"]})) == 1
+
+
+def test_a_host_is_named_once() -> None:
+    [finding] = findings(replace(WANTED, hosts=("h0", "h1", "h2", "h0")))
+    assert finding == judge.Finding(("h0",), "`hosts:` names h0 2 times: name each host once")
+
+
+def test_hosts_that_are_one_machine_are_told_that_alone() -> None:
+    loops = {"addresses": {host: ["127.0.0.1"] for host in HOSTS}, "own_addresses": ["127.0.0.1"]}
+    one = {"host": "vm", "boot_id": "one", **loops}
+    [finding] = findings(h0=one, h1=one, h2=one)
+    assert "name it once in `hosts:`" in finding.what
 
 
 def test_an_interface_that_is_named_needs_no_name_of_the_host() -> None:

@@ -85,7 +85,8 @@ def test_many_hosts_take_turns_and_each_tries_the_meeting_host(tmp_path: Path) -
     [
         (Answer(255, "", "ssh: Could not resolve hostname h1"),
          "host h1 can not be reached by `ssh -q h1` (ssh: Could not resolve hostname h1"),
-        (Answer(None, "", "no answer within 16 s"), "(no answer within 16 s"),
+        (Answer(None, "", "no answer within 16 s"), "(no answer within 16 s): correct its name in `hosts:`"),
+        (Answer(0, "", ""), "host h1 answered nothing to `ssh -q h1`: the words of `agent:` must run the command"),
         (Answer(127, "bench-reached\n", "env: '/opt/python': No such file"),
          "host h1 has no interpreter /opt/python: install it there"),
         (Answer(1, "bench-reached\n", "/opt/python: Error ... No module named bench"),
@@ -99,6 +100,20 @@ def test_a_host_that_does_not_answer_is_named_with_what_it_lacks(tmp_path: Path,
     _, [finding] = survey(tmp_path, h1=answer)
     assert sentence in finding.what
     assert (finding.hosts, finding.refuses) == (("h1",), True)
+
+
+def test_hosts_that_lack_the_same_are_told_together(tmp_path: Path) -> None:
+    _, found = survey(
+        tmp_path,
+        h0=Answer(255, "", "ssh: Could not resolve hostname h0: Name or service not known"),
+        h2=Answer(255, "", "ssh: Could not resolve hostname h2: Name or service not known"),
+        h1=Answer(255, "", "ssh: connect to host h1 port 22: Connection refused"),
+    )
+    assert [(finding.hosts, finding.what.partition(" (ssh:")[0]) for finding in found] == [
+        (("h0", "h2"), "each of 2 hosts (h[0,2]) can not be reached by `ssh -q {host}`"),
+        (("h1",), "host h1 can not be reached by `ssh -q h1`"),
+    ]
+    assert "hostname {host}: Name or service not known" in found[0].what
 
 
 def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +143,5 @@ def test_a_refusal_tells_the_first_findings_and_where_the_rest_is() -> None:
     found = preflight.Survey(WANTED, {}, (Finding(("e",), "e is odd", refuses=False), *wrong))
     with pytest.raises(RefusedError) as error:
         preflight.refuse(found, "lab")
-    assert (
-        str(error.value) == "a is wrong; b is wrong; c is wrong; 1 more findings: python -m bench doctor --cluster lab"
-    )
+    assert str(error.value) == "a is wrong; b is wrong; c is wrong; and 1 more: python -m bench doctor --cluster lab"
     assert preflight.refuse(replace(found, findings=found.findings[:1]), "lab") == ["e is odd"]

@@ -10,6 +10,7 @@ from bench.core.launcher import Blame
 from bench.driver import supervise
 from bench.driver.supervise import Evidence, Guilt
 from bench.launchers import mpirun, torchrun
+from bench.store import heartbeat
 from bench.store.heartbeat import Beat
 
 DOING = "allreduce 64M pipelined: warm-up"
@@ -85,6 +86,17 @@ def test_nobody_is_blamed_without_evidence() -> None:
     assert supervise.judge(Evidence(4)) is None
     assert supervise.judge(replace(WELL, said=(LOST,), late=False)) is None
     assert supervise.judge(replace(WELL, beats=tuple(replace(beat, ended="done") for beat in BEATS))) is None
+
+
+def test_a_complaint_is_passed_on_where_nobody_is_to_blame() -> None:
+    refused = "rank 1 could not join the 4 ranks of this Gloo job (Unable to find address for: eth7)"
+    killed = ended(0, heartbeat.TERMINATED)[:1] + ended(1, f"{refused}\nand more")[1:]
+    silent = replace(WELL, beats=killed, launcher=Blame(1, "h1", "ended with exit code 3"), late=False)
+    assert supervise.judge(silent) is None
+    assert supervise.last_words(silent) == refused
+    assert supervise.last_words(replace(silent, beats=ended(1, "no disk"))) == "rank 1 on h1: no disk"
+    assert supervise.last_words(replace(silent, said=(LOST,))) == LOST
+    assert supervise.last_words(WELL) == ""
 
 
 def test_a_rank_that_spoke_its_last_words_is_not_one_that_died() -> None:

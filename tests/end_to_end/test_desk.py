@@ -245,6 +245,7 @@ def test_a_rank_killed_under_the_desk_is_told_and_the_next_job_goes_on(site: Pat
         victims[-1].kill()
         out, err = process.communicate(timeout=90)
     assert process.returncode == 4, err
+    assert f"go on with: python -m bench run --resume results/{folder.name}\n" in err
     document = json.loads(out)
     assert any(failure["job"] == "allreduce-mpi-1x2" for failure in document["failures"])
     assert {row["job"] for row in document["summaries"]} == {"allreduce-mpi-1x2", "sendrecv-mpi-1x2"}

@@ -181,7 +181,7 @@ def test_ctrl_c_at_the_desk_cancels_the_job_and_keeps_the_rows(cluster: Slurm, s
 def test_what_slurm_does_not_take_is_refused_in_its_words(cluster: Slurm, site: Path) -> None:
     done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "nowhere"])
     assert done.code == 3
-    assert "invalid partition specified: gpu" in done.err and "mend `options:` in bench.yaml" in done.err
+    assert "invalid partition specified: gpu" in done.err and "mend its `options:`" in done.err
     assert not list((site / "results").iterdir()), "a run that never was leaves nothing"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -219,8 +220,12 @@ words, store = sys.argv[1:], os.environ["STORE"]
 if words[0] == "apply":
     open(store, "w").write(sys.stdin.read())
     sys.exit(int(os.environ.get("REFUSE", 0)))
+elif words[:2] == ["get", "pods"]:
+    print("Pending ImagePullBackOff")
 elif words[0] == "get":
-    print("Running Complete")
+    with open(store + ".asked", "a") as asked:
+        asked.write("x")
+    print(os.environ.get("ENDED", "Running Complete") if os.path.getsize(store + ".asked") > 1 else "Created")
 elif words[0] == "logs":
     job = list(yaml.safe_load_all(open(store)))[-1]
     template = job["spec"].get("template") or job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
@@ -263,15 +268,40 @@ PLAN = f"{sys.executable} -m bench plan one.yaml --cluster pods | sh"
 def test_the_plan_is_a_shell_script_that_brings_the_samples_home(cluster: Path) -> None:
     done = shell(cluster, PLAN)
     assert done.returncode == 0, done.stderr
+    assert "allreduce-mpi-1x2: Pending ImagePullBackOff" in done.stderr, "what it waits for"
     report = shell(cluster, f"{sys.executable} -m bench report r --format csv")
     assert report.returncode == 0, report.stderr
     assert len(report.stdout.splitlines()) == 1 + 4
     assert (cluster / "store.deleted").read_text().count("mpijob/") == 2, "nothing stays on the cluster"
 
 
-def test_what_kubectl_refuses_is_not_waited_for(cluster: Path) -> None:
-    assert shell(cluster, PLAN, REFUSE="1").returncode == 0
-    assert not (cluster / "store.deleted").exists() and not list((cluster / "r").iterdir())
+@pytest.mark.mpi
+def test_a_job_that_failed_is_told_and_the_script_ends_badly(cluster: Path) -> None:
+    done = shell(cluster, PLAN, ENDED="Running FailureTarget Failed")
+    assert done.returncode == 4
+    told = [line for line in done.stderr.splitlines() if line.startswith("FAILED: ")]
+    assert told == [f"FAILED: {job}, see r/{job}.log" for job in ("allreduce-mpi-1x2", "pingpong-mpi-1x2")]
+    assert (cluster / "r" / "allreduce-mpi-1x2.log").stat().st_size > 0, "what it printed is kept"
+
+
+def test_what_kubectl_refuses_is_told_and_not_waited_for(cluster: Path) -> None:
+    done = shell(cluster, PLAN, REFUSE="1")
+    assert done.returncode == 4
+    assert done.stderr.count("kubectl did not take its manifest") == 2
+    assert not (cluster / "store.asked").exists() and not list((cluster / "r").iterdir())
+
+
+def test_ctrl_c_leaves_nothing_on_the_cluster(cluster: Path) -> None:
+    path = os.pathsep.join([str(cluster / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "STORE": str(cluster / "store"), "RESULTS": "r"}
+    plan = shell(cluster, PLAN.removesuffix(" | sh")).stdout
+    with subprocess.Popen(["sh", "-c", plan], cwd=cluster, env=env | {"ENDED": "Running"}, start_new_session=True,
+                          stderr=subprocess.PIPE, text=True) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert "Pending" in running.stderr.readline()
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(60) == 130
+    assert (cluster / "store.deleted").read_text().count("delete") == 1, "and the next job was not begun"
 
 
 def test_run_says_how_it_is_done(cluster: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_name_that_is_none_is_refused(testbed: Make) -> None:
     done = Desk(testbed(2), hosts=["h0", "h7"])("run")
     assert (done.code, done.out) == (3, "")
     assert "bench: error: host h7 can not be reached by `" in done.err
-    assert "its name does not resolve here): correct its name in `hosts:`, or `agent:`" in done.err
+    assert "): correct its name in `hosts:`, or `agent:`, of the cluster" in done.err
 
 
 def test_another_version_on_one_host_is_refused(testbed: Make) -> None:
