@@ -35,8 +35,9 @@ def imported(told: Told) -> list[tuple[Run, Header]]:
 
 
 def machine_told(header: Header) -> Machine | None:
-    """The machine whose links bound the run, as it was named when it was measured or imported."""
-    if not header.links:
+    """The machine whose links bound the run, as it was named when it was measured or imported; None where it was not,
+    and the log's own words tell what there is to know."""
+    if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None
     how = f"{header.instance or 'the links of its cluster'}, as named when it was imported"

@@ -137,6 +137,12 @@ def hosts(header: Header) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(rank.get("host")) for rank in header.ranks))
 
 
+def gpus_of(header: Header) -> set[str]:
+    """The GPU models of all nodes, as drivers print them; of a log those that it names."""
+    told = filter(None, header.facts.get("gpus", "").split(", ")) if header.imported else ()
+    return {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()} | set(told)
+
+
 class Whereabouts:
     """The hosts of rows, looked up once for each job: a world may have thousands of ranks, and a job as many rows."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from bench.analysis._gate_input import Material, fault, hosts, start, status_of
+from bench.analysis._gate_input import Material, fault, gpus_of, hosts, start, status_of
 from bench.analysis.gate_rules import Expect, Fault
 from bench.core.foreign import OK, TRUNCATED
 from bench.core.record import Header
@@ -44,6 +44,8 @@ def _failed(run: Material) -> Iterator[Fault]:
         if ended and (name, ended) not in told:
             told.add((name, str(ended)))
             yield Fault("failed-job", str(ended), name)
+    for lost in (run.plan or {}).get("troubles") or ():  # an imported log that gave nothing
+        yield Fault("truncated-import", str(lost["what"] if isinstance(lost, dict) and "what" in lost else lost))
     yield from _untold(run, {start(str(job)) for job, _ in told})
 
 
@@ -110,7 +112,7 @@ def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[
         if wanted and got != wanted:
             yield Fault("wrong-cluster", f"{what} {wanted} is expected, it is {got or 'not known'}", job)
     if expect.gpu:
-        names = {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()}
+        names = gpus_of(header)
         other = sorted(name for name in names if expect.gpu not in name)
         if other or not names:
             told = f"there is {', '.join(other)}" if other else "none is known"

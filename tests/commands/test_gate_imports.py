@@ -59,3 +59,77 @@ def test_copies_that_the_cuda_sample_measured_are_gated(capsys: Out) -> None:
     told = gated(capsys, f"rules:\n  - {rule}\n  - {inside}\n")
     assert told["passed"], told["failures"]
     assert [each["num_rows"] for each in told["demands"]] == [2, 4]
+
+
+ROWS = "rules:\n  - {pattern: allreduce, sizes: 1M, busbw: at least 10 GB/s, imported: true, samples: 1}\n"
+
+
+@pytest.mark.parametrize(("name", "content"), [("logs/n1.log", b""), ("named.log", b"hello\n"), ("named.log", b"")])
+def test_a_log_that_gave_nothing_fails_the_gate(name: str, content: bytes, capsys: Out) -> None:
+    Path("logs").mkdir()
+    Path("logs/n0.log").write_text(samples.NCCL, encoding="utf-8")
+    Path("logs/notes.md").write_text("of no interest\n", encoding="utf-8")
+    assert main(["import", "logs"]) == 0
+    assert gated(capsys, ROWS)["passed"]
+    Path(name).write_bytes(content)
+    assert main(["import", "logs", *([name] if name.startswith("named") else []), "--results", "again"]) == 1
+    (folder,) = Path("again").iterdir()
+    (lost,) = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["troubles"]
+    assert lost["source"] == name and name in lost["what"]
+    told = gated(capsys, ROWS, str(folder))
+    assert told["failures"] == {"truncated-import": 1} and told["faults"][0]["what"] == lost["what"]
+
+
+def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8, num_nodes: int = 1) -> str:
+    """A log of so many H100 with this busbw (GB/s) at each size; time and algbw fit it."""
+    algbw = busbw * num_ranks / (2 * (num_ranks - 1))
+    ranks = [
+        f"#  Rank {rank:2} Group  0 Pid   1100 on  node-{rank * num_nodes // num_ranks} device "
+        f"{rank % (num_ranks // num_nodes):2} [0x17] NVIDIA H100 80GB HBM3"
+        for rank in range(num_ranks)
+    ]
+    half = "{time:9.4f} {algbw:.2f} {busbw:.2f}      0"
+    rows = [
+        f"{size:12} {size // 4:12}     float     sum      -1 "
+        + " ".join([half.format(time=size / algbw / 1e3, algbw=algbw, busbw=busbw)] * 2)
+        for size in sizes
+    ]
+    lines = samples.NCCL.replace("minBytes 1024", f"minBytes {sizes[0]}").replace(
+        "maxBytes 1048576 step: 32(factor)", f"maxBytes {sizes[-1]} step: 2(factor)").splitlines()  # fmt: skip
+    table = next(number for number, line in enumerate(lines) if line.lstrip().startswith("1024 "))
+    return "\n".join([*lines[1:4], *ranks, *lines[8:table], *rows, "# Out of bounds values : 0 OK", "#", ""])
+
+
+def test_the_gpus_that_a_log_names_bound_its_rows(capsys: Out) -> None:
+    imported(h100s(400))
+    told = gated(capsys, ROWS.replace("10 GB/s", "40% of bound"))
+    assert told["passed"] and told["demands"][0]["got"] == pytest.approx(400 / 700, rel=1e-3)  # 2 x 450 x 7/9
+    imported(h100s(626000), "--results", "results2")
+    (folder,) = Path("results2").iterdir()
+    assert "above-bound" in gated(capsys, ROWS, str(folder))["failures"]
+    header = json.loads(next(folder.glob("*.jsonl")).read_text(encoding="utf-8").splitlines()[0])
+    assert header["facts"]["machine"].startswith("H100-SXM5-80GB") and header["instance"] is None
+
+
+def test_the_gpus_that_a_log_names_are_those_that_are_expected(capsys: Out) -> None:
+    imported(h100s(100))
+    assert gated(capsys, "expect: {gpu: H100}" + "\n" + ROWS)["passed"]
+    told = gated(capsys, "expect: {gpu: A100}" + "\n" + ROWS)
+    assert set(told["failures"]) == {"wrong-cluster"} and "NVIDIA H100" in told["faults"][0]["what"]
+
+
+def test_what_others_published_of_the_gpus_that_a_log_names(capsys: Out) -> None:
+    imported(h100s(270, (1 << 24,)))
+    told = gated(capsys, ROWS.replace("1M", "16M").replace("10 GB/s", "90% of reference"))
+    assert told["passed"] and told["demands"][0]["got"] == pytest.approx(270 / 234.45, rel=1e-3)
+
+
+def test_explain_of_such_a_run_says_what_it_says_of_the_log(capsys: Out) -> None:
+    folder = imported(h100s(400))
+    pages = []
+    for name in ("a.log", str(folder)):
+        capsys.readouterr()
+        main(["explain", name, "--format", "json"])
+        (page,) = json.loads(capsys.readouterr().out)["pages"]
+        pages.append({key: page[key] for key in ("machine", "standing", "possible")})
+    assert pages[0] == pages[1]
