@@ -133,3 +133,35 @@ def test_explain_of_such_a_run_says_what_it_says_of_the_log(capsys: Out) -> None
         (page,) = json.loads(capsys.readouterr().out)["pages"]
         pages.append({key: page[key] for key in ("machine", "standing", "possible")})
     assert pages[0] == pages[1]
+
+
+SPAN = "rules:\n  - {pattern: PATTERN, sizes: 1M:1G, busbw: at least 1 GB/s, imported: true}\n"
+
+
+def asked(sizes: list[int], pattern: str = "allreduce") -> str:
+    """The folder of an imported run whose banner asked for these sizes; those that are there are 8M and 1G."""
+    folder = imported(h100s(300, (8 << 20, 1 << 30)))
+    for file in folder.glob("*.jsonl"):
+        header, *records = file.read_text(encoding="utf-8").splitlines()
+        told = json.loads(header) | {"pattern": pattern}
+        told["imported"]["asked_bytes"] = sizes
+        file.write_text("\n".join([json.dumps(told), *records]) + "\n", encoding="utf-8")
+    return str(folder)
+
+
+def test_a_size_that_the_log_was_asked_for_must_be_there(capsys: Out) -> None:
+    rules = SPAN.replace("PATTERN", "allreduce")
+    whole = asked([8 << 20, 1 << 30])
+    assert gated(capsys, rules, whole)["passed"]
+    lost = gated(capsys, rules, asked([1 << size for size in range(18, 31)]))
+    assert lost["failures"] == {"size-skipped": 2 * 9}  # of 1M to 1G without 8M and 1G, in place and out of place
+    faults = {(fault["job"], fault["payload_bytes"]) for each in lost["demands"] for fault in each["faults"]}
+    assert ("a-allreduce-in-place", 16 << 20) in faults and len(faults) == 18
+    assert gated(capsys, rules.replace("1M:1G", "8M"), "latest")["passed"]  # what no rule is about may be absent
+
+
+def test_a_size_that_the_tool_rounded_to_blocks_is_there(capsys: Out) -> None:
+    folder = asked([(8 << 20) + 64, 1 << 30, 100], "allgather")
+    assert gated(capsys, SPAN.replace("PATTERN", "allgather"), folder)["passed"]
+    folder = asked([(8 << 20) + 64, 1 << 30], "broadcast")
+    assert gated(capsys, SPAN.replace("PATTERN", "broadcast"), folder)["failures"] == {"size-skipped": 2}
