@@ -63,6 +63,7 @@ def _row(header: Header, record: Record) -> Row:
         root=header.root, in_place=record.in_place, time_s=reported.get("mean_s"),
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"), busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
+        contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from bench.core.record import Header
 from bench.core.units import format_duration
 
 _MOST_NAMED = 4
+_NO_NUMBER = "was printed, but is no number"  # as driver/_import_records.py says it of a row
 
 
 def faults(run: Material, expect: Expect) -> Iterator[Fault]:
@@ -36,8 +37,7 @@ def _failed(run: Material) -> Iterator[Fault]:
         if (row.get("job"), what) not in told:
             told.add((row.get("job"), what))
             where = f" (host {row['host']})" if row.get("host") else ""
-            cut = header is not None and status_of(header) == TRUNCATED
-            yield Fault("truncated-import" if cut else "failed-job", what + where, row.get("job"), row.get("pattern"),
+            yield Fault(_name(header, what), what + where, row.get("job"), row.get("pattern"),
                         row.get("mode"), row.get("payload_bytes"), row.get("group"))  # fmt: skip
     for name, end in run.outcomes.items():
         ended = end.get("what") or (f"ended with exit code {end['exit_code']}" if end.get("exit_code") else None)
@@ -47,6 +47,15 @@ def _failed(run: Material) -> Iterator[Fault]:
     for lost in (run.plan or {}).get("troubles") or ():  # an imported log that gave nothing
         yield Fault("truncated-import", str(lost["what"] if isinstance(lost, dict) and "what" in lost else lost))
     yield from _untold(run, {start(str(job)) for job, _ in told})
+
+
+def _name(header: Header | None, what: str) -> str:
+    """Which failure a failed row is; of a log also a figure that was printed as nan or inf, and what a cut lost."""
+    if header is None or not header.imported:
+        return "failed-job"
+    if what.endswith(_NO_NUMBER):
+        return "not-a-number"
+    return "truncated-import" if status_of(header) == TRUNCATED else "failed-job"
 
 
 def _untold(run: Material, said: set[str]) -> Iterator[Fault]:

@@ -131,6 +131,8 @@ def _got(seen: Seen) -> Iterator[str]:
     if seen.num_wrong:
         yield _wrong(seen)
     yield from _state(run)
+    if seen.odd:
+        yield _odd(seen)
     yield from (f"counted: {words}" for words in seen.counted)
     if best is None:
         yield "no row with a bandwidth"
@@ -151,6 +153,15 @@ def _got(seen: Seen) -> Iterator[str]:
     yield f"machine: {seen.machine.how}"
     if seen.machine.unknown and not seen.machine.instance:
         yield f"not known: {', '.join(seen.machine.unknown)}"
+
+
+def _odd(seen: Seen) -> str:
+    """What is left out of everything below."""
+    first = seen.odd[0]
+    why = first.contradicts or f"{', '.join(first.unreadable)} was printed, and is no number"
+    rows = "1 row can not be right and is" if len(seen.odd) == 1 else f"{len(seen.odd)} rows can not be right and are"
+    where = f"line {first.line}" if first.line else format_bytes(first.payload_bytes or 0)
+    return f"{rows} left out: {where}: {why}"
 
 
 def _heard(seen: Seen) -> Iterator[str]:

@@ -165,3 +165,40 @@ def test_a_size_that_the_tool_rounded_to_blocks_is_there(capsys: Out) -> None:
     assert gated(capsys, SPAN.replace("PATTERN", "allgather"), folder)["passed"]
     folder = asked([(8 << 20) + 64, 1 << 30], "broadcast")
     assert gated(capsys, SPAN.replace("PATTERN", "broadcast"), folder)["failures"] == {"size-skipped": 2}
+
+
+def explained(out: Out, name: str) -> dict[str, Any]:
+    """The only page that explain prints."""
+    out.readouterr()
+    main(["explain", name, "--format", "json"])
+    (page,) = json.loads(out.readouterr().out)["pages"]
+    return dict(page)
+
+
+@pytest.mark.parametrize("word", ["nan", "inf"])
+def test_a_figure_that_was_printed_as_no_number_fails_by_that_name(word: str, capsys: Out) -> None:
+    text = h100s(300, (8 << 20, 1 << 30)).splitlines()
+    (number,) = [at for at, line in enumerate(text) if line.lstrip().startswith("1073741824 ")]
+    text[number] = f" {word} ".join(text[number].rsplit(" 300.00 ", 1))
+    Path("a.log").write_text("\n".join(text) + "\n", encoding="utf-8")
+    main(["import", "a.log"])
+    told = gated(capsys, SPAN.replace("PATTERN", "allreduce"))
+    assert "not-a-number" in told["failures"]
+    for name in ("a.log", "latest"):
+        page = explained(capsys, name)
+        assert page["best"]["busbw_bytes_per_s"] == 300e9 and not page["best"]["in_place"], name
+    assert any("busbw was printed, and is no number" in line for line in explained(capsys, "a.log")["got"])
+
+
+def test_a_row_that_contradicts_itself_fails_and_is_never_the_best(capsys: Out) -> None:
+    folder = imported(h100s(300, (8 << 20, 1 << 30)))
+    (file,) = [file for file in folder.glob("*.jsonl") if "in-place" not in file.name]
+    header, first, last = file.read_text(encoding="utf-8").splitlines()
+    odd = json.loads(last) | {"flags": ["contradicts"]}
+    odd["reported"]["busbw_bytes_per_s"] = 400e9
+    file.write_text("\n".join([header, first, json.dumps(odd)]) + "\n", encoding="utf-8")
+    rules = SPAN.replace("PATTERN", "allreduce")
+    assert gated(capsys, rules)["failures"] == {"contradicts": 1}
+    page = explained(capsys, str(folder))
+    assert page["best"]["busbw_bytes_per_s"] == 300e9
+    assert "1 row can not be right and is left out: 1 GiB: its figures contradict each other" in page["got"]
