@@ -97,7 +97,8 @@ class Run:
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: what was recomputed so that
     a figure is by our definitions, in words. `settings`: what else the tool said of itself ("nccl": "2.27.7").
     `size_is_block`: the rows' sizes are one rank's block m, because S = n * m needs the number of ranks, which the log
-    does not tell: `with_num_ranks` applies it.
+    does not tell: `with_num_ranks` applies it. `asked_bytes`: the sizes that the tool says it was asked for, before it
+    rounds them; empty where that is unknown.
     """
 
     tool: str
@@ -116,6 +117,7 @@ class Run:
     settings: tuple[tuple[str, str], ...] = field(default=())
     line: int = 1  # where it begins
     size_is_block: bool = False
+    asked_bytes: tuple[int, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> Run:
         """This run with a number of ranks that its log did not tell; sizes of blocks become S."""
