@@ -71,7 +71,7 @@ class Seen:
     @property
     def num_wrong(self) -> int:
         """How many rows have wrong elements."""
-        return sum(bool(row.num_wrong) for row in self.rows)
+        return sum(bool(row.num_wrong) for row in (*self.rows, *self.odd))
 
     @property
     def flat_from(self) -> int | None:

@@ -66,7 +66,7 @@ def page(
 def page_of(seen: Seen) -> Page:
     """The page about rows."""
     standing, bound = stand(seen), tightest(seen)
-    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows))
+    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows) + len(seen.odd))
     found: tuple[Reason, ...] = (failure,) if failure else ()
     share = (
         busbw(seen.best) / bound.bytes_per_s
@@ -198,9 +198,10 @@ def _with_line(remark: Remark) -> str:
 
 
 def _wrong(seen: Seen) -> str:
-    rows = [row for row in seen.rows if row.num_wrong]
+    every = (*seen.rows, *seen.odd)
+    rows = [row for row in every if row.num_wrong]
     worst = max(rows, key=lambda row: row.num_wrong or 0)
-    said = f"WRONG DATA in {len(rows)} of {len(seen.rows)} rows: {worst.num_wrong} wrong elements"
+    said = f"WRONG DATA in {len(rows)} of {len(every)} rows: {worst.num_wrong} wrong elements"
     said += f" at {format_bytes(worst.payload_bytes or 0)}"
     elements = [(row.num_wrong or 0) / row.num_elements for row in rows if row.num_elements]
     ranks = seen.num_ranks

@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -18,11 +18,12 @@ from typing import IO
 from bench.core.errors import UsageError
 from bench.core.foreign import Line, Reader, Run
 from bench.core.pattern import Pattern
+from bench.driver._import_check import is_by_definition
 from bench.driver._import_jobs import Job, Names, Origin, Told, jobs_of
 from bench.store import jsonl
 from bench.store import runs as runs_store
 
-__all__ = ["Job", "Log", "Source", "Told", "jobs", "keep", "read", "runs", "sources", "troubles"]
+__all__ = ["Job", "Log", "Source", "Told", "jobs", "keep", "marked", "read", "runs", "sources", "troubles"]
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
@@ -126,6 +127,15 @@ def troubles(logs: Sequence[Log]) -> list[str]:
         files = "file in a folder holds" if len(others) == 1 else "files in folders hold"
         said.append(f"{len(others)} {files} nothing that is known, such as {others[0]}")
     return said
+
+
+def marked(run: Run, patterns: Mapping[str, Pattern]) -> Run:
+    """The run with a word on each row whose busbw is not what its algbw makes it, as its record would have a flag."""
+    pattern = patterns.get(run.pattern or "")
+    rows = tuple(row if row.contradicts or is_by_definition(row, run, pattern)
+                 else replace(row, contradicts="its busbw is not algbw x the factor of so many ranks")
+                 for row in run.rows)  # fmt: skip
+    return replace(run, rows=rows)
 
 
 def jobs(logs: Iterable[Log], told: Told, patterns: Mapping[str, Pattern]) -> list[Job]:

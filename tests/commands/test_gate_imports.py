@@ -80,8 +80,10 @@ def test_a_log_that_gave_nothing_fails_the_gate(name: str, content: bytes, capsy
     assert told["failures"] == {"truncated-import": 1} and told["faults"][0]["what"] == lost["what"]
 
 
-def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8, num_nodes: int = 1) -> str:
-    """A log of so many H100 with this busbw (GB/s) at each size; time and algbw fit it."""
+def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8, num_nodes: int = 1,
+          step: int = 0) -> str:  # fmt: skip
+    """A log of so many H100 with this busbw (GB/s) at each size; time and algbw fit it. `step`: the banner's, where it
+    is not from the first size to the last."""
     algbw = busbw * num_ranks / (2 * (num_ranks - 1))
     ranks = [
         f"#  Rank {rank:2} Group  0 Pid   1100 on  node-{rank * num_nodes // num_ranks} device "
@@ -94,8 +96,9 @@ def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8,
         + " ".join([half.format(time=size / algbw / 1e3, algbw=algbw, busbw=busbw)] * 2)
         for size in sizes
     ]
+    step = step or max(2, sizes[-1] // sizes[0])
     lines = samples.NCCL.replace("minBytes 1024", f"minBytes {sizes[0]}").replace(
-        "maxBytes 1048576 step: 32(factor)", f"maxBytes {sizes[-1]} step: 2(factor)").splitlines()  # fmt: skip
+        "maxBytes 1048576 step: 32(factor)", f"maxBytes {sizes[-1]} step: {step}(factor)").splitlines()  # fmt: skip
     table = next(number for number, line in enumerate(lines) if line.lstrip().startswith("1024 "))
     return "\n".join([*lines[1:4], *ranks, *lines[8:table], *rows, "# Out of bounds values : 0 OK", "#", ""])
 
@@ -160,6 +163,13 @@ def test_a_size_that_the_log_was_asked_for_must_be_there(capsys: Out) -> None:
     assert gated(capsys, rules.replace("1M:1G", "8M"), "latest")["passed"]  # what no rule is about may be absent
 
 
+def test_what_the_banner_asked_for_is_known_to_the_gate(capsys: Out) -> None:
+    folder = imported(h100s(300, (8 << 20, 1 << 30), step=2), code=1)
+    told = gated(capsys, SPAN.replace("PATTERN", "allreduce"), str(folder))
+    assert told["failures"]["size-skipped"] == 2 * 6 and "truncated-import" in told["failures"]
+    assert any(fault["payload_bytes"] == 16 << 20 for each in told["demands"] for fault in each["faults"])
+
+
 def test_a_size_that_the_tool_rounded_to_blocks_is_there(capsys: Out) -> None:
     folder = asked([(8 << 20) + 64, 1 << 30, 100], "allgather")
     assert gated(capsys, SPAN.replace("PATTERN", "allgather"), folder)["passed"]
@@ -202,3 +212,16 @@ def test_a_row_that_contradicts_itself_fails_and_is_never_the_best(capsys: Out) 
     page = explained(capsys, str(folder))
     assert page["best"]["busbw_bytes_per_s"] == 300e9
     assert "1 row can not be right and is left out: 1 GiB: its figures contradict each other" in page["got"]
+
+
+def test_a_busbw_that_is_not_by_its_definition_is_said_of_the_log_as_of_the_run(capsys: Out) -> None:
+    text = h100s(300, (8 << 20, 1 << 30)).splitlines()
+    (number,) = [at for at, line in enumerate(text) if line.lstrip().startswith("1073741824 ")]
+    text[number] = " 333.00 ".join(text[number].rsplit(" 300.00 ", 1))
+    Path("a.log").write_text("\n".join(text) + "\n", encoding="utf-8")
+    main(["import", "a.log"])
+    assert gated(capsys, SPAN.replace("PATTERN", "allreduce"))["failures"].get("contradicts") == 1
+    for name in ("a.log", "latest"):
+        page = explained(capsys, name)
+        assert page["best"]["busbw_bytes_per_s"] == 300e9, name
+        assert any("1 row can not be right and is left out" in line for line in page["got"]), name
