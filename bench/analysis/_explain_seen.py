@@ -32,7 +32,11 @@ _HOST_MEMORY_TOOLS = ("osu", "perftest")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One run of one pattern. `rows`: those with a bandwidth or a time. `bounds`: at the best row, tightest first."""
+    """One run of one pattern. `rows`: those with a bandwidth or a time. `bounds`: at the best row, tightest first.
+
+    `odd`: rows that can not be right, since their figures contradict each other or are no numbers; no row is among
+    them that anything here is judged by.
+    """
 
     run: Run
     machine: Machine
@@ -47,6 +51,7 @@ class Seen:
     wire_factor: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
     modelled: bool = False
     own: bool = False  # measured by this suite, not by a foreign tool
+    odd: tuple[Row, ...] = ()
 
     @property
     def best(self) -> Row | None:
@@ -66,7 +71,7 @@ class Seen:
     @property
     def num_wrong(self) -> int:
         """How many rows have wrong elements."""
-        return sum(bool(row.num_wrong) for row in self.rows)
+        return sum(bool(row.num_wrong) for row in (*self.rows, *self.odd))
 
     @property
     def flat_from(self) -> int | None:
@@ -135,12 +140,14 @@ def gathered(
     run: Run, machine: Machine, pattern: Pattern | None, hints: Sequence[Hint] = (), num_nodes: int | None = None
 ) -> Seen:
     """A foreign run beside its bounds and references. `pattern`: the one it names; `num_nodes`: as the user says."""
+    odd = tuple(row for row in run.rows if row.contradicts or row.unreadable)
     rows = tuple(row for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s))
+    rows = tuple(row for row in rows if row not in odd)
     ranks, told = _ranks(run, rows)
     nodes, so = _nodes(run, machine, ranks, num_nodes)
     if pattern is not None and ranks is not None and not run.size_is_block:
         rows = tuple(_rated(row, pattern, ranks) for row in rows)
-    seen = Seen(run, machine, rows, ranks, nodes, tuple(filter(None, (told, so))), hints=tuple(hints))
+    seen = Seen(run, machine, rows, ranks, nodes, tuple(filter(None, (told, so))), hints=tuple(hints), odd=odd)
     if ranks is None or nodes is None:
         return seen
     best = seen.best

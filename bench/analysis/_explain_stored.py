@@ -35,8 +35,9 @@ def imported(told: Told) -> list[tuple[Run, Header]]:
 
 
 def machine_told(header: Header) -> Machine | None:
-    """The machine whose links bound the run, as it was named when it was measured or imported."""
-    if not header.links:
+    """The machine whose links bound the run, as it was named when it was measured or imported; None where it was not,
+    and the log's own words tell what there is to know."""
+    if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None
     how = f"{header.instance or 'the links of its cluster'}, as named when it was imported"
@@ -62,6 +63,7 @@ def _row(header: Header, record: Record) -> Row:
         root=header.root, in_place=record.in_place, time_s=reported.get("mean_s"),
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"), busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
+        contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
     )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from bench.core.units import format_size
 from bench.core.world import World
 
 _MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
+# nccl-tests rounds a size down to whole elements, and of these patterns to blocks of 16 bytes for each rank.
+_BLOCK_BYTES = 16
+_IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
 _MOST_TOLD = 50  # absent rows of one job, one by one
 
 
@@ -52,6 +55,21 @@ def absent(run: Material, rule: Rule, limit: Limit, mine: Sequence[Summary],
     for name, (case, world, header) in run.jobs().items():
         if case is not None and world is not None and _fits_case(case, header, rule):
             yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, limit, excused)
+    for job, header in run.document.headers.items():
+        if header.imported and _fits_header(header, rule):
+            yield from _absent_of_log([row for row in mine if row.job == job], job, header, rule, skipped)
+
+
+def _absent_of_log(rows: Sequence[Summary], job: str, header: Header, rule: Rule,
+                   skipped: Sequence[Fault]) -> Iterator[Fault]:  # fmt: skip
+    """The sizes that a log says it was asked for, by its own banner, and has no row of."""
+    there = [row.payload_bytes for row in rows]
+    there += [fault.payload_bytes for fault in skipped if fault.job == job and fault.payload_bytes is not None]
+    rounded = _BLOCK_BYTES * (header.num_ranks or 1) if header.pattern in _IN_BLOCKS else _BLOCK_BYTES
+    for asked in header.imported.get("asked_bytes") or ():
+        if asked >= rounded and _fits_size(asked, rule) and not any(0 <= asked - size < rounded for size in there):
+            what = f"{format_size(asked)} was asked for, as the log says, and is not there"
+            yield Fault("size-skipped", what, job, header.pattern, payload_bytes=asked)
 
 
 def _absent_of_pattern(pattern: str, rule: Rule, there: Sequence[Summary], elsewhere: Sequence[str],
@@ -84,6 +102,21 @@ def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
         and (not rule.ranks or row.num_ranks in rule.ranks)
         and _fits_group(row.group, rule)
         and any(_fits_size(size, rule) for size in _sizes_of(row))
+    )
+
+
+def _fits_header(header: Header, rule: Rule) -> bool:
+    """Are all rows of this job of another tool what the rule is about?"""
+    return (
+        header.pattern in rule.patterns
+        and (not rule.transports or header.transport in rule.transports)
+        and (not rule.dtypes or header.dtype in rule.dtypes)
+        and (not rule.reduce_ops or header.reduce_op in rule.reduce_ops)
+        and (not rule.topologies or header.topology in rule.topologies)
+        and (not rule.directions or header.direction in rule.directions)
+        and (not rule.nodes or header.num_nodes in rule.nodes)
+        and (not rule.ranks or header.num_ranks in rule.ranks)
+        and _fits_group("world", rule)
     )
 
 

@@ -18,6 +18,7 @@ from bench.core.world import World
 # A published figure for a row, bytes per second or seconds of the metric, with its source; None where there is none.
 Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]
 
+_ATTEMPT = re.compile(r".#([1-9][0-9]{0,5})$", re.ASCII)
 # What NCCL says of the network at NCCL_DEBUG=INFO, and which network that is.
 _NCCL_NETWORKS = (
     (re.compile(r"NET/OFI.*[Pp]rovider (?:is|name:?) *efa|Using network (?:AWS Libfabric|Libfabric)"), "efa"),
@@ -78,7 +79,13 @@ class Material:
 
 def start(job: str) -> str:
     """The planned job that an attempt belongs to."""
-    return job.partition("#")[0]
+    return job if attempt_of(job) == 1 else job.rpartition("#")[0]
+
+
+def attempt_of(job: str) -> int:
+    """The number of an attempt: 2 of `job#2`; 1 of a job of any other name."""
+    number = _ATTEMPT.search(job)
+    return int(number[1]) if number else 1
 
 
 def case_of(words: Iterable[str]) -> Case | None:
@@ -128,6 +135,12 @@ def host_of(header: Header, rank: int) -> str | None:
 def hosts(header: Header) -> tuple[str, ...]:
     """The hosts of a job, each once."""
     return tuple(dict.fromkeys(str(rank.get("host")) for rank in header.ranks))
+
+
+def gpus_of(header: Header) -> set[str]:
+    """The GPU models of all nodes, as drivers print them; of a log those that it names."""
+    told = filter(None, header.facts.get("gpus", "").split(", ")) if header.imported else ()
+    return {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()} | set(told)
 
 
 class Whereabouts:

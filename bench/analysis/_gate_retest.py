@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.analysis._gate_input import host_of, hosts, start
+from bench.analysis._gate_input import attempt_of, host_of, hosts, start
 from bench.analysis.gate_rules import Fault
 from bench.core.record import Document, Header, Summary
 
@@ -60,13 +60,13 @@ def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tup
             superseded.append(Superseded(row, job, None))
         else:
             kept.append(row)
-    measured = {key: _attempt(row.job) for row in kept for key in _asked(row)}
+    measured = {key: attempt_of(row.job) for row in kept for key in _asked(row)}
     replaced = {id(one.first) for one in superseded}
     return replace(
         document,
         summaries=tuple(row for row in document.summaries if id(row) not in replaced),
         skipped=tuple(row for row in document.skipped if not _mended(row, measured, after=0)),
-        failures=tuple(row for row in document.failures if not _mended(row, measured, _attempt(str(row.get("job"))))),
+        failures=tuple(row for row in document.failures if not _mended(row, measured, attempt_of(str(row.get("job"))))),
     ), tuple(superseded)
 
 
@@ -91,10 +91,6 @@ def _mended(row: Mapping[str, Any], measured: Mapping[tuple[Any, ...], int], aft
     return measured.get(place, 0) > after
 
 
-def _attempt(job: str) -> int:
-    return int(job.partition("#")[2] or 1)
-
-
 def _suspects(document: Document, retests: Sequence[Retest]) -> dict[str, dict[str, str]]:
     """job -> suspect host -> the attempt in which its pairs were measured again."""
     found: dict[str, dict[str, str]] = {}
@@ -105,11 +101,11 @@ def _suspects(document: Document, retests: Sequence[Retest]) -> dict[str, dict[s
             measured[row.job] |= {host_of(header, row.src), host_of(header, row.dst)}
     for retest in retests:
         for job, suspects in retest.jobs.items():
-            attempts = [name for name in document.headers if start(name) == job and _attempt(name) > 1]
+            attempts = [name for name in document.headers if start(name) == job and attempt_of(name) > 1]
             for host in suspects:
                 mine = [name for name in attempts if host in measured[name]]
                 if mine:
-                    found.setdefault(job, {})[host] = max(mine, key=_attempt)
+                    found.setdefault(job, {})[host] = max(mine, key=attempt_of)
     return found
 
 
@@ -119,7 +115,7 @@ def _retested(header: Header, row: Summary, again: Mapping[str, Mapping[str, str
     if not suspects or row.src is None or row.dst is None:
         return None
     ends = {host_of(header, row.src), host_of(header, row.dst)}
-    later = [job for host, job in suspects.items() if host in ends and _attempt(job) > _attempt(row.job)]
+    later = [job for host, job in suspects.items() if host in ends and attempt_of(job) > attempt_of(row.job)]
     return later[0] if later else None
 
 

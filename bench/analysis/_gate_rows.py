@@ -14,6 +14,7 @@ from bench.analysis.gate_rules import RATES, Fault, Limit, Rule
 from bench.analysis.launches import Place
 from bench.core.errors import UsageError
 from bench.core.record import Header, Summary
+from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
 _LEAST_GROUPS = 2  # of which one can be the weakest
 _NO_BOUND = (
@@ -87,7 +88,7 @@ def value_of(row: Summary, limit: Limit) -> float | None:
 def _world(row: Summary, rule: Rule) -> Iterator[Fault]:
     if row.num_ranks is None:  # a log need not tell
         yield fault("one-rank", "how many ranks took part is not known: tell it by --num-ranks of bench import", row)
-    elif row.num_ranks < 2 and rule.ranks != (1,):
+    elif row.num_ranks < 2 and rule.ranks != (1,) and row.pattern not in COPIES_OF_ONE_GPU:
         yield fault("one-rank", "one rank by itself: nothing crossed a link", row)
     if row.verified is None:
         yield fault("unverified", "nobody checked the data", row)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from bench.analysis._gate_input import Material, fault, hosts, start, status_of
+from bench.analysis._gate_input import Material, fault, gpus_of, hosts, start, status_of
 from bench.analysis.gate_rules import Expect, Fault
 from bench.core.foreign import OK, TRUNCATED
 from bench.core.record import Header
 from bench.core.units import format_duration
 
 _MOST_NAMED = 4
+_NO_NUMBER = "was printed, but is no number"  # as driver/_import_records.py says it of a row
 
 
 def faults(run: Material, expect: Expect) -> Iterator[Fault]:
@@ -36,15 +37,25 @@ def _failed(run: Material) -> Iterator[Fault]:
         if (row.get("job"), what) not in told:
             told.add((row.get("job"), what))
             where = f" (host {row['host']})" if row.get("host") else ""
-            cut = header is not None and status_of(header) == TRUNCATED
-            yield Fault("truncated-import" if cut else "failed-job", what + where, row.get("job"), row.get("pattern"),
+            yield Fault(_name(header, what), what + where, row.get("job"), row.get("pattern"),
                         row.get("mode"), row.get("payload_bytes"), row.get("group"))  # fmt: skip
     for name, end in run.outcomes.items():
         ended = end.get("what") or (f"ended with exit code {end['exit_code']}" if end.get("exit_code") else None)
         if ended and (name, ended) not in told:
             told.add((name, str(ended)))
             yield Fault("failed-job", str(ended), name)
+    for lost in (run.plan or {}).get("troubles") or ():  # an imported log that gave nothing
+        yield Fault("truncated-import", str(lost["what"] if isinstance(lost, dict) and "what" in lost else lost))
     yield from _untold(run, {start(str(job)) for job, _ in told})
+
+
+def _name(header: Header | None, what: str) -> str:
+    """Which failure a failed row is; of a log also a figure that was printed as nan or inf, and what a cut lost."""
+    if header is None or not header.imported:
+        return "failed-job"
+    if what.endswith(_NO_NUMBER):
+        return "not-a-number"
+    return "truncated-import" if status_of(header) == TRUNCATED else "failed-job"
 
 
 def _untold(run: Material, said: set[str]) -> Iterator[Fault]:
@@ -110,7 +121,7 @@ def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[
         if wanted and got != wanted:
             yield Fault("wrong-cluster", f"{what} {wanted} is expected, it is {got or 'not known'}", job)
     if expect.gpu:
-        names = {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()}
+        names = gpus_of(header)
         other = sorted(name for name in names if expect.gpu not in name)
         if other or not names:
             told = f"there is {', '.join(other)}" if other else "none is known"

@@ -66,7 +66,7 @@ def page(
 def page_of(seen: Seen) -> Page:
     """The page about rows."""
     standing, bound = stand(seen), tightest(seen)
-    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows))
+    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows) + len(seen.odd))
     found: tuple[Reason, ...] = (failure,) if failure else ()
     share = (
         busbw(seen.best) / bound.bytes_per_s
@@ -131,6 +131,8 @@ def _got(seen: Seen) -> Iterator[str]:
     if seen.num_wrong:
         yield _wrong(seen)
     yield from _state(run)
+    if seen.odd:
+        yield _odd(seen)
     yield from (f"counted: {words}" for words in seen.counted)
     if best is None:
         yield "no row with a bandwidth"
@@ -151,6 +153,15 @@ def _got(seen: Seen) -> Iterator[str]:
     yield f"machine: {seen.machine.how}"
     if seen.machine.unknown and not seen.machine.instance:
         yield f"not known: {', '.join(seen.machine.unknown)}"
+
+
+def _odd(seen: Seen) -> str:
+    """What is left out of everything below."""
+    first = seen.odd[0]
+    why = first.contradicts or f"{', '.join(first.unreadable)} was printed, and is no number"
+    rows = "1 row can not be right and is" if len(seen.odd) == 1 else f"{len(seen.odd)} rows can not be right and are"
+    where = f"line {first.line}" if first.line else format_bytes(first.payload_bytes or 0)
+    return f"{rows} left out: {where}: {why}"
 
 
 def _heard(seen: Seen) -> Iterator[str]:
@@ -187,9 +198,10 @@ def _with_line(remark: Remark) -> str:
 
 
 def _wrong(seen: Seen) -> str:
-    rows = [row for row in seen.rows if row.num_wrong]
+    every = (*seen.rows, *seen.odd)
+    rows = [row for row in every if row.num_wrong]
     worst = max(rows, key=lambda row: row.num_wrong or 0)
-    said = f"WRONG DATA in {len(rows)} of {len(seen.rows)} rows: {worst.num_wrong} wrong elements"
+    said = f"WRONG DATA in {len(rows)} of {len(every)} rows: {worst.num_wrong} wrong elements"
     said += f" at {format_bytes(worst.payload_bytes or 0)}"
     elements = [(row.num_wrong or 0) / row.num_elements for row in rows if row.num_elements]
     ranks = seen.num_ranks

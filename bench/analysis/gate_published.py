@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.analysis._gate_input import gpus_of
 from bench.core.record import Header, Summary
 from bench.hardware import reference
 from bench.hardware.catalogue import gpu_printed, instance, instances
@@ -26,8 +27,7 @@ def published(header: Header, row: Summary, metric: str) -> tuple[float, str] | 
 
 def _gpu(header: Header) -> str | None:
     """The one GPU model of all nodes, as they told it or as the named instance type has it; None for a mixture."""
-    names = {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()}
-    gpus = {gpu_printed(name) for name in names}
+    gpus = {gpu_printed(name) for name in gpus_of(header)}
     if not gpus and header.instance in instances():
         return instance(str(header.instance)).gpu
     return gpus.pop() if len(gpus) == 1 else None

@@ -16,7 +16,7 @@ FAILURES: Mapping[str, str] = MappingProxyType({
     "unreadable-run": "the run's files can not be read",
     "failed-job": "a job or a row failed, was interrupted, or left no results, whatever its exit code was",
     "truncated-file": "a results file was cut: rows may be lost",
-    "truncated-import": "an imported log was cut or ended in an error: rows may be lost",
+    "truncated-import": "an imported log was cut, is empty or could not be read: rows may be lost",
     "wrong-world": "fewer (or other) ranks, nodes or hosts took part than were planned or are expected",
     "wrong-cluster": "another cluster, instance type or GPU than expected, or it is not known which",
     "stale": "the figures are older than `max_age`, or their age is not known",

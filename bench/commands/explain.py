@@ -101,6 +101,7 @@ def _page(
 ) -> Page:  # fmt: skip
     if run.num_ranks is None and told.num_ranks is not None:
         run = run.with_num_ranks(told.num_ranks)
+    run = imports.marked(run, patterns)
     ranks = run.num_ranks
     nodes = told.num_nodes or run.num_nodes
     per_node = -(-ranks // nodes) if ranks and nodes else None

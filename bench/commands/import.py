@@ -44,7 +44,7 @@ def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read, keep, print; 1 when a run failed, was cut or has wrong elements, or a file that was named gave nothing."""
+    """Read, keep, print; 1 when a run failed, was cut or has wrong elements, or a log gave nothing."""
     told = telling(args)
     logs = [imports.read(source, readers(), _lines.lines, told) for source in imports.sources(args.paths)]
     runs = [run for log in logs for run in log.runs]
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"bench: {sentence}", file=sys.stderr)
     stored = not args.no_store and (args.format != "json" or args.results is not None)
     jobs = imports.jobs(logs, told, _plan.all_patterns()) if stored or args.format != "json" else []
-    folder = imports.keep(jobs, args.results or Path("results"), args.cluster) if stored else None
+    folder = imports.keep(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
     if args.format == "json":
         _output.emit_pieces(_import.pieces(runs), args)
     else:

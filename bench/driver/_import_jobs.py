@@ -13,6 +13,7 @@ from bench.core.record import Header, Record
 from bench.driver._import_check import contradictions
 from bench.driver._import_records import failure_of, of_matrix, of_row, rank_of
 from bench.hardware import catalogue
+from bench.hardware.machine import machine_of
 
 # Tools whose ranks need not have a GPU each.
 _OF_HOSTS = ("osu", "perftest")
@@ -113,6 +114,15 @@ def jobs_of(run: Run, origin: Origin, told: Told, patterns: Mapping[str, Pattern
     return found
 
 
+def _bounding(run: Run, told: Told, per_node: int | None) -> tuple[Mapping[str, object], Mapping[str, str]]:
+    """The links that bound the rows: those that were named, else the ports of the GPUs that the log names. Of the
+    latter a fact says how they are known."""
+    if told.instance or told.links or run.tool in _OF_HOSTS:
+        return catalogue.bounding_links(told.instance, told.links, per_node, run.tool not in _OF_HOSTS), {}
+    machine = machine_of(None, run.gpus, run.hosts, per_node)
+    return (machine.links.to_dict(), {"machine": machine.how}) if machine.links else ({}, {})
+
+
 def _per_node(run: Run) -> int | None:
     """Ranks of each node; None where that is unknown, or not the same on all."""
     if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
@@ -123,11 +133,11 @@ def _per_node(run: Run) -> int | None:
 def _header(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[Remark], *, dtype: str | None = None,
             reduce_op: str | None = None, root: int | None = None) -> Header:  # fmt: skip
     per_node = _per_node(run)
-    links = catalogue.bounding_links(told.instance, told.links, per_node, run.tool not in _OF_HOSTS)
+    links, machine = _bounding(run, told, per_node)
     return _described(
         name, run, origin, told, remarks, pattern=run.pattern or "unknown", dtype=dtype or "",
         reduce_op=reduce_op or "", root=root, direction=None, topology="world", num_ranks=run.num_ranks,
-        num_nodes=run.num_nodes, ranks_per_node=per_node, links=links,
+        num_nodes=run.num_nodes, ranks_per_node=per_node, links=links, facts=machine,
     )  # fmt: skip
 
 
@@ -137,8 +147,8 @@ def _matrix_header(name: str, run: Run, matrix: Matrix, origin: Origin, told: To
     num_gpus = max((rank + 1 for rank in ranks if rank is not None), default=1)
     of_host = any(end.startswith("host") for cell in matrix.cells for end in (cell.src, cell.dst))
     pattern = _OTHER_COPIES.get(matrix.direction or "", "host_device" if of_host else "peer_copy")
-    links = catalogue.bounding_links(told.instance, told.links, num_gpus, one_per_gpu=True)
-    facts = {"matrix": matrix.name} | ({"engine": matrix.engine} if matrix.engine else {})
+    links, machine = _bounding(run, told, num_gpus)
+    facts = {"matrix": matrix.name, **({"engine": matrix.engine} if matrix.engine else {}), **machine}
     return _described(
         name, run, origin, told, remarks, pattern=pattern, dtype="", reduce_op="",
         root=None, direction=matrix.direction, topology="pairs", num_ranks=num_gpus, num_nodes=1,
@@ -171,6 +181,7 @@ def _described(name: str, run: Run, origin: Origin, told: Told, remarks: Sequenc
             "line": run.line,
             "status": run.status,
             "failure": run.failure,
+            "asked_bytes": list(run.asked_bytes) or None,
             "translations": list(run.translations),
             "remarks": _told(remarks),
         },

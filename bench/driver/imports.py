@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -18,11 +18,12 @@ from typing import IO
 from bench.core.errors import UsageError
 from bench.core.foreign import Line, Reader, Run
 from bench.core.pattern import Pattern
+from bench.driver._import_check import is_by_definition
 from bench.driver._import_jobs import Job, Names, Origin, Told, jobs_of
 from bench.store import jsonl
 from bench.store import runs as runs_store
 
-__all__ = ["Job", "Log", "Source", "Told", "jobs", "keep", "read", "runs", "sources", "troubles"]
+__all__ = ["Job", "Log", "Source", "Told", "jobs", "keep", "marked", "read", "runs", "sources", "troubles"]
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
@@ -48,7 +49,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one file gave. `trouble`: why it gave nothing, in a sentence; `unread`: because it could not be read."""
+    """What one file gave. `trouble`: why it gave nothing, in a sentence; `unread`: it is empty or could not be read."""
 
     source: Source
     runs: tuple[Run, ...] = ()
@@ -58,7 +59,7 @@ class Log:
 
     @property
     def to_be_said(self) -> bool:
-        """Has it a sentence of its own: was it named, or could it not be read?"""
+        """Has it a sentence of its own: was it named, or may there have been a log in it?"""
         return self.trouble is not None and (self.unread or not self.source.found)
 
 
@@ -110,7 +111,8 @@ def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clea
         return Log(source, trouble=f"{source.name} is binary, not a log: unpack it, or name the tool's own output")
     found = tuple(map(told.of, runs(chunks, readers, clean)))
     if not chunks.begin:
-        return Log(source, trouble=f"{source.name} is empty: the tool printed nothing, or its output went elsewhere")
+        sentence = f"{source.name} is empty: the tool printed nothing, or its output went elsewhere"
+        return Log(source, trouble=sentence, unread=True)
     if not found:
         tools = ", ".join(reader.tool for reader in readers)
         return Log(source, trouble=f"nothing in {source.name} was recognised; what is read: {tools}")
@@ -127,6 +129,15 @@ def troubles(logs: Sequence[Log]) -> list[str]:
     return said
 
 
+def marked(run: Run, patterns: Mapping[str, Pattern]) -> Run:
+    """The run with a word on each row whose busbw is not what its algbw makes it, as its record would have a flag."""
+    pattern = patterns.get(run.pattern or "")
+    rows = tuple(row if row.contradicts or is_by_definition(row, run, pattern)
+                 else replace(row, contradicts="its busbw is not algbw x the factor of so many ranks")
+                 for row in run.rows)  # fmt: skip
+    return replace(run, rows=rows)
+
+
 def jobs(logs: Iterable[Log], told: Told, patterns: Mapping[str, Pattern]) -> list[Job]:
     """What all logs hold, as jobs of one run. Raises UsageError where `told.instance` can not have held the ranks."""
     names = Names()
@@ -137,11 +148,15 @@ def jobs(logs: Iterable[Log], told: Told, patterns: Mapping[str, Pattern]) -> li
     return found
 
 
-def keep(found: Sequence[Job], results: Path, cluster: str | None) -> Path:
-    """A new folder of a run in `results`, with a results file for each job. Raises UsageError, MeasurementError."""
+def keep(found: Sequence[Job], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
+    """A new folder of a run in `results`, with a results file for each job. Raises UsageError, MeasurementError.
+
+    Its plan keeps the troubles of logs that gave nothing: no gate passes over what may have been in them.
+    """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
-    plan = {"scenario": "import", "imported": sources, "cluster": {"name": cluster}}
+    lost = [{"source": log.source.name, "what": log.trouble} for log in logs if log.to_be_said]
+    plan = {"scenario": "import", "imported": sources, "troubles": lost, "cluster": {"name": cluster}}
     planned = [{"name": job.header.job, "case": []} for job in found]
     runs_store.write_plan(folder, {**plan, "jobs": planned, "skipped": []})
     for job in found:

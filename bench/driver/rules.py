@@ -239,8 +239,8 @@ def _transport(word: str) -> str:
 _TOP = ("description", "expect", "baseline", "diagnose", "allow", "rules")
 _SELECTORS: dict[str, tuple[str, Parse]] = {
     "name": ("name", _one(values.text)),
-    "pattern": ("patterns", _many(values.pattern)),
-    "patterns": ("patterns", _many(values.pattern)),
+    "pattern": ("patterns", _many(values.judged_pattern)),
+    "patterns": ("patterns", _many(values.judged_pattern)),
     "sizes": ("all_sizes", _sizes),
     "transport": ("transports", _many(_transport)),
     "transports": ("transports", _many(_transport)),
@@ -249,7 +249,7 @@ _SELECTORS: dict[str, tuple[str, Parse]] = {
     "dtype": ("dtypes", _many(values.OPTION["dtype"])),
     "op": ("reduce_ops", _many(values.OPTION["reduce_op"])),
     "topology": ("topologies", _many(values.OPTION["topology"])),
-    "direction": ("directions", _many(values.OPTION["direction"])),
+    "direction": ("directions", _many(values.judged_direction)),
     "group": ("groups", _many(values.text)),
     "nodes": ("nodes", _many(_count)),
     "ranks": ("ranks", _many(_count)),

@@ -17,6 +17,7 @@ from bench.core.errors import UsageError
 from bench.core.fabric import PEERS, RATES
 from bench.core.plugins import nearest
 from bench.hardware import catalogue
+from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 OPTION: dict[str, Callable[[str], Any]] = {option.field: option.parse for option in OPTIONS}
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
@@ -157,6 +158,16 @@ def _number(typed: str) -> float | None:
 def pattern(typed: str) -> str:
     """A pattern, a file at the root of the package."""
     return plugins.check("pattern", typed)
+
+
+def judged_pattern(typed: str) -> str:
+    """A pattern that a run may hold: one of ours, or copies that other tools alone measure."""
+    return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
+
+
+def judged_direction(typed: str) -> str:
+    """A direction that rows may have: one of ours, or one of another tool's matrices."""
+    return typed if typed in COPY_DIRECTIONS else str(OPTION["direction"](typed))
 
 
 def tool(typed: str) -> str:

@@ -22,8 +22,14 @@ _FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its plac
 HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
 
 
-# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest.
+# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link; but for copies
+# between two GPUs, one GPU is all that there is to them.
 COPIES = ("host_device", "peer_copy")
+COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
+COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
+# Of a matrix (core/foreign.py: Matrix).
+COPY_DIRECTIONS = ("h2d", "d2h", "d2d", "bidirectional", "bidirectional_sum", "through_host", "through_host_sum",
+                   "local", "load", "calls")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,10 @@ def _pcie_bounds(traffic: _Traffic) -> Iterator[Bound]:
 def _network_bounds(traffic: _Traffic) -> Iterator[Bound]:
     """What must leave a node through all its NICs together."""
     links, record = traffic.links, traffic.record
-    if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
+    if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
+        return
+    if _by_nvlink_between_nodes(traffic):
+        yield from _domain_bounds(traffic, links.num_nics * links.nic_bytes_per_s)
         return
     rate = links.num_nics * links.nic_bytes_per_s
     nics = "NIC carries" if links.num_nics == 1 else f"{links.num_nics} NICs carry"
@@ -240,7 +249,7 @@ def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
     if per_node is None or per_node < 2:
         return
     alone = traffic.in_gpus and traffic.one_rank_per_node and not traffic.one_node
-    if not alone or links.nic_bytes_per_s is None or links.num_nics is None or _in_one_switch(traffic):
+    if not alone or links.nic_bytes_per_s is None or links.num_nics is None or _by_nvlink_between_nodes(traffic):
         return
     num = links.nics_of_a_rank(per_node)
     rate = num * links.nic_bytes_per_s
@@ -249,9 +258,46 @@ def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
     yield traffic.bound(rate, traffic.port_bytes, "own NICs", "hard", why, ("nic",))
 
 
-def _in_one_switch(traffic: _Traffic) -> bool:
-    """NVLink may join these nodes, too, so that their NICs need not carry anything."""
+def _by_nvlink_between_nodes(traffic: _Traffic) -> bool:
+    """NVLink may join some of these nodes, too, so that a node's own NICs need not carry what leaves it."""
     return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
+
+
+def _domain_bounds(traffic: _Traffic, node_rate: float) -> Iterator[Bound]:
+    """What must cross between NVLink domains through all NICs of all nodes; nothing must where one domain holds them.
+
+    Which node is in which domain is not known: as few domains as can hold them, which is the least that must cross.
+    """
+    num_domains = -(-traffic.num_nodes // traffic.links.nvlink_nodes)
+    crossing = _between_domains(traffic, num_domains)
+    if num_domains < 2 or crossing is None:
+        return
+    rate = traffic.num_nodes * node_rate
+    nics = (
+        f"{traffic.num_nodes} nodes are {num_domains} NVLink domains or more; all their NICs carry {format_rate(rate)}"
+    )
+    why = f"{nics}, {format_bytes(crossing)} must cross between domains by any algorithm of sends and receives"
+    reduced = num_domains * traffic.record.payload_bytes
+    reduces = traffic.links.network_reduces and traffic.header.pattern == "allreduce" and crossing > reduced
+    if reduces:
+        reads = f"{nics}; switches that reduce need S from each domain"
+        yield traffic.bound(rate, reduced, "network of domains, in-network reduction", "hard", reads, ("network",))
+    kind = "reference" if reduces else "hard"
+    yield traffic.bound(rate, crossing, "network of domains", kind, why, ("network",))
+
+
+def _between_domains(traffic: _Traffic, num_domains: int) -> float | None:
+    """Bytes that leave domains, all together: of sums and blocks (k - 1) S for each of their passes, whatever part of
+    the ranks a domain has; of an alltoall each rank's S times the share of ranks elsewhere, least where all domains but
+    one are full. None for other patterns."""
+    size, pattern = traffic.record.payload_bytes, traffic.header.pattern
+    if pattern in ("allreduce", "allgather", "reducescatter"):
+        return (2 if pattern == "allreduce" else 1) * (num_domains - 1) * size
+    if pattern != "alltoall":
+        return None
+    full = traffic.links.nvlink_nodes / traffic.num_nodes
+    shares = [full] * (num_domains - 1) + [1 - full * (num_domains - 1)]
+    return traffic.num_ranks * size * (1 - sum(share * share for share in shares))
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:

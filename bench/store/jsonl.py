@@ -29,6 +29,7 @@ import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, Record, Samples
+from bench.store import _kinds
 
 SCHEMA = "bench.results/4"
 _AT_ONCE = 256  # records written before the disk is waited for
@@ -230,6 +231,9 @@ def _samples(told: Mapping[str, Any]) -> Samples:
 
 def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    odd = _kinds.wrong(kind, parsed, unknown=kind is Header)
+    if odd is not None:
+        raise UsageError(f"{path}:{number}: not a whole {kind.__name__.lower()} line ({odd})")
     try:
         return kind(**{key: value for key, value in parsed.items() if key in known})
     except (TypeError, ValueError) as error:

@@ -152,6 +152,38 @@ def test_a_file_that_was_cut_fails(tmp_path: Path, rules: str, capsys: Out) -> N
     assert set(json.loads(capsys.readouterr().out)["failures"]) == {"truncated-file", "missing-rows"}
 
 
+@pytest.mark.parametrize("change", [
+    {"reported": {"mean_s": 1e-4, "busbw_bytes_per_s": "400e9"}}, {"reported": [1]}, {"payload_bytes": "1M"},
+    {"payload_bytes": None}, {"num_ranks": "four"}, {"verified": "yes"}, {"requested_bytes": ["1M"]}, {"flags": [3]},
+    {"bus_factor": 10**400}, {"num_wrong": True}, {"group": 5},
+])  # fmt: skip
+def test_a_stored_value_of_another_kind_is_an_unreadable_run(
+    change: dict[str, object], tmp_path: Path, rules: str, capsys: Out
+) -> None:
+    folder = stored(good(), tmp_path / "run")
+    file = next(folder.glob("*.jsonl"))
+    header, *records = file.read_text().splitlines()
+    row = json.loads(records[0]) | change
+    if "reported" in change:
+        del row["samples"]
+    file.write_text("\n".join([header, json.dumps(row), *records[1:]]) + "\n")
+    assert main(["gate", str(folder), "--rules", rules, "--format", "json"]) == 1
+    verdict = json.loads(capsys.readouterr().out)
+    assert list(verdict["failures"]) == ["unreadable-run"]
+    assert f"{file}:2" in verdict["faults"][0]["what"] and next(iter(change)) in verdict["faults"][0]["what"]
+
+
+def test_a_job_may_be_called_anything(tmp_path: Path, rules: str, capsys: Out) -> None:
+    folder = stored(good(), tmp_path / "run")
+    (folder / "plan.json").unlink()
+    (folder / "outcomes.json").unlink()
+    for number, name in enumerate(("a#z", "#", "a#2x", f"a#{9:06}", "a#" + "9" * 99)):
+        file = next(folder.glob("*.jsonl"))
+        file.rename(folder / f"{name}.jsonl")
+        assert main(["gate", str(folder), "--rules", rules, "--format", "json"]) == 0, (number, name)
+        capsys.readouterr()
+
+
 @pytest.mark.parametrize("line", range(1, 5))
 def test_no_line_can_be_taken_out_of_a_file(line: int, tmp_path: Path, rules: str) -> None:
     folder = stored(good(), tmp_path / "run")

@@ -149,6 +149,38 @@ def test_nodes_on_one_nvlink_network_have_no_network_bound() -> None:
     assert set(bounds("Standard_ND128isr_NDR_GB200_v6", "alltoall", 8, 2)) == {"NVLink port"}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "num_nodes", "least", "most"),
+    [
+        # 2S cross 32 x 200 GB/s; 20 domains send S each to switches that reduce, or 38 S in all to each other
+        ("allreduce", 32, 6400 / 2 * 2 * 127 / 128, None),
+        ("allreduce", 360, 72000 / 20 * 2 * 1439 / 1440, 72000 / 38 * 2 * 1439 / 1440),
+        ("allgather", 360, 72000 / 19 * 1439 / 1440, None),
+        # 18 nodes in one domain and 14 in the other: each of 128 ranks sends the share of the other one
+        ("alltoall", 32, 6400 / 128 / (2 * 18 / 32 * 14 / 32) * 127 / 128, None),
+    ],
+)
+def test_what_crosses_between_racks_goes_through_their_nics(
+    pattern: str, num_nodes: int, least: float, most: float | None
+) -> None:
+    found = bounds_of(
+        header(pattern, node_links("GB200 NVL72"), 4, num_ranks=4 * num_nodes, num_nodes=num_nodes),
+        record(pattern, 4 * num_nodes, num_nodes),
+    )
+    by_name = {bound.name.removeprefix("network of domains"): bound for bound in found}
+    own = {name: bound for name, bound in by_name.items() if not bound.name.startswith("NVLink")}
+    hard = own.get(", in-network reduction", own[""])
+    assert hard.kind == "hard" and gb(hard) == pytest.approx(least)
+    assert len(own) == (1 if most is None else 2)
+    if most is not None:
+        assert own[""].kind == "reference" and gb(own[""]) == pytest.approx(most)
+
+
+def test_one_rack_needs_no_network_and_one_node_more_does() -> None:
+    names = [set(bounds("GB200 NVL72", "alltoall", 4 * nodes, nodes)) for nodes in (18, 19)]
+    assert ["network of domains" in found for found in names] == [False, True]
+
+
 def test_a_bound_on_a_remembered_figure_says_so() -> None:
     assert not bounds("p5.48xlarge", "pingpong", 2, 2)["PCIe port"].verified
     assert bounds("p5.48xlarge", "allreduce", 16, 2)["network"].verified

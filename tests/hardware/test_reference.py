@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from bench.hardware.machine import machine_of
 from bench.hardware.reference import Reference, best_of_each, collectives, copies, limits, same_machine, same_shape
 
 FILE = yaml.safe_load((Path(reference.__file__).parent / "reference.yaml").read_text())
+CORPUS = os.environ.get("BENCH_LOG_CORPUS")
 ENTRIES = [*FILE["collectives"], *FILE["copies"], *FILE["limits"]]
 
 
@@ -108,3 +111,34 @@ def test_copies_are_those_of_the_instance_or_of_its_gpu() -> None:
     assert len(same_machine("L40S", None)) > 2
     assert [limit.bytes_per_s for limit in limits("H100-SXM5-80GB")] == [460e9]
     assert limits(None) == ()
+
+
+# Read in text, and in no table of the corpus: what is known of each, and no more than that may stand in the file.
+READ = {
+    ("stas-network", "allreduce", 8, 1, 1.44), ("stas-network", "allgather", 8, 1, 361.0),
+    ("stas-network", "reducescatter", 8, 1, 363.0), ("stas-network", "allreduce", 8, 1, 845.7),
+    ("stas-network", "allreduce", 32, 4, 381.8), ("voltage-park", "allreduce", 8, 1, 479.7),
+    ("voltage-park", "allreduce", 32, 4, 330.9), ("nccl-527", "allreduce", 8, 1, 230.8),
+    ("nccl-527", "allreduce", 16, 2, 57.2), ("nccl-527", "allreduce", 24, 3, 31.8),
+    ("nccl-527", "allreduce", 32, 4, 29.6), ("rtx6kpro", "allreduce", 8, 1, 22.2),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_every_figure_was_read_somewhere() -> None:
+    with Path(str(CORPUS), "published_results.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    names = ("busbw_GBps", "busbw_oop", "busbw_ip")
+    known = {(int(row["msg_bytes"]), round(float(row[name]), 2))
+             for row in rows for name in names if row[name] and row["msg_bytes"]}  # fmt: skip
+    for entry in FILE["collectives"]:
+        first = next(iter(entry["busbw"].values()))
+        if any((size, round(rate, 2)) not in known for size, rate in entry["busbw"].items()):
+            assert (entry["source"], entry["pattern"], entry["ranks"], entry["nodes"], first) in READ, entry
+    with Path(str(CORPUS), "instance_links.csv").open(encoding="utf-8") as stream:
+        links = {row["instance"].replace("/", " "): row for row in csv.DictReader(stream)}
+    for entry in FILE["copies"]:
+        row = links[entry["where"]]
+        for name, column in (("h2d", "h2d"), ("d2h", "d2h"), ("peer", "d2d_write_ce")):
+            told = [row[f"{column}_min"], row[f"{column}_max"]]
+            assert entry.get(name, ["", ""]) == [round(float(rate), 2) if rate else "" for rate in told], entry

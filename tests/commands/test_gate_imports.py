@@ -1,0 +1,227 @@
+"""The gate on what was imported: copies, what the log's own words tell, what is missing, what no figure can be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from tests.commands import import_samples as samples
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def gated(out: Out, rules: str, run: str = "latest") -> dict[str, Any]:
+    """The verdict on the newest run, by these rules."""
+    Path("rules.yaml").write_text(rules, encoding="utf-8")
+    out.readouterr()
+    code = main(["gate", run, "--rules", "rules.yaml", "--format", "json"])
+    told: dict[str, Any] = json.loads(out.readouterr().out)
+    assert code == (0 if told["passed"] else 1)
+    return told
+
+
+def imported(text: str, *words: str, code: int = 0) -> Path:
+    """The folder of the run that a log gives."""
+    Path("a.log").write_text(text, encoding="utf-8")
+    assert main(["import", "a.log", *words]) == code
+    return max(Path("results").iterdir())
+
+
+COPIES = """
+rules:
+  - {pattern: host_device, direction: h2d, busbw: at least 24 GB/s, imported: true, allow: unverified}
+  - {pattern: peer_copy, busbw: at least PEER GB/s, imported: true, allow: unverified}
+"""
+
+
+def test_copies_that_nvbandwidth_measured_are_gated(capsys: Out) -> None:
+    imported(samples.NVBANDWIDTH)
+    told = gated(capsys, COPIES.replace("PEER", "20"))
+    assert told["passed"], told["failures"]
+    assert [each["num_rows"] for each in told["demands"]] == [2, 2]
+    told = gated(capsys, COPIES.replace("PEER", "21"))
+    assert told["failures"] == {"too-low": 1} and told["demands"][1]["worst_group"] == "gpu0>gpu1"
+
+
+def test_copies_that_the_cuda_sample_measured_are_gated(capsys: Out) -> None:
+    imported(samples.P2P)
+    rule = "{pattern: peer_copy, direction: d2d, busbw: at least 20 GB/s, imported: true, allow: unverified}"
+    inside = "{pattern: local_copy, busbw: at least 300 GB/s, imported: true, allow: unverified}"
+    told = gated(capsys, f"rules:\n  - {rule}\n  - {inside}\n")
+    assert told["passed"], told["failures"]
+    assert [each["num_rows"] for each in told["demands"]] == [2, 4]
+
+
+ROWS = "rules:\n  - {pattern: allreduce, sizes: 1M, busbw: at least 10 GB/s, imported: true, samples: 1}\n"
+
+
+@pytest.mark.parametrize(("name", "content"), [("logs/n1.log", b""), ("named.log", b"hello\n"), ("named.log", b"")])
+def test_a_log_that_gave_nothing_fails_the_gate(name: str, content: bytes, capsys: Out) -> None:
+    Path("logs").mkdir()
+    Path("logs/n0.log").write_text(samples.NCCL, encoding="utf-8")
+    Path("logs/notes.md").write_text("of no interest\n", encoding="utf-8")
+    assert main(["import", "logs"]) == 0
+    assert gated(capsys, ROWS)["passed"]
+    Path(name).write_bytes(content)
+    assert main(["import", "logs", *([name] if name.startswith("named") else []), "--results", "again"]) == 1
+    (folder,) = Path("again").iterdir()
+    (lost,) = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["troubles"]
+    assert lost["source"] == name and name in lost["what"]
+    told = gated(capsys, ROWS, str(folder))
+    assert told["failures"] == {"truncated-import": 1} and told["faults"][0]["what"] == lost["what"]
+
+
+def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8, num_nodes: int = 1,
+          step: int = 0) -> str:  # fmt: skip
+    """A log of so many H100 with this busbw (GB/s) at each size; time and algbw fit it. `step`: the banner's, where it
+    is not from the first size to the last."""
+    algbw = busbw * num_ranks / (2 * (num_ranks - 1))
+    ranks = [
+        f"#  Rank {rank:2} Group  0 Pid   1100 on  node-{rank * num_nodes // num_ranks} device "
+        f"{rank % (num_ranks // num_nodes):2} [0x17] NVIDIA H100 80GB HBM3"
+        for rank in range(num_ranks)
+    ]
+    half = "{time:9.4f} {algbw:.2f} {busbw:.2f}      0"
+    rows = [
+        f"{size:12} {size // 4:12}     float     sum      -1 "
+        + " ".join([half.format(time=size / algbw / 1e3, algbw=algbw, busbw=busbw)] * 2)
+        for size in sizes
+    ]
+    step = step or max(2, sizes[-1] // sizes[0])
+    lines = samples.NCCL.replace("minBytes 1024", f"minBytes {sizes[0]}").replace(
+        "maxBytes 1048576 step: 32(factor)", f"maxBytes {sizes[-1]} step: {step}(factor)").splitlines()  # fmt: skip
+    table = next(number for number, line in enumerate(lines) if line.lstrip().startswith("1024 "))
+    return "\n".join([*lines[1:4], *ranks, *lines[8:table], *rows, "# Out of bounds values : 0 OK", "#", ""])
+
+
+def test_the_gpus_that_a_log_names_bound_its_rows(capsys: Out) -> None:
+    imported(h100s(400))
+    told = gated(capsys, ROWS.replace("10 GB/s", "40% of bound"))
+    assert told["passed"] and told["demands"][0]["got"] == pytest.approx(400 / 700, rel=1e-3)  # 2 x 450 x 7/9
+    imported(h100s(626000), "--results", "results2")
+    (folder,) = Path("results2").iterdir()
+    assert "above-bound" in gated(capsys, ROWS, str(folder))["failures"]
+    header = json.loads(next(folder.glob("*.jsonl")).read_text(encoding="utf-8").splitlines()[0])
+    assert header["facts"]["machine"].startswith("H100-SXM5-80GB") and header["instance"] is None
+
+
+def test_the_gpus_that_a_log_names_are_those_that_are_expected(capsys: Out) -> None:
+    imported(h100s(100))
+    assert gated(capsys, "expect: {gpu: H100}" + "\n" + ROWS)["passed"]
+    told = gated(capsys, "expect: {gpu: A100}" + "\n" + ROWS)
+    assert set(told["failures"]) == {"wrong-cluster"} and "NVIDIA H100" in told["faults"][0]["what"]
+
+
+def test_what_others_published_of_the_gpus_that_a_log_names(capsys: Out) -> None:
+    imported(h100s(270, (1 << 24,)))
+    told = gated(capsys, ROWS.replace("1M", "16M").replace("10 GB/s", "90% of reference"))
+    assert told["passed"] and told["demands"][0]["got"] == pytest.approx(270 / 234.45, rel=1e-3)
+
+
+def test_explain_of_such_a_run_says_what_it_says_of_the_log(capsys: Out) -> None:
+    folder = imported(h100s(400))
+    pages = []
+    for name in ("a.log", str(folder)):
+        capsys.readouterr()
+        main(["explain", name, "--format", "json"])
+        (page,) = json.loads(capsys.readouterr().out)["pages"]
+        pages.append({key: page[key] for key in ("machine", "standing", "possible")})
+    assert pages[0] == pages[1]
+
+
+SPAN = "rules:\n  - {pattern: PATTERN, sizes: 1M:1G, busbw: at least 1 GB/s, imported: true}\n"
+
+
+def asked(sizes: list[int], pattern: str = "allreduce") -> str:
+    """The folder of an imported run whose banner asked for these sizes; those that are there are 8M and 1G."""
+    folder = imported(h100s(300, (8 << 20, 1 << 30)))
+    for file in folder.glob("*.jsonl"):
+        header, *records = file.read_text(encoding="utf-8").splitlines()
+        told = json.loads(header) | {"pattern": pattern}
+        told["imported"]["asked_bytes"] = sizes
+        file.write_text("\n".join([json.dumps(told), *records]) + "\n", encoding="utf-8")
+    return str(folder)
+
+
+def test_a_size_that_the_log_was_asked_for_must_be_there(capsys: Out) -> None:
+    rules = SPAN.replace("PATTERN", "allreduce")
+    whole = asked([8 << 20, 1 << 30])
+    assert gated(capsys, rules, whole)["passed"]
+    lost = gated(capsys, rules, asked([1 << size for size in range(18, 31)]))
+    assert lost["failures"] == {"size-skipped": 2 * 9}  # of 1M to 1G without 8M and 1G, in place and out of place
+    faults = {(fault["job"], fault["payload_bytes"]) for each in lost["demands"] for fault in each["faults"]}
+    assert ("a-allreduce-in-place", 16 << 20) in faults and len(faults) == 18
+    assert gated(capsys, rules.replace("1M:1G", "8M"), "latest")["passed"]  # what no rule is about may be absent
+
+
+def test_what_the_banner_asked_for_is_known_to_the_gate(capsys: Out) -> None:
+    folder = imported(h100s(300, (8 << 20, 1 << 30), step=2), code=1)
+    told = gated(capsys, SPAN.replace("PATTERN", "allreduce"), str(folder))
+    assert told["failures"]["size-skipped"] == 2 * 6 and "truncated-import" in told["failures"]
+    assert any(fault["payload_bytes"] == 16 << 20 for each in told["demands"] for fault in each["faults"])
+
+
+def test_a_size_that_the_tool_rounded_to_blocks_is_there(capsys: Out) -> None:
+    folder = asked([(8 << 20) + 64, 1 << 30, 100], "allgather")
+    assert gated(capsys, SPAN.replace("PATTERN", "allgather"), folder)["passed"]
+    folder = asked([(8 << 20) + 64, 1 << 30], "broadcast")
+    assert gated(capsys, SPAN.replace("PATTERN", "broadcast"), folder)["failures"] == {"size-skipped": 2}
+
+
+def explained(out: Out, name: str) -> dict[str, Any]:
+    """The only page that explain prints."""
+    out.readouterr()
+    main(["explain", name, "--format", "json"])
+    (page,) = json.loads(out.readouterr().out)["pages"]
+    return dict(page)
+
+
+@pytest.mark.parametrize("word", ["nan", "inf"])
+def test_a_figure_that_was_printed_as_no_number_fails_by_that_name(word: str, capsys: Out) -> None:
+    text = h100s(300, (8 << 20, 1 << 30)).splitlines()
+    (number,) = [at for at, line in enumerate(text) if line.lstrip().startswith("1073741824 ")]
+    text[number] = f" {word} ".join(text[number].rsplit(" 300.00 ", 1))
+    Path("a.log").write_text("\n".join(text) + "\n", encoding="utf-8")
+    main(["import", "a.log"])
+    told = gated(capsys, SPAN.replace("PATTERN", "allreduce"))
+    assert "not-a-number" in told["failures"]
+    for name in ("a.log", "latest"):
+        page = explained(capsys, name)
+        assert page["best"]["busbw_bytes_per_s"] == 300e9 and not page["best"]["in_place"], name
+    assert any("busbw was printed, and is no number" in line for line in explained(capsys, "a.log")["got"])
+
+
+def test_a_row_that_contradicts_itself_fails_and_is_never_the_best(capsys: Out) -> None:
+    folder = imported(h100s(300, (8 << 20, 1 << 30)))
+    (file,) = [file for file in folder.glob("*.jsonl") if "in-place" not in file.name]
+    header, first, last = file.read_text(encoding="utf-8").splitlines()
+    odd = json.loads(last) | {"flags": ["contradicts"]}
+    odd["reported"]["busbw_bytes_per_s"] = 400e9
+    file.write_text("\n".join([header, first, json.dumps(odd)]) + "\n", encoding="utf-8")
+    rules = SPAN.replace("PATTERN", "allreduce")
+    assert gated(capsys, rules)["failures"] == {"contradicts": 1}
+    page = explained(capsys, str(folder))
+    assert page["best"]["busbw_bytes_per_s"] == 300e9
+    assert "1 row can not be right and is left out: 1 GiB: its figures contradict each other" in page["got"]
+
+
+def test_a_busbw_that_is_not_by_its_definition_is_said_of_the_log_as_of_the_run(capsys: Out) -> None:
+    text = h100s(300, (8 << 20, 1 << 30)).splitlines()
+    (number,) = [at for at, line in enumerate(text) if line.lstrip().startswith("1073741824 ")]
+    text[number] = " 333.00 ".join(text[number].rsplit(" 300.00 ", 1))
+    Path("a.log").write_text("\n".join(text) + "\n", encoding="utf-8")
+    main(["import", "a.log"])
+    assert gated(capsys, SPAN.replace("PATTERN", "allreduce"))["failures"].get("contradicts") == 1
+    for name in ("a.log", "latest"):
+        page = explained(capsys, name)
+        assert page["best"]["busbw_bytes_per_s"] == 300e9, name
+        assert any("1 row can not be right and is left out" in line for line in page["got"]), name
