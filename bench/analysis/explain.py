@@ -14,18 +14,18 @@ from bench.analysis import _explain_copy_reasons as copy_reasons
 from bench.analysis._explain_failures import failure_reason
 from bench.analysis._explain_log import Hint, Listener
 from bench.analysis._explain_reason import Reason
-from bench.analysis._explain_reasons import reasons
+from bench.analysis._explain_reasons import reasons, small_sizes
 from bench.analysis._explain_remarks import remarks
 from bench.analysis._explain_seen import Seen, busbw, gathered
-from bench.analysis._explain_stand import ABOVE, NORMAL, Standing, stand, tightest
-from bench.core.foreign import Remark, Row, Run
+from bench.analysis._explain_stand import ABOVE, LIKE, NORMAL, Standing, shown, stand, tightest
+from bench.core.foreign import TRUNCATED, Remark, Row, Run
 from bench.core.pattern import Pattern
 from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, best_of_each
 
-__all__ = ["ABOVE", "NORMAL", "Hint", "Listener", "Machine", "Page", "Reason", "Seen", "page", "page_of"]
+__all__ = ["ABOVE", "LIKE", "NORMAL", "Hint", "Listener", "Machine", "Page", "Reason", "Seen", "page", "page_of"]
 
 _OF_COPIES = ("nvbandwidth", "p2p_bandwidth_latency")
 _MOST_OTHERS, _MOST_ANYWHERE = 4, 6
@@ -79,6 +79,8 @@ def page_of(seen: Seen) -> Page:
         and (standing.word != NORMAL or (share is not None and share < _ENOUGH_OF_BOUND))
     ):
         found += reasons(seen)
+    elif not seen.num_wrong and not seen.modelled and (short := small_sizes(seen)):
+        found += (short,)
     return Page(
         title=_title(seen),
         line=seen.run.line,
@@ -126,6 +128,8 @@ def _tool(run: Run) -> str:
 def _got(seen: Seen) -> Iterator[str]:
     """Wrong data and lost lines first, then the machine, the best figure and the small-message time."""
     run, best = seen.run, seen.best
+    if seen.doubtful:
+        yield _doubtful(seen)
     if seen.modelled:
         yield "MODELLED: arithmetic on the links, nothing was measured"
     if seen.num_wrong:
@@ -153,6 +157,14 @@ def _got(seen: Seen) -> Iterator[str]:
         yield f"not known: {', '.join(seen.machine.unknown)}"
 
 
+def _doubtful(seen: Seen) -> str:
+    """The rows that count for nothing, in one sentence."""
+    lines = [str(row.line) for row in seen.doubtful if row.line][:4]
+    where = f" (line {', '.join(lines)}{', ...' if len(seen.doubtful) > 4 else ''})" if lines else ""
+    total = len(seen.doubtful) + len(seen.rows)
+    return f"LEFT OUT: {len(seen.doubtful)} of {total} rows contradict themselves or are no numbers{where}"
+
+
 def _heard(seen: Seen) -> Iterator[str]:
     """What NCCL said of itself."""
     said = {kind: hint.value for kind in ("nccl", "network", "channels") if (hint := seen.hint(kind))}
@@ -169,7 +181,8 @@ def _heard(seen: Seen) -> Iterator[str]:
 
 def _state(run: Run) -> Iterator[str]:
     if run.status != "ok":
-        yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}"
+        whole = "; explain the whole log, if there is one" if run.status == TRUNCATED else ""
+        yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}{whole}"
     waived = [remark for remark in run.remarks if "waived" in remark.text]
     lost = [remark for remark in run.remarks if remark.line is not None and remark not in waived]
     if len(waived) > 1:
@@ -209,17 +222,18 @@ def _possible(seen: Seen) -> Iterator[str]:
         yield f"no bound is known: {_unknown(seen)}"
         return
     for bound in _telling(seen):
+        bridge = ", if there is a bridge" if seen.bridge_unknown and bound.kind == "hard" else ""
         kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
         reached = "" if seen.num_wrong or seen.modelled else f", reached {busbw(best) / bound.bytes_per_s:.0%}"
         doubt = "" if bound.verified else "; not verified"
-        yield f"{format_rate(bound.bytes_per_s)} by {bound.name} ({kind}){reached}: {bound.why} [{bound.source}{doubt}]"
+        yield f"{format_rate(bound.bytes_per_s)} by {bound.name} ({kind}{bridge}){reached}: {bound.why} [{bound.source}{doubt}]"
     if seen.over_nics and seen.network_bytes_per_s is None:
         yield "what the NICs of a node carry is not known, and so no bound on the network"
 
 
 def _telling(seen: Seen) -> list[Bound]:
     """The bounds that tell something: the tightest first; across nodes, of the references only the network's."""
-    first = tightest(seen)
+    first = shown(seen)
     found = [
         bound for bound in seen.bounds
         if bound.kind == "hard" or not seen.over_nics or bound.name.startswith("network")
@@ -228,6 +242,10 @@ def _telling(seen: Seen) -> list[Bound]:
 
 
 def _unknown(seen: Seen) -> str:
+    if seen.hint("shared"):
+        return "ranks that share a GPU may exchange everything inside it"
+    if seen.other_gpus:
+        return f"{seen.machine.instance} is not the log's machine, whose GPU is {', '.join(seen.other_gpus)}"
     if seen.machine.links is None:
         return "the machine is not (name it: --instance)"
     if seen.num_ranks is None:
@@ -240,6 +258,9 @@ def _unknown(seen: Seen) -> str:
 def _others(seen: Seen) -> Iterator[str]:
     if seen.num_wrong:
         yield "not compared: the data were wrong"
+        return
+    if seen.of_hosts:
+        yield "not compared: what is known here was measured by NCCL between GPUs, and this is another library"
         return
     if seen.machine.links is None and seen.run.pattern and seen.num_ranks:
         found = best_of_each(seen.run.pattern, seen.num_ranks, seen.num_nodes)[:_MOST_ANYWHERE]
