@@ -21,6 +21,7 @@ class Beside:
     size_bytes: int
     ours: float
     theirs: float
+    measured: bool  # is theirs a point that was told, and not one between two?
 
     @property
     def ratio(self) -> float:
@@ -28,15 +29,17 @@ class Beside:
 
 
 def all_beside(seen: Seen) -> tuple[Beside, ...]:
-    """Each result that was not held back, at a size where it can be compared; at our best size alone where one can."""
+    """Each result that was not held back, at a size where it can be compared: the fastest first. Sizes
+    below those at which our curve is flat, or that are not large, count only where nothing else is known."""
     best = seen.best
     if best is None or not best.payload_bytes:
         return ()
     found = [
         pair for each in seen.references if each.limited is None and (pair := _beside(seen, each)) is not None
     ]  # fmt: skip
-    exact = [pair for pair in found if pair.size_bytes == best.payload_bytes]
-    return tuple(sorted(exact or found, key=lambda pair: -pair.theirs))
+    enough = min(best.payload_bytes, LARGE_SIZE_BYTES, seen.flat_from or LARGE_SIZE_BYTES)
+    large = [pair for pair in found if pair.size_bytes >= enough]
+    return tuple(sorted(large or found, key=lambda pair: -pair.theirs))
 
 
 def _beside(seen: Seen, each: Reference) -> Beside | None:
@@ -50,9 +53,9 @@ def _beside(seen: Seen, each: Reference) -> Beside | None:
     if min(ours) <= size <= max(ours):
         flat = seen.flat_from is not None and seen.flat_from <= size
         if size >= asked or flat or 2 * size >= asked or size >= LARGE_SIZE_BYTES:
-            return Beside(each, size, at(ours, size), at(theirs, size))
+            return Beside(each, size, at(ours, size), at(theirs, size), size in theirs)
     elif (seen.flat_from is not None and asked < size) or min(asked, size) >= LARGE_SIZE_BYTES:
-        return Beside(each, size, busbw(best), at(theirs, size))
+        return Beside(each, size, busbw(best), at(theirs, size), True)
     return None
 
 

@@ -151,7 +151,7 @@ def fitting(rate: float, newest: int = 6) -> str:
         for generation, lanes in links
         if _LEAST_OF_LINK <= rate / pcie_bytes_per_s(generation, lanes) <= _MOST_OF_LINK
     ]
-    ports = {links.nvlink_bytes_per_s for name in gpus() if (links := gpu_links(name, 2)).nvlink_bytes_per_s}
+    ports = {own.nvlink_bytes_per_s for name in gpus() if (own := gpu_links(name, 2)).nvlink_bytes_per_s}
     near = [port for port in sorted(ports) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
     fitting += [f"an NVLink port of {format_rate(port)}" for port in near if rate > _SLOWEST_NVLINK and not fitting]
     return " or ".join(fitting) or "no link that is known"

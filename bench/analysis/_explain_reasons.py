@@ -216,6 +216,6 @@ def slow_start(seen: Seen) -> Reason | None:
 
 
 RULES: tuple[Rule, ...] = (
-    shared_gpu, sockets, fewer_nics, no_nvls, through_the_host, no_bridge, settings, few_channels, no_rdma, old_software,
-    small_sizes, slow_start,
+    shared_gpu, sockets, fewer_nics, no_nvls, through_the_host, no_bridge, settings, few_channels, no_rdma,
+    old_software, small_sizes, slow_start,
 )  # fmt: skip

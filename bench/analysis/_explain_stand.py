@@ -110,10 +110,11 @@ def _beside_others(seen: Seen) -> Standing | None:
     alike = one.size_bytes == best.payload_bytes or one.ours != busbw(best)
     ours_at = format_bytes(one.size_bytes if alike else best.payload_bytes or 0)
     theirs_at = "there" if alike else f"at {format_bytes(one.size_bytes)}"
+    read = "" if one.measured else " by interpolation"
     said = (
         f"{format_rate(one.ours)} at {ours_at} is {ratio:.0%} of "
         f"{'the only result that is known' if only else 'the best that others reached'} with links like these "
-        f"({format_rate(one.theirs)} {theirs_at}, {one.each.instance or one.each.gpu}"
+        f"({format_rate(one.theirs)} {theirs_at}{read}, {one.each.instance or one.each.gpu}"
         f"{f', {one.each.note}' if one.each.note else ''})"
     )
     said += _of_limit(seen)
@@ -124,7 +125,8 @@ def _beside_others(seen: Seen) -> Standing | None:
         said += f"; {format_rate(wire)} leave each node each way, {wire / network:.0%} of {format_rate(network)}"
     if seen.over_nics and seen.machine.likely is not None and seen.machine.instance is None:
         said += ", if this machine has the NICs that others with this GPU have"
-    if word != NORMAL and seen.too_short:
+    reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
+    if seen.too_short and (word != NORMAL or reached < _NORMAL_OF_BOUND):
         return Standing(UNJUDGED, f"{said}; {_short(seen)}.", ratio)
     share = None if bound is None else one.theirs / bound.bytes_per_s
     if word == NORMAL and only and (share is None or share < _NORMAL_OF_BOUND):
@@ -139,8 +141,8 @@ def _beside_others(seen: Seen) -> Standing | None:
 def too_many(ratio: float) -> str:
     """The warning about a figure far above all others."""
     return (
-        f"WARNING: that is {ratio:.1f} times the best known: see whether the machine, the number of ranks and the sizes "
-        "are what they are taken for"
+        f"WARNING: that is {ratio:.1f} times the best known: see whether the machine, the number of ranks and the "
+        "sizes are what they are taken for"
     )
 
 
@@ -244,7 +246,7 @@ def tightest(seen: Seen) -> Bound | None:
 
 
 def shown(seen: Seen) -> Bound | None:
-    """The bound to name: that of two cards without a bridge, where nobody knows whether there is one and none is needed."""
+    """The bound to name: without a bridge, where nobody knows whether two cards have one and none is needed."""
     plain = [bound for bound in seen.bounds if bound.name.endswith("without NVLink bridge")]
     return min(plain, key=lambda bound: bound.bytes_per_s) if seen.bridge_unknown else tightest(seen)
 

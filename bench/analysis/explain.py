@@ -66,7 +66,7 @@ def page(
 def page_of(seen: Seen) -> Page:
     """The page about rows."""
     standing, bound = stand(seen), tightest(seen)
-    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows))
+    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows) + len(seen.doubtful))
     found: tuple[Reason, ...] = (failure,) if failure else ()
     share = (
         busbw(seen.best) / bound.bytes_per_s
@@ -76,6 +76,7 @@ def page_of(seen: Seen) -> Page:
     if (
         not seen.num_wrong
         and not seen.modelled
+        and not seen.other_gpus
         and (standing.word != NORMAL or (share is not None and share < _ENOUGH_OF_BOUND))
     ):
         found += reasons(seen)
@@ -128,12 +129,12 @@ def _tool(run: Run) -> str:
 def _got(seen: Seen) -> Iterator[str]:
     """Wrong data and lost lines first, then the machine, the best figure and the small-message time."""
     run, best = seen.run, seen.best
-    if seen.doubtful:
-        yield _doubtful(seen)
     if seen.modelled:
         yield "MODELLED: arithmetic on the links, nothing was measured"
     if seen.num_wrong:
         yield _wrong(seen)
+    if seen.doubtful:
+        yield _doubtful(seen)
     yield from _state(run)
     yield from (f"counted: {words}" for words in seen.counted)
     if best is None:
@@ -200,9 +201,10 @@ def _with_line(remark: Remark) -> str:
 
 
 def _wrong(seen: Seen) -> str:
-    rows = [row for row in seen.rows if row.num_wrong]
+    every = (*seen.rows, *seen.doubtful)
+    rows = [row for row in every if row.num_wrong]
     worst = max(rows, key=lambda row: row.num_wrong or 0)
-    said = f"WRONG DATA in {len(rows)} of {len(seen.rows)} rows: {worst.num_wrong} wrong elements"
+    said = f"WRONG DATA in {len(rows)} of {len(every)} rows: {worst.num_wrong} wrong elements"
     said += f" at {format_bytes(worst.payload_bytes or 0)}"
     elements = [(row.num_wrong or 0) / row.num_elements for row in rows if row.num_elements]
     ranks = seen.num_ranks
@@ -226,7 +228,8 @@ def _possible(seen: Seen) -> Iterator[str]:
         kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
         reached = "" if seen.num_wrong or seen.modelled else f", reached {busbw(best) / bound.bytes_per_s:.0%}"
         doubt = "" if bound.verified else "; not verified"
-        yield f"{format_rate(bound.bytes_per_s)} by {bound.name} ({kind}{bridge}){reached}: {bound.why} [{bound.source}{doubt}]"
+        name = f"{bound.name} ({kind}{bridge})"
+        yield f"{format_rate(bound.bytes_per_s)} by {name}{reached}: {bound.why} [{bound.source}{doubt}]"
     if seen.over_nics and seen.network_bytes_per_s is None:
         yield "what the NICs of a node carry is not known, and so no bound on the network"
 
@@ -258,6 +261,9 @@ def _unknown(seen: Seen) -> str:
 def _others(seen: Seen) -> Iterator[str]:
     if seen.num_wrong:
         yield "not compared: the data were wrong"
+        return
+    if seen.other_gpus:
+        yield f"not compared: {seen.machine.instance} is not the log's machine"
         return
     if seen.of_hosts:
         yield "not compared: what is known here was measured by NCCL between GPUs, and this is another library"
