@@ -135,6 +135,8 @@ class Seen:
         plain = [bound for bound in self.bounds if bound.name.endswith("without NVLink bridge")]
         if not pair or self.machine.instance or best is None or not plain:
             return False
+        if (search := self.hint("search")) and search.value.endswith("type NVL"):
+            return False  # NCCL sees one
         return busbw(best) <= min(bound.bytes_per_s for bound in plain)
 
     @property

@@ -133,6 +133,8 @@ def _beside_others(seen: Seen) -> Standing | None:
         word = LIKE
         if share is not None:
             said += f". That only result is itself {share:.0%} of the bound, so that nobody knows what is normal"
+    elif word == NORMAL and share is not None and share < _NORMAL_OF_BOUND:
+        said += f"; what others reached is itself at most {share:.0%} of it"
     if ratio > TOO_MANY:
         said = f"{said}. {too_many(ratio)}"
     return Standing(word, f"{said}.", ratio)

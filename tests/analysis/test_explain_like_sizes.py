@@ -15,7 +15,7 @@ from bench.analysis._explain_log import Listener
 from bench.analysis._explain_network import no_rdma
 from bench.analysis._explain_reasons import small_sizes
 from bench.analysis._explain_seen import gathered
-from bench.analysis._explain_stand import LIKE, NORMAL, UNJUDGED, shown, stand
+from bench.analysis._explain_stand import LIKE, NORMAL, UNJUDGED, Standing, shown, stand
 from bench.analysis.explain import page, page_of
 from bench.core.foreign import TRUNCATED, Remark, Row, Run
 from bench.hardware.machine import machine_of
@@ -87,11 +87,12 @@ def test_copies_of_another_machine_are_not_judged_either() -> None:
 def test_far_more_than_the_best_known_is_warned_of() -> None:
     seen = seen_of(a_run(10.0, 2), gpu="NVIDIA GeForce RTX 4090")
     assert "WARNING: that is 2.6 times the best known" in stand(seen).sentence
+    assert "itself at most 12% of it" in stand(seen_of(a_run(4.0, 2), gpu="NVIDIA GeForce RTX 4090")).sentence
     assert "WARNING" not in stand(seen_of(a_run(4.0, 2), gpu="NVIDIA GeForce RTX 4090")).sentence
 
 
 def test_like_pairs_beside_like_pairs() -> None:
-    def standing(rate: float) -> copies.Standing:
+    def standing(rate: float) -> Standing:
         run = Run("p2p_bandwidth_latency", matrices=(matrix("d2d", pairs(4, rate)),))
         return copies.stand(copies.gathered(run, machine_of("p3.16xlarge")))
 
@@ -166,6 +167,8 @@ def test_cards_without_a_known_bridge_show_the_pcie_bound_first() -> None:
     seen = seen_of(a_run(4.0, 2), gpu="NVIDIA GeForce RTX 2080 Ti")
     bound = shown(seen)
     assert bound is not None and bound.name == "PCIe port without NVLink bridge"
+    told = shown(seen_of(a_run(4.0, 2), gpu="NVIDIA GeForce RTX 2080 Ti", said={"search": "1, bw 20/20, type NVL"}))
+    assert told is not None and told.name == "NVLink port"
     assert page_of(seen).possible[0].startswith("15.8 GB/s") and "if there is a bridge" in page_of(seen).possible[-1]
 
 
