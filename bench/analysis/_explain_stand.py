@@ -199,6 +199,9 @@ def _beside_bound(seen: Seen) -> Standing:
     word = _word(share, _NORMAL_OF_BOUND, _LOW_OF_BOUND)
     if word != NORMAL and seen.too_short:
         return Standing(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
+    if word != NORMAL and seen.over_nics and seen.num_ranks == seen.num_nodes and (links.num_nics or 1) > 1:
+        said = f"how many of its node's {links.num_nics} NICs the one rank there has is not known"
+        return Standing(UNJUDGED, f"{what}, but {said}.", share)
     known = any(each.limited is None for each in seen.references)
     nobody = "nobody's result at this size is known here" if known else "nobody's result of this shape is known here"
     return Standing(word, f"{what}; {nobody}.", share)

@@ -14,7 +14,7 @@ from bench.analysis._explain_beside import all_beside, at
 from bench.analysis._explain_log import Listener
 from bench.analysis._explain_network import no_rdma
 from bench.analysis._explain_reasons import small_sizes
-from bench.analysis._explain_seen import gathered
+from bench.analysis._explain_seen import _comparable, gathered
 from bench.analysis._explain_stand import LIKE, NORMAL, UNJUDGED, Standing, shown, stand
 from bench.analysis.explain import page, page_of
 from bench.core.foreign import TRUNCATED, Remark, Row, Run
@@ -68,6 +68,14 @@ def test_one_result_does_not_stand_in_for_nics_that_are_not_known(gpu: str, rank
 def test_a_reference_of_other_nics_is_no_comparison() -> None:
     seen = seen_of(a_run(8.1, 2, 2), "g6e.48xlarge")
     assert seen.references == ()
+    likely = seen_of(a_run(90.0, 16, 2), gpu=H200)
+    known = next(each for each in likely.references if each.limited is None)
+    assert not _comparable(likely, replace(known, network_bytes_per_s=None))
+
+
+def test_one_rank_of_a_node_of_many_nics_may_have_one_of_them() -> None:
+    standing = stand(seen_of(a_run(33.0, 2, 2, name="allgather"), "a3-ultragpu-8g"))
+    assert standing.word == UNJUDGED and "8 NICs the one rank there has is not known" in standing.sentence
 
 
 def test_another_machine_than_the_logs_is_not_judged() -> None:
