@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.analysis._explain_log import Hint
-from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED, Standing
+from bench.analysis._explain_seen import other_gpus
+from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, TOO_MANY, UNJUDGED, Standing, contradiction, too_many
 from bench.core.foreign import Matrix, Run
 from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
-from bench.hardware.catalogue import instance, pcie_bytes_per_s
+from bench.hardware.catalogue import gpu_links, gpus, instance, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Copies, same_machine
 
@@ -31,6 +32,8 @@ _REFERENCE = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}
 # What copies of hundreds of MB reach of a link's raw rate: packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _ROUNDING = 0.002
+_SLOWEST_NVLINK = 30e9
+_DIFFER = 1.2  # the best pair beside the worst, from where pairs have different links
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +144,17 @@ def _alike(way: Way) -> bool:
 
 
 def fitting(rate: float, newest: int = 6) -> str:
-    """The PCIe links of which a rate is what copies reach."""
+    """The PCIe links of which a rate is what copies reach; where there is none, the NVLink ports."""
     links = [(generation, lanes) for generation in range(3, newest + 1) for lanes in (4, 8, 16)]
     fitting = [
         f"PCIe {generation} x{lanes}"
         for generation, lanes in links
         if _LEAST_OF_LINK <= rate / pcie_bytes_per_s(generation, lanes) <= _MOST_OF_LINK
     ]
-    return " or ".join(fitting) or "no PCIe link that is known"
+    ports = {own.nvlink_bytes_per_s for name in gpus() if (own := gpu_links(name, 2)).nvlink_bytes_per_s}
+    near = [port for port in sorted(ports) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
+    fitting += [f"an NVLink port of {format_rate(port)}" for port in near if rate > _SLOWEST_NVLINK and not fitting]
+    return " or ".join(fitting) or "no link that is known"
 
 
 def others(copying: Copying) -> Iterator[str]:
@@ -171,6 +177,8 @@ def stand(copying: Copying) -> Standing:
     """The verdict: the worst direction decides."""
     if copying.run.status == "failed":
         return Standing(UNJUDGED, "the tool failed; what it had printed before may be wrong, too.")
+    if (why := contradiction(copying.machine, other_gpus(copying.run, copying.machine))) is not None:
+        return Standing(UNJUDGED, why)
     ways = [way for direction in _REFERENCE if (way := copying.way(direction)) is not None]
     detour = copying.way("through_host")
     if not ways and detour is not None:
@@ -219,12 +227,7 @@ def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
     name = _REFERENCE[way.direction]
     own = [each for each in copying.references if name in each.rates and each.instance == copying.machine.instance]
     if copying.machine.instance and own:
-        least = own[0].rates[name][0]
-        ratio = way.least / least
-        return ratio, (
-            f"{_name(way)}, {format_rate(way.least)} at least, is {ratio:.0%} of what was measured on "
-            f"{own[0].where} ({span(own[0].rates[name])})"
-        )
+        return _beside_own(way, own[0], name)
     if not way.bounds:
         return None
     if way.direction == "through_host":
@@ -239,6 +242,21 @@ def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
         f"{_name(way)}, {format_rate(rate)} at {end}, is {rate / bound.bytes_per_s:.0%} of {bound.name} "
         f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %"
     )
+
+
+def _beside_own(way: Way, own: Copies, name: str) -> tuple[float, str]:
+    """Beside the same machine's: the slowest pairs of both, or, where only theirs differ, the fastest: ours may be a
+    choice of the pairs with the most links."""
+    least, most = own.rates[name]
+    differ = most > _DIFFER * least and way.most <= _DIFFER * way.least
+    rate, theirs, end = (way.most, most, "most") if differ else (way.least, least, "least")
+    ratio = rate / theirs
+    said = f"{_name(way)}, {format_rate(rate)} at {end}, is {ratio:.0%} of "
+    said += f"{format_rate(most)}, the most of the pairs" if differ else "what was measured"
+    said += f" on {own.where} ({span(own.rates[name])})"
+    if differ:
+        said += ", whose pairs have different links"
+    return ratio, f"{said}. {too_many(ratio)}" if ratio > TOO_MANY else said
 
 
 def wired(machine: Machine) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.analysis._explain_reason import Reason
-from bench.core.foreign import FAILED, TRUNCATED, Run
+from bench.core.foreign import FAILED, Run
 
 # What a failure's words hold -> what it is, what to do, one command.
 _KNOWN = (
@@ -20,7 +20,8 @@ _KNOWN = (
 
 
 def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
-    """Why nothing else counts, where the data were wrong or the tool failed; where a log was cut, that."""
+    """Why nothing else counts, where the data were wrong or the tool failed. A log that was cut
+    is no reason for a bandwidth: the page says so at its beginning."""
     if wrong_rows:
         evidence = f"{wrong_rows} of {num_rows} rows have wrong elements, by the tool's own check"
         step = "find the pair that corrupts: run each node alone, then two at a time; leave custom plug-ins out first"
@@ -32,7 +33,4 @@ def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
             if any(word.lower() in said.lower() for word in words):
                 return Reason(what, said, 1.0, step, command)
         return Reason("the tool failed", said, 1.0, "run it again with its errors shown", "NCCL_DEBUG=WARN")
-    if run.status == TRUNCATED:
-        said = run.failure or "the log ends before the tool did"
-        return Reason("the log is not whole", said, 0.3, "explain the whole log, if there is one")
     return None

@@ -23,8 +23,10 @@ _WORDS = {
 _SAID = re.compile("|".join(f"(?:{words})" for words in _WORDS.values()))
 _INFO = "NCCL INFO "
 _BARE = re.compile(r"NCCL version (?P<nccl>\d+(?:\.\d+)+)|(?P<refused>CANNOT Access Peer)")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s+\[([\w:.]+)\]")
 _PATHS = ("P2P", "SHM", "NET", "NVLS")
 _MOST = 400  # different sayings kept of one run: a run of thousands of ranks says the same thousands of times
+_MOST_PLACES = 100_000  # ranks of one list
 _APART = 20  # lines, from which on the same saying may be another run's
 _LONGEST = 2000
 
@@ -44,10 +46,15 @@ class Listener:
     def __init__(self) -> None:
         """Nothing heard yet."""
         self._heard: dict[tuple[str, str], list[int]] = {}
+        self._places: dict[tuple[str, str, str], str] = {}  # host, device, bus -> the rank there
 
     def hear(self, number: int, text: str) -> None:
         """Take one line in."""
         begin = text.find(_INFO)
+        if begin < 0 and "device" in text and (place := _RANK.search(text[:_LONGEST])):
+            self._place(number, *place.groups())
+        elif begin < 0 and "Using devices" in text:
+            self._places.clear()  # another run, or the list of another process
         if begin < 0:
             found = _BARE.search(text) if "NCCL version" in text or "CANNOT" in text else None
         else:
@@ -61,6 +68,14 @@ class Listener:
             if found.lastgroup == "search":
                 value = re.sub(r"\.0+\b", "", value)  # 20.000000
             self._keep(number, found.lastgroup, value)
+
+    def _place(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
+        """Two ranks on one host, device and bus share a GPU; the bus alone, cut where it is printed, does not tell."""
+        if len(self._places) >= _MOST_PLACES:
+            return
+        other = self._places.setdefault((host, device, bus), rank)
+        if other != rank:
+            self._keep(number, "shared", f"ranks {other} and {rank} are both on {host} device {device} [{bus}]")
 
     def _keep(self, number: int, kind: str, value: str) -> None:
         if not value or ((kind, value) not in self._heard and len(self._heard) >= _MOST):

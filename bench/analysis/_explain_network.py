@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bench.analysis._explain_beside import all_beside
 from bench.analysis._explain_reason import TOPOLOGY, Reason, listen
-from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
+from bench.analysis._explain_seen import NIC_RATES, Seen
 from bench.core.units import format_bytes, format_rate
 
 
@@ -77,8 +78,8 @@ def no_rdma(seen: Seen) -> Reason | None:
     """NICs that may not read GPU memory, or are far from their GPU."""
     if not seen.over_nics or seen.best is None:
         return None
-    good = [each for each in seen.references if each.limited is None]
-    ratio = busbw(seen.best) / max(each.best[1] for each in good) if good else None
+    alike = all_beside(seen)
+    ratio = alike[0].ratio if alike and seen.nics_known and not seen.too_short else None
     said = seen.hint("no_rdma")
     far = seen.hint("path", "NET/") and not any(h.kind == "path" and "GDRDMA" in h.value for h in seen.hints)
     step = "see which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
@@ -86,12 +87,15 @@ def no_rdma(seen: Seen) -> Reason | None:
         words = said or seen.hint("path", "NET/")
         assert words is not None
         text = f'the log says "{words.value}" (line {words.line}): every byte goes through host memory'
+        if (seen.machine.instance or "").startswith("p3dn."):
+            text += "; so it is on p3dn, whose EFA has no GPU Direct RDMA: no driver changes that"
+            return Reason("the NICs do not read GPU memory (no GPU Direct RDMA)", text, 0.85)
         return Reason("the NICs do not read GPU memory (no GPU Direct RDMA)", text, 0.85, step, TOPOLOGY)
     if ratio is None or not 0.35 <= ratio <= 0.68 or seen.hint("path", "NET/"):
         return None
     evidence = (
-        f"{ratio:.0%} of what others reached; NICs paired with GPUs of another PCIe root or NUMA node gave 45 to 53 % "
-        "of the aligned rate (kubernetes-sigs/dranet, 2026-08-21)"
+        f"{ratio:.0%} of what others reached at {format_bytes(alike[0].size_bytes)}; NICs paired with GPUs of another "
+        "PCIe root or NUMA node gave 45 to 53 % of the aligned rate (kubernetes-sigs/dranet, 2026-08-21)"
     )
     return Reason("NICs and GPUs may be paired across PCIe roots", evidence, 0.5, step, TOPOLOGY)
 
@@ -103,13 +107,13 @@ def old_software(seen: Seen) -> Reason | None:
     numbers = tuple(int(part) for part in str(version or "").split("+")[0].split(".") if part.isdecimal())
     if not numbers or numbers >= (2, 14) or seen.best is None or not seen.over_nics:
         return None
-    newer = [each for each in seen.references if each.limited is None and each.best[1] > 1.3 * busbw(seen.best)]
-    if not newer:
+    newer = [pair for pair in all_beside(seen) if pair.theirs > 1.3 * pair.ours]
+    if not newer or not seen.nics_known:
         return None
-    one = newer[0]
+    pair = newer[0]
+    one, there = pair.each, f"{format_rate(pair.theirs)} at {format_bytes(pair.size_bytes)}"
     evidence = (
-        f"NCCL {version}, while {format_rate(one.best[1])} was reached on {one.instance or one.gpu}, whose links are "
-        f"alike ({one.source})"
+        f"NCCL {version}, while {there} was reached on {one.instance or one.gpu}, whose links are alike ({one.source})"
     )
     step = "measure again with a current NCCL and network plug-in"
     return Reason("old software", evidence, 0.75, step, listen(seen))

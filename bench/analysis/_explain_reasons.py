@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bench.analysis._explain_network import fewer_nics, no_rdma, old_software, sockets
 from bench.analysis._explain_reason import TOPOLOGY, Reason, listen, program
-from bench.analysis._explain_seen import LARGE_BYTES, Seen, busbw
+from bench.analysis._explain_seen import LARGE_BYTES, LARGE_SIZE_BYTES, Seen, busbw
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.reference import Reference
 
@@ -51,7 +51,7 @@ def no_nvls(seen: Seen) -> Reason | None:
     if (seen.num_ranks or 0) < 5 or links.nvlink_bytes_per_s is None or (best.payload_bytes or 0) < LARGE_BYTES:
         return None
     share = busbw(best) / links.nvlink_bytes_per_s
-    if not 0.70 <= share <= 0.88 or (seen.flat_from is None and seen.largest_bytes < 1 << 30):
+    if not 0.70 <= share <= 0.88 or (seen.flat_from is None and seen.largest_bytes < LARGE_SIZE_BYTES):
         return None
     rings = [each for each in seen.references if each.limited == "NVLS off"]
     switches = [each for each in seen.references if each.limited is None]
@@ -69,10 +69,25 @@ def no_nvls(seen: Seen) -> Reason | None:
     return Reason("NVLS is off: the switch does not reduce", evidence, 0.95 if said else 0.8, step, listen(seen))
 
 
+def shared_gpu(seen: Seen) -> Reason | None:
+    """Two ranks on one GPU, by the list of ranks."""
+    if (said := seen.hint("shared")) is None:
+        return None
+    evidence = f"{said.value} (line {said.line}): what they exchange may go inside the GPU, by the host, or by sockets"
+    step = "give each rank a GPU of its own (CUDA_VISIBLE_DEVICES, the launcher's GPUs per task), and measure again"
+    return Reason("ranks share a GPU", evidence, 0.98, step, "nvidia-smi --query-gpu=index,pci.bus_id --format=csv")
+
+
 def through_the_host(seen: Seen) -> Reason | None:
     """GPUs of a node that copy through host memory, as peer access is refused."""
     links, best = seen.machine.links, seen.best
-    if links is None or best is None or seen.num_nodes != 1 or links.peer not in ("host", "pcie_p2p", "nvlink_pairs"):
+    if (
+        links is None
+        or best is None
+        or seen.num_nodes != 1
+        or seen.hint("shared")
+        or links.peer not in ("host", "pcie_p2p", "nvlink_pairs")
+    ):
         return None
     pcie = links.pcie_bytes_per_s
     if pcie is None or busbw(best) > 0.55 * pcie:
@@ -89,7 +104,7 @@ def through_the_host(seen: Seen) -> Reason | None:
         few = f"{format_rate(busbw(best))} is {busbw(best) / pcie:.0%} of the PCIe link ({format_rate(pcie)}), while "
         few += "copies through host memory reach 7 to 30 %"
         return Reason(
-            "less than host memory carries: sockets inside the node, or ranks that share a GPU",
+            "less than host memory carries: sockets inside the node, or several processes on its GPUs",
             few,
             0.6,
             "see by which paths the ranks talk",
@@ -171,16 +186,9 @@ def few_channels(seen: Seen) -> Reason | None:
 
 def small_sizes(seen: Seen) -> Reason | None:
     """The curve still rises where the test ended."""
-    best = seen.best
-    if best is None or seen.flat_from is not None or seen.largest_bytes >= LARGE_BYTES * 16:
+    if not seen.rises:
         return None
-    sizes = sorted({row.payload_bytes or 0 for row in seen.rows})
-    if len(sizes) < 3 or best.payload_bytes != sizes[-1]:
-        return None
-    before = max(busbw(row) for row in seen.rows if row.payload_bytes == sizes[-2])
-    gain = busbw(best) / before - 1 if before else 0.0
-    if gain < 0.05:
-        return None
+    sizes, gain = sorted({row.payload_bytes or 0 for row in seen.rows}), seen.last_gain or 0.0
     evidence = (
         f"from {format_bytes(sizes[-2])} to {format_bytes(sizes[-1])}, the largest size, the bandwidth still rises by "
         f"{gain:.0%}"
@@ -208,6 +216,6 @@ def slow_start(seen: Seen) -> Reason | None:
 
 
 RULES: tuple[Rule, ...] = (
-    sockets, fewer_nics, no_nvls, through_the_host, no_bridge, settings, few_channels, no_rdma, old_software,
-    small_sizes, slow_start,
+    shared_gpu, sockets, fewer_nics, no_nvls, through_the_host, no_bridge, settings, few_channels, no_rdma,
+    old_software, small_sizes, slow_start,
 )  # fmt: skip

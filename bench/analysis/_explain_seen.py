@@ -13,12 +13,15 @@ from bench.core.foreign import Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Bound, Header, Record
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
+from bench.hardware.catalogue import gpu_printed
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, same_shape
 
 # Below this, a time is the software's and the links' latency; above, bytes count.
 SMALL_BYTES = 1024
 LARGE_BYTES = 64 << 20
+LARGE_SIZE_BYTES = LARGE_BYTES * 16  # where curves of any links have ended their rise, or nearly so
+_RISES = 0.05  # of the bandwidth at the last step: less is called flat
 # Tools print two decimals of GB/s, and a time of four digits.
 _ROUNDING, _STEP = 0.002, 0.005e9
 # busbw / algbw of n ranks is 2(n-1)/n or (n-1)/n.
@@ -34,8 +37,7 @@ _HOST_MEMORY_TOOLS = ("osu", "perftest")
 class Seen:
     """One run of one pattern. `rows`: those with a bandwidth or a time. `bounds`: at the best row, tightest first.
 
-    `odd`: rows that can not be right, since their figures contradict each other or are no numbers; no row is among
-    them that anything here is judged by.
+    `doubtful`: rows that contradict themselves or are no numbers; they are none of `rows`, and so never the best one.
     """
 
     run: Run
@@ -51,7 +53,7 @@ class Seen:
     wire_factor: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
     modelled: bool = False
     own: bool = False  # measured by this suite, not by a foreign tool
-    odd: tuple[Row, ...] = ()
+    doubtful: tuple[Row, ...] = ()
 
     @property
     def best(self) -> Row | None:
@@ -71,7 +73,7 @@ class Seen:
     @property
     def num_wrong(self) -> int:
         """How many rows have wrong elements."""
-        return sum(bool(row.num_wrong) for row in (*self.rows, *self.odd))
+        return sum(bool(row.num_wrong) for row in (*self.rows, *self.doubtful))
 
     @property
     def flat_from(self) -> int | None:
@@ -87,6 +89,55 @@ class Seen:
                 break
             flat.append(size)
         return flat[-1] if len(flat) > 2 else None
+
+    @property
+    def last_gain(self) -> float | None:
+        """By how much of itself the bandwidth still rises at the last step, where the largest size is the fastest one;
+        None with fewer than three sizes, or another best size."""
+        rates: dict[int, float] = {}
+        for row in self.rows:
+            rates[row.payload_bytes or 0] = max(rates.get(row.payload_bytes or 0, 0.0), busbw(row))
+        sizes = sorted(rates)
+        if len(sizes) < 3 or self.best is None or self.best.payload_bytes != sizes[-1] or not rates[sizes[-2]]:
+            return None
+        return rates[sizes[-1]] / rates[sizes[-2]] - 1
+
+    @property
+    def rises(self) -> bool:
+        """Does the curve still rise at its end, below sizes at which any has ended to?"""
+        return self.flat_from is None and self.largest_bytes < LARGE_SIZE_BYTES and (self.last_gain or 0.0) >= _RISES
+
+    @property
+    def too_short(self) -> bool:
+        """Does it rise at its end, or are there too few sizes to tell? Then it is not held against an asymptote."""
+        few = len({row.payload_bytes for row in self.rows}) < 3
+        return self.rises or (few and self.largest_bytes < LARGE_SIZE_BYTES)
+
+    @property
+    def other_gpus(self) -> tuple[str, ...]:
+        """The GPUs that the log names and the machine that the user named does not have."""
+        return other_gpus(self.run, self.machine)
+
+    @property
+    def nics_known(self) -> bool:
+        """Are the NICs that carry this known, or what all machines that it may be have in common? One rank of each
+        node of an unknown machine may have one NIC, or all."""
+        links = self.machine.links
+        if links is not None and links.nic_bytes_per_s is not None:
+            return True
+        return self.network_bytes_per_s is not None and self.num_ranks != self.num_nodes
+
+    @property
+    def bridge_unknown(self) -> bool:
+        """Two cards that a bridge may join, of a machine that does not tell, at a rate that needs none."""
+        links, best = self.machine.links, self.best
+        pair = links is not None and links.peer == "nvlink_pairs" and (self.num_ranks, self.num_nodes) == (2, 1)
+        plain = [bound for bound in self.bounds if bound.name.endswith("without NVLink bridge")]
+        if not pair or self.machine.instance or best is None or not plain:
+            return False
+        if (search := self.hint("search")) and search.value.endswith("type NVL"):
+            return False  # NCCL sees one
+        return busbw(best) <= min(bound.bytes_per_s for bound in plain)
 
     @property
     def ranks_per_node(self) -> int | None:
@@ -136,29 +187,48 @@ def busbw(row: Row) -> float:
     return row.busbw_bytes_per_s or 0.0
 
 
+def other_gpus(run: Run, machine: Machine) -> tuple[str, ...]:
+    """GPU models that the log names and the named instance type does not have."""
+    if not machine.instance:
+        return ()
+    told = {gpu_printed(each) for each in run.gpus} - {None, machine.gpu}
+    return tuple(sorted(str(each) for each in told))
+
+
 def gathered(
     run: Run, machine: Machine, pattern: Pattern | None, hints: Sequence[Hint] = (), num_nodes: int | None = None
 ) -> Seen:
     """A foreign run beside its bounds and references. `pattern`: the one it names; `num_nodes`: as the user says."""
-    odd = tuple(row for row in run.rows if row.contradicts or row.unreadable)
     rows = tuple(row for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s))
-    rows = tuple(row for row in rows if row not in odd)
+    doubtful = tuple(row for row in run.rows if _is_doubtful(run, row))
+    rows = tuple(row for row in rows if row not in doubtful)
     ranks, told = _ranks(run, rows)
     nodes, so = _nodes(run, machine, ranks, num_nodes)
     if pattern is not None and ranks is not None and not run.size_is_block:
         rows = tuple(_rated(row, pattern, ranks) for row in rows)
-    seen = Seen(run, machine, rows, ranks, nodes, tuple(filter(None, (told, so))), hints=tuple(hints), odd=odd)
-    if ranks is None or nodes is None:
+    counted = tuple(filter(None, (told, so)))
+    seen = Seen(run, machine, rows, ranks, nodes, counted, hints=tuple(hints), doubtful=doubtful)
+    if ranks is None or nodes is None or seen.hint("shared"):
         return seen
     best = seen.best
     if pattern is not None and best is not None:
         traffic = _traffic(pattern, best, ranks, nodes)
         if traffic.node_bytes and traffic.rank_bytes:
             seen = replace(seen, wire_factor=traffic.node_bytes / traffic.rank_bytes)
-        if machine.links is not None:
+        if machine.links is not None and not seen.other_gpus:
             bounds = _bounds(seen, pattern.name, best, traffic)
             seen = replace(seen, bounds=bounds, above=_above(rows, bounds))
     return with_references(seen)
+
+
+def _is_doubtful(run: Run, row: Row) -> bool:
+    """Is a row no figure: printed as no number, at odds with its own size and time, or called so by its reader?"""
+    if row.contradicts or row.unreadable:
+        return True
+    figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
+    if any(figure is not None and not math.isfinite(figure) for figure in figures):
+        return True
+    return bool(row.line) and any(each.line == row.line and "contradict" in each.text for each in run.remarks)
 
 
 def with_references(seen: Seen) -> Seen:
@@ -229,11 +299,15 @@ def _nodes_words(num: int) -> str:
 
 
 def _comparable(seen: Seen, each: Reference) -> bool:
-    """Across nodes, another network is no comparison."""
-    if not seen.over_nics or each.instance == seen.machine.instance or seen.num_ranks == seen.num_nodes:
+    """Across nodes, another network is no comparison, and one that is not known neither. Where ours is not known all
+    are shown, and none is compared."""
+    own = each.instance is not None and each.instance == seen.machine.instance
+    if not seen.over_nics or own or not seen.nics_known or each.limited is not None:
         return True
-    network = seen.network_bytes_per_s
-    return network is None or each.network_bytes_per_s is None or each.limited is not None or _near(network, each)
+    networks = [seen.network_bytes_per_s]
+    if seen.num_ranks == seen.num_nodes and seen.machine.links is not None:
+        networks.append(seen.machine.links.nic_bytes_per_s)
+    return any(network is not None and _near(network, each) for network in networks)
 
 
 def _near(network: float, each: Reference) -> bool:

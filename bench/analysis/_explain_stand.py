@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.analysis._explain_seen import LARGE_BYTES, NIC_RATES, Seen, busbw
+from bench.analysis._explain_beside import all_beside
+from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
 from bench.core.foreign import Row
 from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
-from bench.hardware.reference import Reference, limits
+from bench.hardware.machine import Machine
+from bench.hardware.reference import best_of_each, limits
 
+LIKE = "like the only known result"  # which is itself far below its bound: nobody knows what is normal
 NORMAL, LOW, FAR, ABOVE, UNJUDGED = "normal", "low", "far too low", "above what is possible", "can not be judged"
 # Of what others reached: versions, drivers and years differ by so much.
 _NORMAL_OF_OTHERS, _LOW_OF_OTHERS = 0.85, 0.5
 # Of a bound, where nobody is there to compare with: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
+TOO_MANY = 1.5  # times the best that others reached: something is not what it is taken for, or others were held back
+_MAY_BE = 0.15  # a machine on which others came as near is one that the user may try
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One of the five words, a sentence that says why, and the ratio that it rests on (None: none)."""
+    """One of the words, a sentence that says why, and the ratio that it rests on (None: none)."""
 
     word: str
     sentence: str
@@ -34,12 +38,9 @@ def stand(seen: Seen) -> Standing:
         return Standing(UNJUDGED, why_not)
     if seen.above:
         return _above(*seen.above[0])
-    good = [each for each in seen.references if each.limited is None]
-    if seen.over_nics and seen.network_bytes_per_s is None and seen.num_ranks != seen.num_nodes:
-        networks = {each.network_bytes_per_s: each for each in reversed(good) if each.network_bytes_per_s}
-        if len(networks) > 1:
-            return _depends(seen, networks)
-    return _beside_others(seen, good) or _beside_bound(seen)
+    if seen.over_nics and seen.machine.links is not None and not seen.nics_known:
+        return _depends(seen)
+    return _beside_others(seen) or _beside_bound(seen)
 
 
 def _why_not(seen: Seen) -> str | None:
@@ -52,7 +53,21 @@ def _why_not(seen: Seen) -> str | None:
         return "no row has a bandwidth."
     if seen.modelled:
         return "these rows are modelled: nothing was measured."
-    return "with one rank nothing crosses a link." if seen.num_ranks == 1 else None
+    if seen.num_ranks == 1:
+        return "with one rank nothing crosses a link."
+    if shared := seen.hint("shared"):
+        return f"ranks share a GPU ({shared.value}, line {shared.line}): what they exchange may cross no link at all."
+    return contradiction(seen.machine, seen.other_gpus)
+
+
+def contradiction(machine: Machine, others: tuple[str, ...]) -> str | None:
+    """Why a machine that the user named is not the log's; None where nothing says so."""
+    if not others:
+        return None
+    return (
+        f"{machine.instance} has {machine.gpu}, and the log names {', '.join(others)}: it is another machine. Leave "
+        "--instance out, or name the right one."
+    )
 
 
 def _above(row: Row, bound: Bound) -> Standing:
@@ -67,46 +82,76 @@ def _above(row: Row, bound: Bound) -> Standing:
     )
 
 
-def _depends(seen: Seen, networks: Mapping[float, Reference]) -> Standing:
-    """Across nodes of which the NICs are not known."""
+def _depends(seen: Seen) -> Standing:
+    """Across nodes of which the NICs are not known: what others reached depends on theirs, however many they are."""
     best = seen.best
     assert best is not None
+    known = {
+        each.network_bytes_per_s: each for each in reversed(seen.references)
+        if each.limited is None and each.network_bytes_per_s
+    }  # fmt: skip
     told = ", ".join(
         f"{format_rate(each.best[1])} with {format_rate(network)} of NICs per node ({each.instance or each.gpu})"
-        for network, each in sorted(networks.items(), reverse=True)
+        for network, each in sorted(known.items(), reverse=True)
     )
-    said = f"what its NICs carry is not known, and {format_rate(busbw(best))} depends on it: others reached {told}"
-    return Standing(UNJUDGED, f"{said}. Name the machine with --instance.")
+    said = f"what its NICs carry is not known, and {format_rate(busbw(best))} depends on it"
+    return Standing(UNJUDGED, f"{said}{f': others reached {told}' if told else ''}. Name the machine with --instance.")
 
 
-def _beside_others(seen: Seen, good: list[Reference]) -> Standing | None:
-    """Against the best that others reached, at the same size where both have one."""
-    pairs = [pair for each in good if (pair := _same_size(seen, each)) is not None]
-    if not pairs:
-        return None
+def _beside_others(seen: Seen) -> Standing | None:
+    """Against the best that others reached at a like size."""
+    found = all_beside(seen)
     best = seen.best
-    assert best is not None
-    row, each, size, rate = max(pairs, key=lambda pair: pair[3])
-    if len(pairs) > 1 and best.payload_bytes:  # the size nearest to ours says most
-        nearest = [pair for pair in pairs if pair[2] / 2 <= best.payload_bytes <= pair[2] * 2]
-        row, each, size, rate = max(nearest or pairs, key=lambda pair: pair[3])
-    ratio = busbw(row) / rate
+    if not found or best is None:
+        return None
+    one, ratio, bound = found[0], found[0].ratio, shown(seen)
+    word = _word(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
+    only = len({(pair.each.source, pair.each.instance, pair.each.note) for pair in found}) == 1
+    alike = one.size_bytes == best.payload_bytes or one.ours != busbw(best)
+    ours_at = format_bytes(one.size_bytes if alike else best.payload_bytes or 0)
+    theirs_at = "there" if alike else f"at {format_bytes(one.size_bytes)}"
+    read = "" if one.measured else " by interpolation"
     said = (
-        f"{format_rate(busbw(row))} at {format_bytes(row.payload_bytes or 0)} is {ratio:.0%} of the best that others "
-        f"reached with links like these ({format_rate(rate)} at {format_bytes(size)}, {each.instance or each.gpu}"
-        f"{f', {each.note}' if each.note else ''})"
+        f"{format_rate(one.ours)} at {ours_at} is {ratio:.0%} of "
+        f"{'the only result that is known' if only else 'the best that others reached'} with links like these "
+        f"({format_rate(one.theirs)} {theirs_at}{read}, {one.each.instance or one.each.gpu}"
+        f"{f', {one.each.note}' if one.each.note else ''})"
     )
     said += _of_limit(seen)
-    bound = tightest(seen)
     if bound is not None:
-        said += f", and {busbw(row) / bound.bytes_per_s:.0%} of the bound by {bound.name}"
-    network = seen.network_bytes_per_s
-    wire = seen.wire_bytes_per_s
+        said += f", and {busbw(best) / bound.bytes_per_s:.0%} of the bound by {bound.name}"
+    network, wire = seen.network_bytes_per_s, seen.wire_bytes_per_s
     if wire and network and ratio < _NORMAL_OF_OTHERS:
         said += f"; {format_rate(wire)} leave each node each way, {wire / network:.0%} of {format_rate(network)}"
-        if seen.machine.instance is None:
-            said += ", if this machine has the NICs that others with this GPU have"
-    return Standing(_word(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS), f"{said}.", ratio)
+    if seen.over_nics and seen.machine.likely is not None and seen.machine.instance is None:
+        said += ", if this machine has the NICs that others with this GPU have"
+    reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
+    if seen.too_short and (word != NORMAL or reached < _NORMAL_OF_BOUND):
+        return Standing(UNJUDGED, f"{said}; {_short(seen)}.", ratio)
+    share = None if bound is None else one.theirs / bound.bytes_per_s
+    if word == NORMAL and only and (share is None or share < _NORMAL_OF_BOUND):
+        word = LIKE
+        if share is not None:
+            said += f". That only result is itself {share:.0%} of the bound, so that nobody knows what is normal"
+    elif word == NORMAL and share is not None and share < _NORMAL_OF_BOUND:
+        said += f"; what others reached is itself at most {share:.0%} of it"
+    if ratio > TOO_MANY:
+        said = f"{said}. {too_many(ratio)}"
+    return Standing(word, f"{said}.", ratio)
+
+
+def too_many(ratio: float) -> str:
+    """The warning about a figure far above all others."""
+    return (
+        f"WARNING: that is {ratio:.1f} times the best known: see whether the machine, the number of ranks and the "
+        "sizes are what they are taken for"
+    )
+
+
+def _short(seen: Seen) -> str:
+    if seen.rises:
+        return f"the sizes are too small: at {format_bytes(seen.largest_bytes)}, the largest, the bandwidth still rises"
+    return f"too few sizes, up to {format_bytes(seen.largest_bytes)}, to tell whether the bandwidth still rises"
 
 
 def _of_limit(seen: Seen) -> str:
@@ -126,23 +171,6 @@ def _of_limit(seen: Seen) -> str:
     return ""
 
 
-def _same_size(seen: Seen, each: Reference) -> tuple[Row, Reference, int, float] | None:
-    """Our row and their point to compare: at their best where we have that size, else at our best, else best to best
-    where both sizes are large or ours is the larger one."""
-    best = seen.best
-    assert best is not None and best.payload_bytes
-    size, rate = each.best
-    same = [row for row in seen.rows if row.payload_bytes and size / 2 <= row.payload_bytes <= size * 2]
-    if same:
-        return max(same, key=busbw), each, size, rate
-    point = each.near(best.payload_bytes)
-    if point is not None:
-        return best, each, *point
-    if best.payload_bytes >= size or seen.flat_from is not None:
-        return best, each, size, rate
-    return None
-
-
 def _beside_bound(seen: Seen) -> Standing:
     best, links = seen.best, seen.machine.links
     assert best is not None
@@ -151,7 +179,9 @@ def _beside_bound(seen: Seen) -> Standing:
     if links is None and seen.run.tool == "perftest":
         return _of_nic(best)
     if links is None:
-        return Standing(UNJUDGED, "the log does not tell which machine it comes from: name it with --instance.")
+        return Standing(
+            UNJUDGED, f"the log does not tell which machine it comes from: name it with --instance{_may_be(seen)}."
+        )
     if seen.num_nodes is None:
         return Standing(UNJUDGED, "the log does not tell how many nodes there were: say so with --num-nodes.")
     bound = tightest(seen)
@@ -164,17 +194,28 @@ def _beside_bound(seen: Seen) -> Standing:
     if seen.of_hosts:
         said = "this tool times one operation at a time from host memory, and nobody's result of it is known here"
         return Standing(UNJUDGED, f"{what}; {said}.", share)
-    if seen.over_nics and seen.network_bytes_per_s is None:
-        return Standing(UNJUDGED, f"{what}, but what its NICs carry is not known: name the machine with --instance.")
     if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND and not seen.over_nics:
         return Standing(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
     word = _word(share, _NORMAL_OF_BOUND, _LOW_OF_BOUND)
-    if word != NORMAL and seen.flat_from is None and seen.largest_bytes < LARGE_BYTES:
-        size = format_bytes(seen.largest_bytes)
-        return Standing(
-            UNJUDGED, f"{what}, but the largest size is {size}, and the bandwidth still rises there.", share
-        )
-    return Standing(word, f"{what}; nobody's result of this shape is known here.", share)
+    if word != NORMAL and seen.too_short:
+        return Standing(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
+    if word != NORMAL and seen.over_nics and seen.num_ranks == seen.num_nodes and (links.num_nics or 1) > 1:
+        said = f"how many of its node's {links.num_nics} NICs the one rank there has is not known"
+        return Standing(UNJUDGED, f"{what}, but {said}.", share)
+    known = any(each.limited is None for each in seen.references)
+    nobody = "nobody's result at this size is known here" if known else "nobody's result of this shape is known here"
+    return Standing(word, f"{what}; {nobody}.", share)
+
+
+def _may_be(seen: Seen) -> str:
+    """The instance types on which others came near, as candidates to try."""
+    best, run = seen.best, seen.run
+    if best is None or not run.pattern or not seen.num_ranks or seen.of_hosts:
+        return ""
+    found = best_of_each(run.pattern, seen.num_ranks, seen.num_nodes)
+    near = [each for each in found if each.instance and abs(each.best[1] / busbw(best) - 1) <= _MAY_BE]
+    told = ", ".join(f"{each.instance} ({format_rate(each.best[1])})" for each in near[:3])
+    return f". Others came near on {told}: candidates to try, and no proof" if told else ""
 
 
 def _of_nic(best: Row) -> Standing:
@@ -207,6 +248,12 @@ def tightest(seen: Seen) -> Bound | None:
     hard = [bound for bound in seen.bounds if bound.kind == "hard"]
     network = [bound for bound in seen.bounds if bound.kind == "reference" and bound.name == "network"]
     return min(hard + network, key=lambda bound: bound.bytes_per_s, default=None)
+
+
+def shown(seen: Seen) -> Bound | None:
+    """The bound to name: without a bridge, where nobody knows whether two cards have one and none is needed."""
+    plain = [bound for bound in seen.bounds if bound.name.endswith("without NVLink bridge")]
+    return min(plain, key=lambda bound: bound.bytes_per_s) if seen.bridge_unknown else tightest(seen)
 
 
 def _word(ratio: float, normal: float, low: float) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.analysis._explain_seen import Seen, with_references
+from bench.analysis.consistency import conflicts
 from bench.analysis.summary import summarise
 from bench.core.fabric import NodeLinks
 from bench.core.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
-from bench.core.record import Header, Record, Summary
+from bench.core.record import Conflict, Header, Record, Summary
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import Machine
@@ -85,22 +86,45 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 def measured(told: Told) -> Iterator[tuple[str, Seen]]:
     """Our own jobs over whole groups by name, each launch by itself; pairs are `bench diagnose`'s."""
-    for job, header, records in told:
-        rows = [(record, summarise(job, header, record)) for record in records if record.samples is not None]
+    own = [each for each in told if not each[1].imported]
+    summaries = {
+        job: [(record, summarise(job, header, record)) for record in records if record.samples is not None]
+        for job, header, records in own
+    }  # fmt: skip
+    every = [row for rows in summaries.values() for _, row in rows]
+    bad = _contradicting(conflicts({job: header for job, header, _ in own}, every))
+    for job, header, _ in own:
+        rows = summaries[job]
         whole = [(record, row) for record, row in rows if record.group == "world" and record.contention is None]
-        if header.imported or not whole:
-            continue
-        yield job, _seen(header, whole)
+        if whole:
+            yield job, _seen(header, whole, bad)
 
 
-def _seen(header: Header, rows: Sequence[tuple[Record, Summary]]) -> Seen:
+def _contradicting(found: Sequence[Conflict]) -> frozenset[tuple[str, str, str, int]]:
+    """The rows of which two can not both be right, by job, mode, group and payload."""
+    return frozenset(
+        (job, row["mode"], row["group"], row["payload_bytes"])
+        for conflict in found
+        for row in (conflict.first, conflict.second)
+        for job in row["job"].split(" + ")
+    )
+
+
+def _seen(
+    header: Header, every: Sequence[tuple[Record, Summary]], bad: frozenset[tuple[str, str, str, int]] = frozenset()
+) -> Seen:
+    rows = [pair for pair in every if (pair[1].job, pair[1].mode, pair[1].group, pair[1].payload_bytes) not in bad]
+    left_out = [row for _, row in every if row not in [kept for _, kept in rows]]
     run = Run(
         tool=f"bench over {header.transport}", line=0, pattern=header.pattern, num_ranks=header.num_ranks,
         num_nodes=header.num_nodes, hosts=tuple(header.nodes), rows=_own_rows([row for _, row in rows]),
     )  # fmt: skip
     gpu = instance(header.instance).gpu if header.instance in instances() else None
     machine = Machine(header.instance, gpu, _links(header), header.instance or _hosts(header))
-    seen = Seen(run, machine, run.rows, header.num_ranks, header.num_nodes, modelled=header.modelled, own=True)
+    seen = Seen(run, machine, run.rows, header.num_ranks, header.num_nodes, modelled=header.modelled, own=True,
+                doubtful=_own_rows(left_out))  # fmt: skip
+    if not rows:
+        return with_references(seen)
     best = max(rows, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
     bound_by = replace(header, links=machine.links.to_dict()) if machine.links else header
     return with_references(replace(seen, bounds=bounds_of(bound_by, best[0])))

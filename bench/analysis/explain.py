@@ -14,18 +14,18 @@ from bench.analysis import _explain_copy_reasons as copy_reasons
 from bench.analysis._explain_failures import failure_reason
 from bench.analysis._explain_log import Hint, Listener
 from bench.analysis._explain_reason import Reason
-from bench.analysis._explain_reasons import reasons
+from bench.analysis._explain_reasons import reasons, small_sizes
 from bench.analysis._explain_remarks import remarks
 from bench.analysis._explain_seen import Seen, busbw, gathered
-from bench.analysis._explain_stand import ABOVE, NORMAL, Standing, stand, tightest
-from bench.core.foreign import Remark, Row, Run
+from bench.analysis._explain_stand import ABOVE, LIKE, NORMAL, Standing, shown, stand, tightest
+from bench.core.foreign import TRUNCATED, Remark, Row, Run
 from bench.core.pattern import Pattern
 from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, best_of_each
 
-__all__ = ["ABOVE", "NORMAL", "Hint", "Listener", "Machine", "Page", "Reason", "Seen", "page", "page_of"]
+__all__ = ["ABOVE", "LIKE", "NORMAL", "Hint", "Listener", "Machine", "Page", "Reason", "Seen", "page", "page_of"]
 
 _OF_COPIES = ("nvbandwidth", "p2p_bandwidth_latency")
 _MOST_OTHERS, _MOST_ANYWHERE = 4, 6
@@ -66,7 +66,7 @@ def page(
 def page_of(seen: Seen) -> Page:
     """The page about rows."""
     standing, bound = stand(seen), tightest(seen)
-    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows) + len(seen.odd))
+    failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows) + len(seen.doubtful))
     found: tuple[Reason, ...] = (failure,) if failure else ()
     share = (
         busbw(seen.best) / bound.bytes_per_s
@@ -76,9 +76,12 @@ def page_of(seen: Seen) -> Page:
     if (
         not seen.num_wrong
         and not seen.modelled
+        and not seen.other_gpus
         and (standing.word != NORMAL or (share is not None and share < _ENOUGH_OF_BOUND))
     ):
         found += reasons(seen)
+    elif not seen.num_wrong and not seen.modelled and (short := small_sizes(seen)):
+        found += (short,)
     return Page(
         title=_title(seen),
         line=seen.run.line,
@@ -130,9 +133,9 @@ def _got(seen: Seen) -> Iterator[str]:
         yield "MODELLED: arithmetic on the links, nothing was measured"
     if seen.num_wrong:
         yield _wrong(seen)
+    if seen.doubtful:
+        yield _doubtful(seen)
     yield from _state(run)
-    if seen.odd:
-        yield _odd(seen)
     yield from (f"counted: {words}" for words in seen.counted)
     if best is None:
         yield "no row with a bandwidth"
@@ -155,13 +158,15 @@ def _got(seen: Seen) -> Iterator[str]:
         yield f"not known: {', '.join(seen.machine.unknown)}"
 
 
-def _odd(seen: Seen) -> str:
-    """What is left out of everything below."""
-    first = seen.odd[0]
-    why = first.contradicts or f"{', '.join(first.unreadable)} was printed, and is no number"
-    rows = "1 row can not be right and is" if len(seen.odd) == 1 else f"{len(seen.odd)} rows can not be right and are"
-    where = f"line {first.line}" if first.line else format_bytes(first.payload_bytes or 0)
-    return f"{rows} left out: {where}: {why}"
+def _doubtful(seen: Seen) -> str:
+    """The rows that count for nothing, in one sentence."""
+    lines = [str(row.line) for row in seen.doubtful if row.line][:4]
+    where = f" (line {', '.join(lines)}{', ...' if len(seen.doubtful) > 4 else ''})" if lines else ""
+    total = len(seen.doubtful) + len(seen.rows)
+    first = seen.doubtful[0]
+    why = first.contradicts or (f"{', '.join(first.unreadable)} is no number" if first.unreadable else "")
+    said = f"LEFT OUT: {len(seen.doubtful)} of {total} rows contradict themselves or are no numbers{where}"
+    return f"{said}: {format_bytes(first.payload_bytes or 0)}: {why}" if why else said
 
 
 def _heard(seen: Seen) -> Iterator[str]:
@@ -180,7 +185,8 @@ def _heard(seen: Seen) -> Iterator[str]:
 
 def _state(run: Run) -> Iterator[str]:
     if run.status != "ok":
-        yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}"
+        whole = "; explain the whole log, if there is one" if run.status == TRUNCATED else ""
+        yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}{whole}"
     waived = [remark for remark in run.remarks if "waived" in remark.text]
     lost = [remark for remark in run.remarks if remark.line is not None and remark not in waived]
     if len(waived) > 1:
@@ -198,7 +204,7 @@ def _with_line(remark: Remark) -> str:
 
 
 def _wrong(seen: Seen) -> str:
-    every = (*seen.rows, *seen.odd)
+    every = (*seen.rows, *seen.doubtful)
     rows = [row for row in every if row.num_wrong]
     worst = max(rows, key=lambda row: row.num_wrong or 0)
     said = f"WRONG DATA in {len(rows)} of {len(every)} rows: {worst.num_wrong} wrong elements"
@@ -221,17 +227,19 @@ def _possible(seen: Seen) -> Iterator[str]:
         yield f"no bound is known: {_unknown(seen)}"
         return
     for bound in _telling(seen):
+        bridge = ", if there is a bridge" if seen.bridge_unknown and bound.kind == "hard" else ""
         kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
         reached = "" if seen.num_wrong or seen.modelled else f", reached {busbw(best) / bound.bytes_per_s:.0%}"
         doubt = "" if bound.verified else "; not verified"
-        yield f"{format_rate(bound.bytes_per_s)} by {bound.name} ({kind}){reached}: {bound.why} [{bound.source}{doubt}]"
+        name = f"{bound.name} ({kind}{bridge})"
+        yield f"{format_rate(bound.bytes_per_s)} by {name}{reached}: {bound.why} [{bound.source}{doubt}]"
     if seen.over_nics and seen.network_bytes_per_s is None:
         yield "what the NICs of a node carry is not known, and so no bound on the network"
 
 
 def _telling(seen: Seen) -> list[Bound]:
     """The bounds that tell something: the tightest first; across nodes, of the references only the network's."""
-    first = tightest(seen)
+    first = shown(seen)
     found = [
         bound for bound in seen.bounds
         if bound.kind == "hard" or not seen.over_nics or bound.name.startswith("network")
@@ -240,6 +248,10 @@ def _telling(seen: Seen) -> list[Bound]:
 
 
 def _unknown(seen: Seen) -> str:
+    if seen.hint("shared"):
+        return "ranks that share a GPU may exchange everything inside it"
+    if seen.other_gpus:
+        return f"{seen.machine.instance} is not the log's machine, whose GPU is {', '.join(seen.other_gpus)}"
     if seen.machine.links is None:
         return "the machine is not (name it: --instance)"
     if seen.num_ranks is None:
@@ -252,6 +264,12 @@ def _unknown(seen: Seen) -> str:
 def _others(seen: Seen) -> Iterator[str]:
     if seen.num_wrong:
         yield "not compared: the data were wrong"
+        return
+    if seen.other_gpus:
+        yield f"not compared: {seen.machine.instance} is not the log's machine"
+        return
+    if seen.of_hosts:
+        yield "not compared: what is known here was measured by NCCL between GPUs, and this is another library"
         return
     if seen.machine.links is None and seen.run.pattern and seen.num_ranks:
         found = best_of_each(seen.run.pattern, seen.num_ranks, seen.num_nodes)[:_MOST_ANYWHERE]

@@ -165,7 +165,8 @@ def _port_bounds(traffic: _Traffic) -> Iterator[Bound]:
             yield from _nvlink_bounds(traffic, nvlink, 0.0, "NVLink port", why, ("nvlink",))
         elif links.pcie_bytes_per_s is not None:
             pcie = links.pcie_bytes_per_s
-            why = f"{why}, and {format_rate(pcie)} by its PCIe link"
+            link = "NVLink-C2C (its link to the CPU)" if pcie > _FASTEST_PCIE_BYTES_PER_S else "its PCIe link"
+            why = f"{why}, and {format_rate(pcie)} by {link}"
             yield from _nvlink_bounds(traffic, nvlink, pcie, "NVLink and PCIe ports", why, ("nvlink", "pcie"))
 
 
@@ -202,7 +203,8 @@ def _nvlink_bounds(
     if not _reduces_in_node(traffic) or reduced / payload <= rate / port_bytes:
         yield traffic.bound(rate, port_bytes, name, "hard", message, used)
         return
-    reads = f"{why}; the switch reduces, so that a port sends S (1 + 1/{num})"
+    alone = ", and what goes by the other link has no such extra" if pcie else ""
+    reads = f"{why}; the switch reduces, so that an NVLink port sends S (1 + 1/{num}) of what it reduces{alone}"
     yield traffic.bound(reduced, payload, f"{name}, in-network reduction", "hard", reads, used)
     yield traffic.bound(rate, port_bytes, f"{name}, without in-network reduction", "reference", message, used)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from bench.analysis.explain import NORMAL, Page, Reason
+from bench.analysis.explain import LIKE, NORMAL, Page, Reason
 
 _WIDTH = 110
 _MOST_WHOLE = 3  # of more pages each is cut to a few lines
@@ -80,11 +80,11 @@ def _marked(page: Page, several: bool) -> Iterator[str]:
 
 
 def _reasons_title(page: Page) -> str:
-    return "Why it is not more" if page.standing.word == NORMAL else "The likeliest reasons, in order"
+    return "Why it is not more" if page.standing.word in (NORMAL, LIKE) else "The likeliest reasons, in order"
 
 
 def _steps_title(page: Page) -> str:
-    return "To see it for yourself" if page.standing.word == NORMAL else "What to do next"
+    return "To see it for yourself" if page.standing.word in (NORMAL, LIKE) else "What to do next"
 
 
 def _steps(reasons: Sequence[Reason]) -> list[tuple[int, Reason]]:

@@ -183,8 +183,7 @@ def test_wrong_elements_come_before_everything() -> None:
 def test_failures_are_told_by_their_words(failure: str, what: str) -> None:
     found = failure_reason(Run("nccl_tests", status=FAILED, failure=failure), 0, 0)
     assert found is not None and found.what == what and found.evidence == failure
-    cut = failure_reason(Run("nccl_tests", status=TRUNCATED), 0, 0)
-    assert cut is not None and cut.what == "the log is not whole"
+    assert failure_reason(Run("nccl_tests", status=TRUNCATED), 0, 0) is None
 
 
 def in_place(rows: list[Row], factor: float) -> tuple[Row, ...]:
