@@ -90,8 +90,8 @@ def test_the_document_has_the_promised_keys_and_si_units(capsys: Out) -> None:
     _, document = as_json(capsys, written("a.log", samples.NCCL))
     (run,) = document["runs"]
     assert set(run) == {
-        "source", "line", "tool", "tool_version", "pattern", "num_ranks", "num_nodes", "status", "failure", "hosts", "gpus",
-        "records", "matrices", "warnings",
+        "source", "line", "tool", "tool_version", "pattern", "num_ranks", "num_nodes", "status", "failure", "hosts",
+        "gpus", "records", "matrices", "warnings",
     }  # fmt: skip
     assert (run["pattern"], run["num_ranks"], run["num_nodes"]) == ("allreduce", 4, 2)
     assert run["hosts"] == ["alpha-1", "alpha-2"] and run["gpus"] == ["NVIDIA Model Q"]
