@@ -133,3 +133,16 @@ def test_an_instance_type_whose_gpu_is_another(gpu: str, expected: list[str], tm
     rules = "expect: {instance: p4d.24xlarge}\n"
     rules += "rules: [{pattern: allreduce, sizes: 1M, busbw: at least 1 B/s, imported: true}]"
     assert names(capsys, next(results.iterdir()), rules) == expected
+
+
+@pytest.mark.parametrize("key", ["bus_factor", "rank_bytes", "node_bytes", "payload_bytes", "num_ranks", "num_nodes"])
+@pytest.mark.parametrize("factor", [0, 0.5, 2, 100, None])
+def test_no_edit_of_a_row_turns_a_failing_gate_green(
+    key: str, factor: float | None, tmp_path: Path, capsys: Out
+) -> None:
+    folder = stored(good(), tmp_path / "run")
+    rules = RULES.replace("at least 1 GB/s", "at least 20 GB/s")
+    assert names(capsys, folder, rules) == ["too-low"]
+    for number in range(1, 5):
+        edited(folder, lambda line: line.update({key: factor and int(line[key] * factor)}), number)
+    assert names(capsys, folder, rules)
