@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from bench.analysis._gate_input import Material, is_imported, start
+from bench.analysis._gate_input import Material, case_of, is_imported, start, world_of
 from bench.analysis.gate_rules import RATES, WEAKEST, Fault, Limit, Rule
 from bench.core import plugins
 from bench.core.case import Case
@@ -20,6 +20,8 @@ _MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
 # nccl-tests rounds a size down to whole elements, and of these patterns to blocks of 16 bytes for each rank.
 _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
+_TOLD_OF_JOB = ("failed-job", "missing-rows", "truncated-import")
+_ANY = Limit("time", "most", 1.0)
 _MOST_TOLD = 50  # absent rows of one job, one by one
 
 
@@ -70,6 +72,40 @@ def _absent_of_log(rows: Sequence[Summary], job: str, header: Header, rule: Rule
         if asked >= rounded and _fits_size(asked, rule) and not any(0 <= asked - size < rounded for size in there):
             what = f"{format_size(asked)} was asked for, as the log says, and is not there"
             yield Fault("size-skipped", what, job, header.pattern, payload_bytes=asked)
+
+
+def lost(run: Material, told: Iterable[Fault]) -> Iterator[Fault]:
+    """What the plan, or a job's own first header, asked for and nothing in the run tells of, whatever the rules select.
+
+    `told`: faults so far; a job that is known to have failed, or whose rows are already missed, is not told again.
+    """
+    known = list(told)
+    said = {start(fault.job) for fault in known if fault.job and fault.name in _TOLD_OF_JOB and fault.mode is None}
+    missed = {(fault.job, fault.mode, fault.payload_bytes, fault.group) for fault in known if fault.job}
+    of_job: dict[str, list[Summary]] = {}
+    for row in run.document.summaries:
+        of_job.setdefault(start(row.job), []).append(row)
+    for one in (*run.document.skipped, *run.document.failures):
+        sizes = (one.get("requested_bytes"), *one.get("also_requested_bytes", ()))
+        missed |= {(start(str(one.get("job"))), one.get("mode"), size, one.get("group")) for size in sizes}
+    for name, asked in _asked(run).items():
+        for case, world in asked:
+            rule = Rule("", (case.pattern,), (), modes=case.modes)
+            if name not in said:
+                yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, _ANY, missed)
+
+
+def _asked(run: Material) -> dict[str, list[tuple[Case, World]]]:
+    """What each job was to measure: by the plan, and by the header that its first launch wrote where that differs."""
+    found: dict[str, list[tuple[Case, World]]] = {}
+    told = [(name, case_of(job["case"]), World(**job["world"])) for name, job in run.planned() if job.get("world")]
+    told += [(job, case_of(header.case), world) for job, header in run.document.headers.items()
+             if job == start(job) and (world := world_of(header)) is not None]  # fmt: skip
+    for name, case, world in told:
+        known = case is not None and case.pattern in plugins.names("pattern")
+        if case is not None and known and (case, world) not in found.setdefault(name, []):
+            found[name].append((case, world))
+    return found
 
 
 def _absent_of_pattern(pattern: str, rule: Rule, there: Sequence[Summary], elsewhere: Sequence[str],

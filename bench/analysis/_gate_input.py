@@ -36,6 +36,7 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 @dataclass(frozen=True, slots=True)
 class Material:
     """A run to judge. `warnings`: what could not be read of its files. `networks`: job -> those that its log names.
+    `unsound`: stored rows that contradict their headers.
 
     `baseline`: the run to compare with, or None with the reason in `no_baseline`. `now`: what ages are counted from.
     """
@@ -48,6 +49,7 @@ class Material:
     networks: Mapping[str, frozenset[str]] = field(default_factory=dict)
     baseline: Document | None = None
     no_baseline: str = "no run to compare with was named (`baseline:` in the rules file, or --baseline)"
+    unsound: tuple[Fault, ...] = ()
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     published: Published = no_figures
 

@@ -10,6 +10,7 @@ from bench.analysis.gate_rules import Expect, Fault
 from bench.core.foreign import OK, TRUNCATED
 from bench.core.record import Header
 from bench.core.units import format_duration
+from bench.hardware.catalogue import gpu_printed, instance, instances
 
 _MOST_NAMED = 4
 _NO_NUMBER = "was printed, but is no number"  # as driver/_import_records.py says it of a row
@@ -21,12 +22,25 @@ def faults(run: Material, expect: Expect) -> Iterator[Fault]:
     if not run.document.summaries:
         yield Fault("empty-run", "no row was measured")
         return
+    yield from _unplanned(run)
     yield from (Fault("truncated-file", warning) for warning in run.warnings)
+    yield from run.unsound
     yield from _bad_rows(run)
     yield from _worlds(run, expect)
     for job, header in run.document.headers.items():
         yield from _place(run, job, header, expect)
     yield from _age(run, expect)
+
+
+def _unplanned(run: Material) -> Iterator[Fault]:
+    """Without its plan a run tells what is there, not what is missing; of logs, each that was read must be there."""
+    if run.plan is None:
+        yield Fault("no-plan", "no plan.json lies beside its results: gate the folder of a run, as it was written")
+        return
+    there = {header.imported.get("source") for header in run.document.headers.values()}
+    for source in run.plan.get("imported", ()):
+        if source not in there:
+            yield Fault("failed-job", f"{source} was imported, and nothing of it is there")
 
 
 def _failed(run: Material) -> Iterator[Fault]:
@@ -63,9 +77,10 @@ def _untold(run: Material, said: set[str]) -> Iterator[Fault]:
     there = {start(row.job) for row in run.document.summaries}
     silent = said | there | {start(str(row.get("job"))) for row in run.document.skipped}
     planned = dict(run.planned())
-    for name in dict.fromkeys([*planned, *map(start, run.document.headers)]):
+    for name in dict.fromkeys([*planned, *map(start, run.outcomes), *map(start, run.document.headers)]):
         if name not in silent:
-            yield Fault("failed-job", "it was planned, and there are neither results nor a reason", name)
+            began = "was planned" if name in planned else "ended"
+            yield Fault("failed-job", f"it {began}, and there are neither results nor a reason", name)
         elif name in planned and planned[name].get("world") and name not in {*said, *run.outcomes}:
             yield Fault("failed-job", "how it ended is not known: the run itself was ended before it", name)
     for job, header in run.document.headers.items():
@@ -120,6 +135,7 @@ def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[
     ):
         if wanted and got != wanted:
             yield Fault("wrong-cluster", f"{what} {wanted} is expected, it is {got or 'not known'}", job)
+    yield from _other_gpu(job, header)
     if expect.gpu:
         names = gpus_of(header)
         other = sorted(name for name in names if expect.gpu not in name)
@@ -130,6 +146,20 @@ def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[
         yield Fault("wrong-fabric", f"transport {expect.transport} is expected, it is {header.transport}", job)
     if expect.network and header.num_nodes != 1:
         yield from wrong_network(run, job, expect.network)
+
+
+def _other_gpu(job: str, header: Header) -> Iterator[Fault]:
+    """An instance type that was named, whose links bound the rows, and whose GPU is not the one that was there."""
+    if header.instance not in instances():
+        return
+    wanted = instance(str(header.instance)).gpu
+    names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
+    names += str(header.facts.get("gpus") or "").split(", ")  # of a log
+    there = sorted({known for name in names if name and (known := gpu_printed(name)) is not None})
+    other = [name for name in there if name != wanted]
+    if other:
+        told = f"instance type {header.instance} was named, its GPU is {wanted}"
+        yield Fault("wrong-cluster", f"{told}; there is {', '.join(other)}", job)
 
 
 def wrong_network(run: Material, job: str, wanted: str) -> Iterator[Fault]:

@@ -23,9 +23,12 @@ from bench.analysis._gate_retest import Retest as Retest
 from bench.analysis._gate_retest import Superseded as Superseded
 from bench.analysis._gate_retest import newest as newest
 from bench.analysis._gate_rows import Figure as Figure
+from bench.analysis._gate_sound import faults as unsound_faults
 from bench.analysis.gate_rules import FAILURES, Fault, Limit, Rule, Rules
 from bench.analysis.localise import Verdict
 from bench.core.record import Summary
+
+unsound = unsound_faults  # the rows of one attempt that contradict its header
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,11 @@ class Gate:
 def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
     """Judge a run: the newest measurement of each row, and what a retest replaced is told."""
     document, superseded = newest(run.document, retests)
-    run = replace(run, document=document)
+    whole_run, run = run, replace(run, document=document)
     faults = list(whole.faults(run, rules.expect))
     empty = any(fault.name == "empty-run" for fault in faults)
     told = [] if empty else [_judged(run, rule, limit) for rule in rules.rules for limit in rule.limits]
+    faults += [] if empty else cover.lost(whole_run, [*faults, *(fault for each, _ in told for fault in each.faults)])
     verdict = None if empty or rules.diagnose is False else by_node.diagnosed(run)
     faults += [] if empty else by_node.parts(run, verdict, rules.diagnose)
     judged_rows = [row for _, rows in told for row in rows]

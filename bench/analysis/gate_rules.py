@@ -14,6 +14,7 @@ FAILURES: Mapping[str, str] = MappingProxyType({
     # the run as a whole
     "empty-run": "nothing was measured",
     "unreadable-run": "the run's files can not be read",
+    "no-plan": "nothing tells what was to be measured, so that nothing tells what is missing",
     "failed-job": "a job or a row failed, was interrupted, or left no results, whatever its exit code was",
     "truncated-file": "a results file was cut: rows may be lost",
     "truncated-import": "an imported log was cut, is empty or could not be read: rows may be lost",
@@ -29,6 +30,7 @@ FAILURES: Mapping[str, str] = MappingProxyType({
     "no-baseline": "the run to compare with lacks the row, or the two can not be compared",
     # what a row is
     "imported": "the row is one figure of another tool's log, and the rule does not say `imported: true`",
+    "inconsistent": "the row contradicts its header: edited, or written by a broken program",
     "modelled": "the row was modelled, not measured",
     "wrong-data": "wrong data arrived",
     "unverified": "nobody checked the data",

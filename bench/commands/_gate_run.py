@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.analysis import gate as gates
 from bench.analysis.gate_published import published
-from bench.analysis.gate_rules import Rules
+from bench.analysis.gate_rules import Fault, Rules
 from bench.commands import _here, _output
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.record import Document
@@ -76,8 +76,12 @@ def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.Materi
     """All that a gate looks at of a run. Raises UsageError when it can not be read."""
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None
+    unsound: list[Fault] = []
     try:
-        document = collect.document(path)
+        attempts, warnings = runs.attempts(path)
+        document = collect.document_of(path, attempts, warnings)
+        for job, attempt in attempts:
+            unsound += gates.unsound(job, attempt.header, attempt.records)
     except UsageError:
         if not is_run or any(path.glob("*.jsonl")):
             raise
@@ -90,6 +94,7 @@ def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.Materi
         outcomes=runs.outcomes_or_error(path) if is_run else {},
         warnings=document.notes,
         networks={job: gates.networks_in(_log(path, job)) for job in document.headers} if is_run else {},
+        unsound=tuple(unsound),
         baseline=baseline,
         now=datetime.now(UTC),
         published=published,

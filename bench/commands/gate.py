@@ -26,8 +26,10 @@ SCHEMA = "bench.gate/1"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench gate`."""
-    parser.add_argument("run", help="a run's path or name, a .jsonl file, or latest")
-    parser.add_argument("--rules", required=True, metavar="FILE", help="a rules file's path, or its name in rules/")
+    parser.add_argument("run", help="a run's path or name, or latest")
+    parser.add_argument(
+        "--rules", required=True, action="append", metavar="FILE", help="a rules file's path, or its name in rules/"
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as JUnit XML there, too")
     parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
@@ -38,6 +40,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the verdict; 0 only when the run passed."""
     _check(args.junit)
     try:
+        args.rules = _one(args.rules)
         verdict = _gate_run.judged(args)
         text = _rendered(args.format, verdict)
     except BaseException as error:  # an older JUnit file must not go on saying that all is well
@@ -49,6 +52,13 @@ def main(args: argparse.Namespace) -> int:
     _tell_github(_junit.github_lines(verdict))
     _output.emit(text, args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
+
+
+def _one(rules: Sequence[str]) -> str:
+    """The rules file; raises UsageError for several, of which all but the last would go unread."""
+    if len(rules) > 1:
+        raise UsageError(f"--rules is there {len(rules)} times ({', '.join(rules)}): gate the run by each file in turn")
+    return rules[0]
 
 
 def _check(junit: Path | None) -> None:

@@ -18,6 +18,7 @@ from bench.report import _import
 from bench.tools import _lines
 
 _MOST_SHOWN = 50_000  # rows of the table; all are in the results files
+_MOST_WORLDS = 4  # named in one sentence
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,18 +47,20 @@ def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Read, keep, print; 1 when a run failed, was cut or has wrong elements, or a log gave nothing."""
     told = telling(args)
-    logs = [imports.read(source, readers(), _lines.lines, told) for source in imports.sources(args.paths)]
+    try:
+        logs, troubles = _read(args.paths, told)
+    except UsageError:
+        if args.format == "json":  # the document that was asked for, also where nothing stands in it
+            _output.emit_pieces(_import.pieces(()), args)
+        raise
     runs = [run for log in logs for run in log.runs]
-    troubles = imports.troubles(logs)
-    if not runs:
-        raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(args.paths)}")
-    for sentence in troubles:
+    for sentence in (*troubles, *untaken(runs, told)):
         print(f"bench: {sentence}", file=sys.stderr)
     stored = not args.no_store and (args.format != "json" or args.results is not None)
     jobs = imports.jobs(logs, told, _plan.all_patterns()) if stored or args.format != "json" else []
     folder = imports.keep(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
     if args.format == "json":
-        _output.emit_pieces(_import.pieces(runs), args)
+        _output.emit_pieces(_import.pieces((log.source.name, run) for log in logs for run in log.runs), args)
     else:
         _output.emit(_rendered(args, jobs), args)
     if folder is not None:
@@ -65,6 +68,15 @@ def main(args: argparse.Namespace) -> int:
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
     lost = any(log.to_be_said for log in logs)
     return EXIT_VERDICT if lost or not all(map(is_well, runs)) else EXIT_DONE
+
+
+def _read(paths: Sequence[str], told: imports.Told) -> tuple[list[imports.Log], list[str]]:
+    """What all files gave, and a sentence for what gave nothing. Raises UsageError when none gave anything."""
+    logs = [imports.read(source, readers(), _lines.lines, told) for source in imports.sources(paths)]
+    troubles = imports.troubles(logs)
+    if not any(log.runs for log in logs):
+        raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(paths)}")
+    return logs, troubles
 
 
 def readers() -> tuple[type[Reader], ...]:
@@ -79,6 +91,17 @@ def telling(args: argparse.Namespace) -> imports.Told:
         return imports.Told(args.num_ranks, args.num_nodes, args.instance or "")
     cluster = config.cluster(_here.config_file(args.config), args.cluster)
     return imports.Told(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
+
+
+def untaken(runs: Sequence[Run], told: imports.Told) -> list[str]:
+    """What the options tell otherwise than the logs, which count more."""
+    said = []
+    for option, what, given in (("--num-ranks", "ranks", told.num_ranks), ("--num-nodes", "nodes", told.num_nodes)):
+        own = sorted({n for run in runs if (n := getattr(run, f"num_{what}")) is not None and n != given})
+        if given is not None and own:
+            are = ", ".join(map(str, own[:_MOST_WORLDS])) + ", ..." * (len(own) > _MOST_WORLDS)
+            said.append(f"{option} {given} is not taken where a log tells its {what} itself ({are})")
+    return said
 
 
 def is_well(run: Run) -> bool:

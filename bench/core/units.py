@@ -6,6 +6,7 @@ Sizes that people type are binary (`1K` = 1024 bytes, as in nccl-tests); rates a
 
 from __future__ import annotations
 
+import math
 import re
 
 from bench.core.errors import UsageError
@@ -54,8 +55,8 @@ def parse_rate(text: str) -> float:
         raise UsageError(f"rate {text!r} is not one such as '12.5 GB/s' or '100 Gbit/s'")
     is_bytes = match[3].upper() in ("B/S", "BPS") and match[3].startswith("B")  # the one letter whose case matters
     rate = float(match[1]) * _DECIMAL[match[2].upper()] / (1 if is_bytes else 8)
-    if rate <= 0:
-        raise UsageError(f"rate {text!r} must be above zero")
+    if rate <= 0 or not math.isfinite(rate):
+        raise UsageError(f"rate {text!r} must be {'above zero' if rate <= 0 else 'a finite number'}")
     return rate
 
 
@@ -75,8 +76,8 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise UsageError(f"duration {text!r} is not one such as 30s, 2m or 1h")
     seconds = float(match[1]) * _SECONDS[match[2]]
-    if seconds <= 0:
-        raise UsageError(f"duration {text!r} must be above zero")
+    if seconds <= 0 or not math.isfinite(seconds):
+        raise UsageError(f"duration {text!r} must be {'above zero' if seconds <= 0 else 'a finite number'}")
     return seconds
 
 

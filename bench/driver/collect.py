@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.analysis import summary
 from bench.core.record import Document
-from bench.store import runs
+from bench.store import jsonl, runs
 
 
 def find(name: str, results: Path) -> Path:
@@ -19,7 +19,11 @@ def find(name: str, results: Path) -> Path:
 
 def document(path: Path) -> Document:
     """Everything measured in a run's folder or in one results file. Raises UsageError when there is nothing to read."""
-    attempts, warnings = runs.attempts(path)
+    return document_of(path, *runs.attempts(path))
+
+
+def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
+    """The same of what was already read of it."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     found = summary.document(told, notes=warnings)

@@ -5,6 +5,7 @@ Demands are sentences of a fixed form, `at least 80% of bound`; they are taken a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -130,8 +131,8 @@ def _demand(metric: str) -> Callable[[str], Limit]:
         if share[2] not in _OF[metric]:
             raise UsageError(f"{metric} can be a share of {' or '.join(_OF[metric])}, not of {share[2]!r}")
         value = float(share[1]) / 100
-        if value <= 0:
-            raise UsageError("a share of 0% asks for nothing")
+        if value <= 0 or not math.isfinite(value):
+            raise UsageError(f"a share of {'0%' if value <= 0 else 'more than any number'} asks for nothing")
         return Limit(metric, side, value, share[2], text)
 
     return read
@@ -229,7 +230,10 @@ def _count(text: str) -> int:
 
 def _age(text: str) -> float:
     days = _DAYS.fullmatch(text)
-    return float(days[1]) * 86400 if days else parse_duration(text)
+    seconds = float(days[1]) * 86400 if days else parse_duration(text)
+    if not math.isfinite(seconds):
+        raise UsageError(f"an age of {text[:20]!r} is more than any number")
+    return seconds
 
 
 def _transport(word: str) -> str:

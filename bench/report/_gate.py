@@ -136,7 +136,8 @@ def _line(each: Judged) -> tuple[str, ...]:
     row = worst.row
     group = "" if row.group == "world" else f" {row.group}"
     where = f"{row.job} {format_size(row.payload_bytes)}{group}"
-    margin = f"{100 * worst.margin:+.1f}%"
+    # Beyond twice the most that is allowed a percentage says little.
+    margin = f"{100 * worst.margin:+.1f}%" if worst.margin >= -1 else f"{1 - worst.margin:.3g} x limit"
     return each.rule, expected, quantity(worst.got, each.limit), margin, str(each.num_rows), verdict, where
 
 

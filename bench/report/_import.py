@@ -12,22 +12,24 @@ from bench.core.foreign import Matrix, Remark, Row, Run
 SCHEMA = "bench.import/1"
 
 
-def render(runs: Iterable[Run]) -> str:
-    """One document, a record or a matrix a line: SI units, unknown is null."""
+def render(runs: Iterable[tuple[str, Run]]) -> str:
+    """One document, a record or a matrix a line: SI units, unknown is null. `runs`: each after its file's name."""
     return "".join(pieces(runs))
 
 
-def pieces(runs: Iterable[Run]) -> Iterator[str]:
+def pieces(runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
     """The same in parts, so that nobody need hold all of it."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
-    for number, run in enumerate(runs):
+    for number, (source, run) in enumerate(runs):
         yield ",\n" if number else "\n"
-        yield from _run(run)
+        yield from _run(source, run)
     yield "\n]}\n"
 
 
-def _run(run: Run) -> Iterator[str]:
+def _run(source: str, run: Run) -> Iterator[str]:
     head = {
+        "source": source,
+        "line": run.line,
         "tool": run.tool,
         "tool_version": run.tool_version,
         "pattern": run.pattern,

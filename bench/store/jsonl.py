@@ -214,6 +214,8 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
 
 def _samples(told: Mapping[str, Any]) -> Samples:
     """Raises TypeError, ValueError or KeyError for what are no samples."""
+    if any(bool in map(type, own) for own in (told.get("seconds", ()), *told.get("by_rank", ()))):
+        raise ValueError("true and false are no seconds")
     by_rank = tuple(array("d", own) for own in told.get("by_rank", ()))
     seconds = told.get("seconds") or ([] if not by_rank else np.max(by_rank, axis=0))
     if any(len(own) != len(seconds) for own in by_rank):

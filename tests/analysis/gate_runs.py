@@ -41,7 +41,8 @@ def record(mode: str, size: int, seconds: Samples | None = None, **overrides: An
     """A verified, converged row; at 100 us a MiB on 4 ranks."""
     given: dict[str, Any] = {
         "mode": mode, "requested_bytes": (size,), "payload_bytes": size, "num_ranks": 4, "num_nodes": 2,
-        "bus_factor": 1.5, "verified": True, "num_wrong": 0, "stop_reason": "converged",
+        "bus_factor": 1.5, "rank_bytes": 1.5 * size, "node_bytes": 1.0 * size, "min_steps": 2,
+        "verified": True, "num_wrong": 0, "stop_reason": "converged",
     }  # fmt: skip
     if not {"reported", "failed", "skipped"} & set(overrides):
         given["samples"] = seconds or times(1e-4 * size / (1 << 20) * (1.01 if mode == "isolated" else 1))
@@ -146,7 +147,8 @@ def pairs(slow: Mapping[int, float], ranks: Iterable[int] = range(6), job: str =
         share = min(slow.get(ranks[src], 1.0), slow.get(ranks[dst], 1.0))
         middle_s = 1e-4 / share * (1 + 0.003 * ((5 * src + 3 * dst) % 7))
         records.append(record("pipelined", 1 << 20, times(middle_s, 60), group=group, src=src, dst=dst,
-                              num_ranks=2, num_nodes=2, bus_factor=1.0))  # fmt: skip
+                              num_ranks=2, num_nodes=2, bus_factor=1.0,
+                              rank_bytes=1.0 * (1 << 20), node_bytes=1.0 * (1 << 20), min_steps=1))  # fmt: skip
     return job, head, records
 
 

@@ -88,13 +88,13 @@ def unknown_fabric(run: Run) -> None:
 def slower_than_before(run: Run) -> None:
     run.baseline = launches(run, 1.0)
     slow = launched(run, 1.5)
-    run.told, run.plan = slow.told, None
+    run.told, run.plan = slow.told, slow.plan
 
 
 def noisy_beside_before(run: Run) -> None:
     run.baseline = launches(run, 1.0)
     noisy = launched(run, 1.06, spread=0.04)
-    run.told, run.plan = noisy.told, None
+    run.told, run.plan = noisy.told, noisy.plan
 
 
 def launched(run: Run, factor: float, spread: float = 0.001) -> Run:
@@ -106,7 +106,7 @@ def launched(run: Run, factor: float, spread: float = 0.001) -> Run:
         made.append((name, header(name, launch=launch),
                      [record(mode, size, times(1e-4 * size / SIZES[0] * own * (1.01 if mode == "isolated" else 1)))
                       for size in SIZES for mode in ("isolated", "pipelined")]))  # fmt: skip
-    return Run(made)
+    return Run(made, NO_JOBS)
 
 
 def launches(run: Run, factor: float) -> Any:
@@ -124,6 +124,7 @@ NETWORK = RULES + "expect: {network: efa}\n"
 EXPECT = RULES + "expect: {cluster: toy, instance: toy.2x, gpu: H100, nodes: 2, ranks: 4, hosts: 'h[0-1]'}\n"
 FRESH = RULES + "expect: {max_age: 7d}\n"
 REFERENCE = RULES.replace("50% of bound", "50% of reference")
+NO_JOBS: dict[str, Any] = {"cluster": {"name": "toy"}, "jobs": [], "skipped": []}
 BASELINE = "rules:\n  - {pattern: allreduce, sizes: [1M, 2M], time: not slower than baseline by 5%}\n"
 TAIL = RULES.replace("p95: at most 1ms", "p99: at most 1ms")
 FAST = RULES.replace("at most 1ms", "at most 1us", 1)
@@ -223,7 +224,7 @@ def test_each_way_to_fail_has_its_name_and_no_other(name: str, broken: Break, ru
 
 
 def test_every_name_has_its_test() -> None:
-    elsewhere = {"unreadable-run", "truncated-import"}  # below
+    elsewhere = {"inconsistent", "no-plan", "unreadable-run", "truncated-import"}  # below
     assert {name for name, _, _ in WAYS} | elsewhere == set(FAILURES)
     assert set(ALLOWED) < set(FAILURES)
 
@@ -396,7 +397,7 @@ def test_the_weakest_node_is_found_by_its_peers(tmp_path: Path) -> None:
     head = header("allreduce-mpi-4x2-node", words, topology="node", num_nodes=4)
     rows_ = [record("pipelined", 1 << 20, times(1e-4 / rate), group=f"node{node}", num_ranks=2, num_nodes=1)
              for node, rate in enumerate(rates)]  # fmt: skip
-    run = Run([("allreduce-mpi-4x2-node", head, rows_)])
+    run = Run([("allreduce-mpi-4x2-node", head, rows_)], NO_JOBS)
     rule = "rules: [{pattern: allreduce, topology: node, sizes: 1M, weakest: at least 90% of median}]"
     told = judge(run, tmp_path, rule)
     assert told.names == {"too-low": 1}

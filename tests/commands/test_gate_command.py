@@ -301,3 +301,10 @@ def test_a_real_run_is_gated_broken_and_tested_again(
     assert main(["gate", "latest", "--rules", rules, *where]) == 0, capsys.readouterr().out
     out = capsys.readouterr().out
     assert "first result of allreduce 1K isolated" in out and "# retest of" in out
+
+
+def test_two_files_of_rules_are_a_mistake(tmp_path: Path, rules: str, capsys: Out) -> None:
+    folder, junit = stored(good(), tmp_path / "run"), tmp_path / "out.xml"
+    assert main(["gate", str(folder), "--rules", "failing.yaml", "--rules", rules, "--junit", str(junit)]) == 2
+    assert "--rules is there 2 times" in capsys.readouterr().err
+    assert ElementTree.parse(junit).getroot().get("errors") == "1"

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,14 @@ def figures(document: dict[str, Any]) -> list[Any]:
     return [[run[key] for key in kept] for run in document["runs"]]
 
 
+def named(found: Iterable[Run], source: str = "a.log") -> list[tuple[str, Run]]:
+    """Each run after the file that it is from."""
+    return [(source, run) for run in found]
+
+
 def document_of(text: bytes) -> dict[str, Any]:
     """As the command prints it, from the same parts."""
-    found: dict[str, Any] = json.loads(_import.render(imports.runs([text], READERS, _lines.lines)))
+    found: dict[str, Any] = json.loads(_import.render(named(imports.runs([text], READERS, _lines.lines))))
     return found
 
 
@@ -85,8 +90,8 @@ def test_the_document_has_the_promised_keys_and_si_units(capsys: Out) -> None:
     _, document = as_json(capsys, written("a.log", samples.NCCL))
     (run,) = document["runs"]
     assert set(run) == {
-        "tool", "tool_version", "pattern", "num_ranks", "num_nodes", "status", "failure", "hosts", "gpus", "records",
-        "matrices", "warnings",
+        "source", "line", "tool", "tool_version", "pattern", "num_ranks", "num_nodes", "status", "failure", "hosts",
+        "gpus", "records", "matrices", "warnings",
     }  # fmt: skip
     assert (run["pattern"], run["num_ranks"], run["num_nodes"]) == ("allreduce", 4, 2)
     assert run["hosts"] == ["alpha-1", "alpha-2"] and run["gpus"] == ["NVIDIA Model Q"]
@@ -403,7 +408,7 @@ def by_hand(path: Path) -> list[Run]:
 def test_the_command_says_of_a_real_log_what_its_reader_says(path: Path, capsys: Out) -> None:
     code, document = as_json(capsys, str(path))
     expected = by_hand(path)
-    assert document == json.loads(_import.render(expected))
+    assert document == json.loads(_import.render(named(expected, str(path))))
     well = all(run.status == "ok" and not any(row.num_wrong for row in run.rows) for run in expected)
     assert code == (0 if well else 1)
 
@@ -515,7 +520,7 @@ def test_where_chunks_end_changes_nothing(sizes: list[int]) -> None:
     while at < len(text):
         chunks.append(text[at : at + sizes[turn % len(sizes)]])
         at, turn = at + len(chunks[-1]), turn + 1
-    assert json.loads(_import.render(imports.runs(chunks, READERS, _lines.lines))) == document_of(text)
+    assert json.loads(_import.render(named(imports.runs(chunks, READERS, _lines.lines)))) == document_of(text)
 
 
 # ---------------------------------------------------------------------------------------------------- anything at all
@@ -603,3 +608,30 @@ def test_memory_is_a_few_times_the_input(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 * len(text) + 4e6
+
+
+def test_a_run_names_its_file_and_line(capsys: Out) -> None:
+    paths = [written("a.log", "noise\n" + samples.NCCL), written("b.log", samples.OSU)]
+    code, document = as_json(capsys, *paths)
+    assert code == 0
+    assert [run["source"] for run in document["runs"]] == paths
+    assert document["runs"][0]["line"] == next(by_lines("noise\n" + samples.NCCL)).line
+
+
+def by_lines(text: str) -> Iterator[Run]:
+    return imports.runs([text.encode()], READERS, _lines.lines)
+
+
+def test_a_world_that_the_log_tells_otherwise_is_said(capsys: Out) -> None:
+    words = ["import", written("a.log", samples.NCCL), "--no-store", "--num-ranks"]
+    assert main([*words, "2"]) == 0
+    assert "--num-ranks 2 is not taken where a log tells its ranks itself (4)" in capsys.readouterr().err
+    assert main([*words, "4"]) == 0
+    assert "is not taken" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "nothing that is known\n", None])
+def test_json_of_nothing_is_a_document_of_import_too(content: str | None, capsys: Out) -> None:
+    name = "nowhere.log" if content is None else written("a.log", content)
+    code, document = as_json(capsys, name)
+    assert (code, document) == (2, {"schema": "bench.import/1", "runs": []})

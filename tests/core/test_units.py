@@ -98,3 +98,11 @@ def test_a_float_printed_as_seconds_reads_back_exactly(seconds: float) -> None:
 
 def test_durations_print_for_people() -> None:
     assert [format_duration(s) for s in (8.5e-4, 0.012, 3.21, 125.0)] == ["850 us", "12 ms", "3.21 s", "2 min 5 s"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "9" * 400])
+def test_infinity_is_no_rate_and_no_duration(number: str) -> None:
+    with pytest.raises(UsageError, match="finite"):
+        parse_rate(f"{number} GB/s")
+    with pytest.raises(UsageError, match="finite"):
+        parse_duration(f"{number}s")

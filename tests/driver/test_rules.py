@@ -154,3 +154,13 @@ def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert find("some/where.yaml", ROOT / "rules") == Path("some/where.yaml")
     with pytest.raises(UsageError, match="did you mean 'acceptance'"):
         find("acceptence", ROOT / "rules")
+
+
+@pytest.mark.parametrize("demand", [
+    "time: at most 1e999s", "busbw: at most 1e999 GB/s", f"busbw: at most {'9' * 400}% of bound",
+])  # fmt: skip
+def test_no_demand_is_infinite(demand: str, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"rules:\n  - pattern: allreduce\n    {demand}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"finite|any number"):
+        load_rules(path)
