@@ -28,6 +28,7 @@ class Row:
 
     `num_wrong`: wrong elements; None where the tool did not check. `root` is None for what has none. `line`: where.
     `min_s`, `max_s`, `num_iterations`: what the tool tells beside its mean, by its own definition of each.
+    `unreadable`: which of "time", "algbw", "busbw" were printed, but as no number (nan, inf): never to be computed.
     """
 
     payload_bytes: int | None
@@ -44,6 +45,7 @@ class Row:
     min_s: float | None = None
     max_s: float | None = None
     num_iterations: int | None = None
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

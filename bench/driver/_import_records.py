@@ -27,6 +27,9 @@ def of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Recor
     if size is None or not 0 <= size <= _MOST_BYTES:
         return _record(header, mode, 0, failed=Failure(f"line {row.line}: a row whose size can not be told"))
     traffic = _traffic(header, row, pattern)
+    if unreadable := _unreadable(row):
+        why = f"line {row.line}: {unreadable} was printed, but is no number"
+        return _record(header, mode, size, traffic, in_place=row.in_place, failed=Failure(why))
     reported = _figures(row, traffic, run.tool)
     if not reported:
         return _record(header, mode, size, in_place=row.in_place, skipped=f"line {row.line}: no figure was printed")
@@ -56,6 +59,14 @@ def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | Non
 @lru_cache(maxsize=4096)
 def _of_shape(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     return traffic_of(pattern, shape, num_nodes)
+
+
+def _unreadable(row: Row) -> str:
+    """Which figures were printed as what can be none, in words; their row is no evidence, whatever its others are."""
+    figures = {"time": row.time_s, "algbw": row.algbw_bytes_per_s, "busbw": row.busbw_bytes_per_s,
+               "least time": row.min_s, "largest time": row.max_s}  # fmt: skip
+    odd = {name for name, value in figures.items() if value is not None and _finite(value) is None}
+    return ", ".join(name for name in figures if name in odd or name in row.unreadable)
 
 
 def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:

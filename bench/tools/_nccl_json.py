@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.core.foreign import Run
 from bench.tools._nccl_pattern import PROGRAM, PROGRAMS
-from bench.tools._nccl_rows import Fields, Half, Shape, element_type
+from bench.tools._nccl_rows import FIGURES, Fields, Half, Shape, element_type
 from bench.tools._nccl_run import Named, OpenRun, dotted
 
 _BEGINS = re.compile(
@@ -24,7 +24,6 @@ _BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # %lf of what is no number
 _KEY = re.compile(r'[\s,]*"(\w+)"\s*:')
 _GAP = re.compile(r"[\s,]*")
 _KEYS = {"nccl_version", "config", "results"}
-_NAN = "nan"
 _NOTHING: Any = object()
 
 
@@ -175,21 +174,17 @@ def _fields(run: OpenRun, result: Any) -> Fields | None:
 def _half(run: OpenRun, placed: dict[str, Any]) -> Half:
     if "cpu_time" in placed:
         run.title = ("cputime",)
-    time_us = _figure(placed.get("cpu_time", placed.get("time")))
     wrong = _figure(placed.get("nwrong"))
-    odd = any(placed.get(key) in (_NAN, "-nan") for key in ("time", "alg_bw", "bus_bw"))
-    return Half(
-        time_us,
-        _figure(placed.get("alg_bw")),
-        _figure(placed.get("bus_bw")),
-        None if wrong is None else int(wrong),
-        wrong is not None,
-        odd,
+    keys = ("cpu_time" if "cpu_time" in placed else "time", "alg_bw", "bus_bw")
+    figures = [_figure(placed.get(key)) for key in keys]
+    unreadable = tuple(
+        name for name, key, value in zip(FIGURES, keys, figures, strict=True) if key in placed and value is None
     )
+    return Half(*figures, None if wrong is None else int(wrong), wrong is not None, unreadable)
 
 
 def _figure(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e300 else None
 
 
 def _read_end(run: OpenRun, document: dict[str, Any]) -> None:

@@ -23,10 +23,10 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)$", re.IGNORE
 _MEASURED = re.compile(
     r"(?:\d+\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+|\d{5,}|[-+]?(?:nan|inf))$", re.IGNORECASE
 )  # has digits after a point
-_WRONG = re.compile(r"(?:\d+|\d(?:\.\d+)?e\+\d\d)$")  # %g of a whole number
+_POINTED = re.compile(r"\d+\.\d*$")
+_WRONG = re.compile(r"(?:\d{1,19}|\d(?:\.\d{1,19})?e\+\d\d)$")  # %g of a whole number
 _COUNT = re.compile(r"\d{1,19}$")
 _ROOT = re.compile(r"-?\d{1,9}$")
-_WORD = re.compile(r"[a-zA-Z][\w]*$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
 _ERROR = re.compile(r"\de(?:-\d\d|\+0[0-5])$")  # %5.0e; %g of a whole number gets an exponent from e+06 on
 _FP8 = {
@@ -34,19 +34,25 @@ _FP8 = {
     "f8e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
 _TYPES = {name: name for name in DTYPES} | ALIASES | _FP8
+_OPERATIONS = ("sum", "prod", "max", "min", "avg", "mulsum", "premulsum", _NO_REDUCTION)
+_TYPED = re.compile(
+    rf"\d\s*(?:{'|'.join(_TYPES)})\s*(?:(?:{'|'.join(_OPERATIONS)})(?![a-z])|-?\d+\s+\d)"
+    rf"|\b(?:{'|'.join(_TYPES)})\s+(?:{'|'.join(_OPERATIONS)})\s+-?\d"
+)
 _MOST_SEGMENTS_GLUED = 4  # of a row in pieces, ways to join them: with a space or without
+FIGURES = ("time", "algbw", "busbw")  # of a half, in their order
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One placement. A figure that is no number (nan) is None and `odd` says so."""
+    """One placement. A figure that is no number (nan) is None, and `unreadable` names it (core/foreign.py, Row)."""
 
     time_us: float | None
     algbw: float | None
     busbw: float | None
     num_wrong: int | None
     checked: bool
-    odd: bool = False
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Fields:
             None if half.time_us is None else half.time_us / 1e6,
             None if half.algbw is None else half.algbw * 1e9,
             None if half.busbw is None else half.busbw * 1e9,
-            half.num_wrong, line,
+            half.num_wrong, line, unreadable=half.unreadable,
         )  # fmt: skip
 
 
@@ -88,6 +94,22 @@ def may_begin_row(tokens: list[str]) -> bool:
     return all(_COUNT.match(token) for token in counts) and (
         not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
     )
+
+
+def is_damaged_row(text: str, shape: Shape) -> bool:
+    """Is this line of a table a row that something was done to? `text` is none that can be read.
+
+    A row has its element type before an operation or a root, and three figures with a point in each half. Of a row in
+    which one place is damaged either the type still stands before its operation, or nearly all of the figures are left.
+    """
+    if _TYPED.search(text):
+        return True
+    if text.count(".") < 3:
+        return False
+    tokens = text.split()
+    num_figures = sum(_POINTED.match(token) is not None for token in tokens)
+    least = 3 if shape.halves == 1 or is_figures(tokens) else 4
+    return num_figures >= least
 
 
 def is_figures(tokens: list[str]) -> bool:
@@ -130,7 +152,8 @@ def read(tokens: list[str], shape: Shape = UNTITLED) -> Fields | None:
     if len(rest) > 2 and _DATE.match(rest[-2]) and ":" in rest[-1]:
         rest = rest[:-2]
     reduce_op: str | None = None
-    if rest and _WORD.match(rest[0]) and not _NUMBER.match(rest[0]):
+    cut = len(rest) == 1 and any(name.startswith(rest[0]) for name in _OPERATIONS)
+    if rest and (rest[0] in _OPERATIONS or cut):
         reduce_op = None if rest[0] == _NO_REDUCTION else rest[0]
         rest = rest[1:]
     width = shape.width or (8 if len(rest) in (16, 17) else 4)
@@ -165,8 +188,10 @@ def _half(tokens: list[str], as_errors: bool | None) -> Half | None:
         is_error = _ERROR.match(last) is not None if as_errors is None else as_errors
         if not (_NUMBER if is_error else _WRONG).match(last):
             return None
-        wrong = None if is_error else int(float(last))
-    return Half(time_us, algbw, busbw, wrong, last != "N/A", None in (time_us, algbw, busbw))
+        wrong = None if is_error else int(last) if last.isdigit() else int(float(last))
+    figures = (time_us, algbw, busbw)
+    unreadable = tuple(name for name, value in zip(FIGURES, figures, strict=True) if value is None)
+    return Half(*figures, wrong, last != "N/A", unreadable)
 
 
 def _figure(token: str) -> float | None:

@@ -89,8 +89,10 @@ class OpenRun:
 
     def _judge(self, half: Half, in_place: bool, line: int) -> None:
         where = "in place" if in_place else "out of place"
-        if half.odd:
-            self.say(line, f"line {line}: a figure {where} is no number, it is left unknown")
+        if half.unreadable:
+            told = ", ".join(half.unreadable)
+            self.say(line, f"line {line}: a figure {where} is no number ({told}), it is left unknown")
+            self.fail(f"{told} {where} in line {line}: no number was printed")
         if half.num_wrong and self.first_wrong is None:
             self.first_wrong = f"{half.num_wrong} wrong elements {where} in line {line}"
 
@@ -205,7 +207,10 @@ class OpenRun:
         """hypercube prints (n-1)/n of our algbw; -C prints the time of the calls, not of the operation."""
         if "cputime" in self.title:
             self.say(None, "the time column is CPU time (-C): it is left out, algbw and busbw are of the operation")
-            self.rows = [replace(row, time_s=None) for row in self.rows]
+            self.rows = [
+                replace(row, time_s=None, unreadable=tuple(name for name in row.unreadable if name != "time"))
+                for row in self.rows
+            ]
         if "i_min" in self.title:
             self.say(None, "the columns of single iterations (i_min, i_max, i_p99, i_cv%) are not kept")
         if pattern != "hypercube" or not ranks or ranks < 2:

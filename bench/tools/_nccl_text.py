@@ -9,7 +9,7 @@ from bench.core.foreign import Run
 from bench.tools import _nccl_words as forms
 from bench.tools._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
 from bench.tools._nccl_pieces import LONGEST_PIECE, Pieces
-from bench.tools._nccl_rows import Fields, agrees, begins_row, is_half, may_begin_row, read
+from bench.tools._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
 from bench.tools._nccl_run import Named, OpenRun, dotted
 
 # NCCL's own lines: host:pid:thread [device] NCCL INFO ...; glued to what was printed before them.
@@ -45,10 +45,11 @@ class Text:
         """NCCL's own lines: what was printed before them on the same line, and the library's version."""
         if " version " in text:
             self._read_version(text)
-        if text[0].isalpha():
-            return
+        if text[0].isalpha() and " " not in text[: text.find(" [")]:
+            return  # nothing stands before host:pid:thread
         found = _TALK.search(text[:LONGEST_PIECE])
         if found is None:
+            self._miss(number, text)
             return
         host = found[1]
         before = text[: found.start()] + self._printed_before(host)
@@ -67,6 +68,8 @@ class Text:
     def _read(self, number: int, text: str) -> None:
         first = text[0]
         if (first.isdigit() or first in "-.nN" or self._pieces) and self._read_figures(number, text):
+            return
+        if self._miss(number, text):
             return
         if first == "#" or self._run is not None or "_perf" in text or begins_run(text):
             self._read_words(number, text)
@@ -101,6 +104,17 @@ class Text:
             )
             return True
         return False
+
+    def _miss(self, number: int, text: str) -> bool:
+        """A row in an open table that is not one any more: it is said to be lost. False for any other line."""
+        run = self._run
+        if run is None or text[0] == "#" or run.footer or not (run.title or run.rows):
+            return False
+        if not is_damaged_row(text[:LONGEST_PIECE], run.shape):
+            return False
+        self._drop()
+        run.lose(number, f"line {number} is like a row, but can not be read", f"line {number} can not be read")
+        return True
 
     def _read_row(self, number: int, text: str, tokens: list[str]) -> None:
         run = self._for_row(number, tokens)

@@ -7,6 +7,7 @@ is the sum of both directions; a latency of send and write is half a round trip,
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -131,7 +132,7 @@ class _Found:
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
                 self._lose(line, f"this row is cut or not readable: {text[:80]}")
             return
-        if not all(float(word) > 0 for word in used[:1]):
+        if not all(0 < float(word) < math.inf for word in used[:1]):
             self._say(line, f"no time at all: {text[:80]}")
             self._failures.append(f"size {words[0]} has no time, or a negative one")
         elif len(self._rows) < 1_000_000:

@@ -823,9 +823,42 @@ WORDS = st.sampled_from(
         '{"version": 3,', '"start_time": "2026-01-02 ', "# Rank 99999999999999 Pid 1 on h device 0 [x] y",
         "# Avg bus bandwidth : nan", "# Out of bounds values : 99999999999999999 FAILED", "Test NCCL failure",
         "a: Test NCCL failure b.cu:1 'c'", "all_reduce_perf -g 999 -t 999", "# size count type time algbw busbw",
-        "1e999 1e999 1e999 1e+99", "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
+        "1e999 1e999 1e999 1e+99", "100.0 83.89 146.80 " + "9" * 310, "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
     ]
 )  # fmt: skip
+
+
+def test_a_figure_of_very_many_digits_is_lost_and_said() -> None:
+    many = f"  100.0   83.89  146.80  {'9' * 310}"
+    run = only("\n".join([*banner(), TITLE, rows()[0], many, *rows()[1:]]))
+    assert bare(run.rows) == bare(WHOLE.rows)
+    assert (run.status, run.failure) == (TRUNCATED, "line 11 can not be read")
+
+
+DAMAGE: dict[str, Callable[[str], str]] = {
+    "a letter in the size": lambda text: text.replace("167", "1?67"),
+    "no size": lambda text: text.replace("16777216", "", 1),
+    "a logger's words": lambda text: "2026-01-01 10:00:00 <INFO> worker-3 = " + text,
+    "glued to a word": lambda text: "n0: foo" + text.strip(),
+    "size and count glued": lambda text: re.sub(r"(\d) +(\d+ +float)", r"\1\2", text),
+    "commas": lambda text: text.replace("16777216", "16,777,216"),
+    "very many digits": lambda text: text + "0" * 400,
+    "INFO inside": lambda text: text.replace("float", "floatNCCL INFO foo"),
+    "INFO inside and in place": lambda text: text.replace("float", f"float {INFO} foo"),
+    "INFO behind a letter": lambda text: "x" + text.strip()[:60] + f"{INFO} foo\n" + text.strip()[60:],
+    "no type": lambda text: text.replace("float", "fl-at"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_row_that_can_not_be_read_is_never_dropped_silently(damage: str) -> None:
+    table = rows()
+    table[3] = DAMAGE[damage](table[3])
+    run = only("\n".join([*banner(), TITLE, *table, "# Out of bounds values : 0 OK"]))
+    left = bare(WHOLE.rows)
+    assert bare(run.rows) == left[:6] + left[8:]
+    assert run.status == TRUNCATED
+    assert 13 in {remark.line for remark in run.remarks}
 
 
 @settings(max_examples=300)
