@@ -29,6 +29,7 @@ class Row:
     `num_wrong`: wrong elements; None where the tool did not check. `root` is None for what has none. `line`: where.
     `min_s`, `max_s`, `num_iterations`: what the tool tells beside its mean, by its own definition of each.
     `unreadable`: which of "time", "algbw", "busbw" were printed, but as no number (nan, inf): never to be computed.
+    `contradicts`: why its own figures can not all be right, in words; "" where nothing shows that.
     """
 
     payload_bytes: int | None
@@ -46,6 +47,7 @@ class Row:
     max_s: float | None = None
     num_iterations: int | None = None
     unreadable: tuple[str, ...] = ()
+    contradicts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class Run:
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: what was recomputed so that
     a figure is by our definitions, in words. `settings`: what else the tool said of itself ("nccl": "2.27.7").
     `size_is_block`: the rows' sizes are one rank's block m, because S = n * m needs the number of ranks, which the log
-    does not tell: `with_num_ranks` applies it.
+    does not tell: `with_num_ranks` applies it. `asked_bytes`: the sizes that the tool says it was asked for, before it
+    rounds them; empty where that is unknown.
     """
 
     tool: str
@@ -114,6 +117,7 @@ class Run:
     settings: tuple[tuple[str, str], ...] = field(default=())
     line: int = 1  # where it begins
     size_is_block: bool = False
+    asked_bytes: tuple[int, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> Run:
         """This run with a number of ranks that its log did not tell; sizes of blocks become S."""

@@ -171,6 +171,7 @@ def _described(name: str, run: Run, origin: Origin, told: Told, remarks: Sequenc
             "line": run.line,
             "status": run.status,
             "failure": run.failure,
+            "asked_bytes": list(run.asked_bytes) or None,
             "translations": list(run.translations),
             "remarks": _told(remarks),
         },

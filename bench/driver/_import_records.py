@@ -12,6 +12,7 @@ from bench.core.dtypes import DTYPES
 from bench.core.foreign import OK, Cell, Matrix, Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Failure, Header, Record
+from bench.driver._import_check import is_by_definition
 
 _SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
 _MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size
@@ -36,6 +37,7 @@ def of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Recor
     return _record(
         header, mode, size, traffic, in_place=row.in_place, reported=reported, num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
+        flags=("contradicts",) if row.contradicts or not is_by_definition(row, run, pattern) else (),
     )  # fmt: skip
 
 

@@ -180,7 +180,8 @@ def _half(run: OpenRun, placed: dict[str, Any]) -> Half:
     unreadable = tuple(
         name for name, key, value in zip(FIGURES, keys, figures, strict=True) if key in placed and value is None
     )
-    return Half(*figures, None if wrong is None else int(wrong), wrong is not None, unreadable)
+    time_us, algbw, busbw = figures
+    return Half(time_us, algbw, busbw, None if wrong is None else int(wrong), wrong is not None, unreadable)
 
 
 def _figure(value: Any) -> float | None:

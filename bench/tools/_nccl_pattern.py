@@ -65,7 +65,8 @@ def factor(pattern: str, ranks: int) -> float:
 def evidence(rows: Sequence[Row], checked_out: bool, checked_in: bool) -> Evidence | None:
     """What rows show together; None without any that moves data."""
     parts: set[int | None] = set()
-    low, high, full_rate = 0.0, math.inf, True
+    ratios: list[tuple[float, float]] = []
+    full_rate = True
     for row in rows:
         if not row.payload_bytes or not row.num_elements:
             continue
@@ -74,15 +75,34 @@ def evidence(rows: Sequence[Row], checked_out: bool, checked_in: bool) -> Eviden
             parts.add(None if left else times)
         if row.algbw_bytes_per_s and row.busbw_bytes_per_s is not None:
             alg, bus = rate_between(row.algbw_bytes_per_s), rate_between(row.busbw_bytes_per_s)
-            low, high = max(low, bus[0] / alg[1]), min(high, bus[1] / max(alg[0], 1.0))
+            ratios.append((bus[0] / alg[1], bus[1] / max(alg[0], 1.0)))
             if row.time_s:
                 full_rate &= rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s)
     if not parts:
         return None
+    low, high = _agreed(ratios)
     part = parts.pop() if len(parts) == 1 else None
     first = rows[0]
     combines, rooted = first.reduce_op is not None, first.root is not None
     return Evidence(combines, rooted, part, low, high, checked_out, checked_in, full_rate)
+
+
+def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """What all ranges have in common; else what most of them have: a few may be damaged."""
+    low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
+    if low <= high:
+        return low, high
+    # Beginnings come before ends of the same value, so that ranges which touch overlap.
+    ends = sorted([(low, 0, low) for low, _ in ranges] + [(high, 1, high) for _, high in ranges])
+    most = num_open = 0
+    begin = 0.0
+    for place, is_end, _ in ends:
+        num_open += -1 if is_end else 1
+        if num_open > most:
+            most, begin = num_open, place
+    if 2 * most <= len(ranges):
+        return low, high
+    return begin, min(high for low, high in ranges if low <= begin <= high)
 
 
 def fits(pattern: str, seen: Evidence, ranks: int | None) -> bool:

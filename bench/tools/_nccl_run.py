@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
+from bench.tools._nccl_judge import absent, asked_of, doubts
 from bench.tools._nccl_pattern import Evidence, evidence, fits, guess, ranks_of
-from bench.tools._nccl_rows import UNTITLED, Fields, Half, Shape, rate_agrees
+from bench.tools._nccl_rows import UNTITLED, Fields, Half, Shape
 
 _MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g
@@ -108,8 +109,11 @@ class OpenRun:
         seen = evidence(self.rows, *self.checked)
         pattern = self._pattern(seen, known if complete else None)
         ranks = self._ranks(pattern, seen, known, complete)
+        self._judge_rows(pattern, ranks)
         rows, translations = self._translated(pattern, ranks)
-        self._check(pattern, ranks, seen)
+        self._check_average()
+        asked = asked_of(self.settings, self.rows, ranks)
+        self._check_asked(asked, ranks)
         self._check_whole()
         status = FAILED if self.failure else TRUNCATED if self.cut else OK
         self.remarks.sort(key=lambda remark: (remark.line is None, remark.line or 0))
@@ -120,6 +124,7 @@ class OpenRun:
             self._nodes(complete, ranks), status, self.failure or self.cut,
             tuple(self.hosts), tuple(self.gpus), tuple(rows), (), tuple(self.remarks),
             translations, tuple(self.settings.items()), self.line,
+            asked_bytes=asked,
         )  # fmt: skip
 
     def _judge_mixed(self, line: int) -> None:
@@ -222,17 +227,25 @@ class OpenRun:
         ]
         return rows, (f"hypercube's algbw times n/(n-1) = {ranks}/{ranks - 1}: size / time",)
 
-    def _check(self, pattern: str | None, ranks: int | None, seen: Evidence | None) -> None:
-        """Rows against themselves and against the average below them."""
+    def _judge_rows(self, pattern: str | None, ranks: int | None) -> None:
+        """Which rows contradict themselves, or are of another kind than all others of the run?"""
+        if pattern == "alltoallv":  # its rates are of the busiest rank
+            return
         share = (ranks - 1) / ranks if pattern == "hypercube" and ranks else 1.0
-        if pattern != "alltoallv" and "cputime" not in self.title:
-            for row in self.rows:
-                if not _is_consistent(row, share):
-                    self.say(row.line, f"line {row.line} contradicts itself: algbw is not size / time")
+        timed = "cputime" not in self.title
+        for index, why in doubts(self.rows, share, timed):
+            row = self.rows[index]
+            self.say(row.line, f"line {row.line} contradicts {why}")
+            self.rows[index] = replace(row, contradicts=why)
+
+    def _check_average(self) -> None:
+        """Rows against the average below them."""
         whole = self._is_average_of_rows()
-        if whole is False:
-            self.say(
-                self.average_line, f"line {self.average_line}: the average busbw is not the rows': rows are missing"
+        if whole is False and self.average_line is not None:
+            self.lose(
+                self.average_line,
+                f"line {self.average_line}: the average busbw is not the rows': rows are missing",
+                "the average busbw is not that of the rows: rows are missing",
             )
         for line in self.elided:
             if whole:
@@ -250,6 +263,14 @@ class OpenRun:
         if self.average is None or not rates or not math.isfinite(self.average):
             return None
         return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
+
+    def _check_asked(self, asked: tuple[int, ...], ranks: int | None) -> None:
+        """Is each size there that was asked for, up to where the rows end? An end that is too early is told apart."""
+        missing = absent(asked, self.rows, ranks, self.footer) if not self.cut else []
+        if missing:
+            told = ", ".join(map(str, missing[:5])) + ", ..." * (len(missing) > 5)
+            self.say(None, f"{len(missing)} sizes that were asked for are not there: {told} bytes")
+            self.cut = self.cut or f"sizes that were asked for are not there: {told} bytes"
 
     def _check_whole(self) -> None:
         """Did it end, and did it measure what it was asked for?"""
@@ -276,13 +297,6 @@ class OpenRun:
     def _setting(self, name: str) -> int | None:
         text = self.settings.get(name, "")
         return int(text) if text.isdigit() and len(text) < 20 else None
-
-
-def _is_consistent(row: Row, share: float) -> bool:
-    """Is algbw share * size / time, where all three are known?"""
-    if not row.payload_bytes or not row.time_s or row.time_s < 0 or row.algbw_bytes_per_s is None:
-        return True
-    return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share)
 
 
 def dotted(code: int) -> str:

@@ -328,14 +328,31 @@ def test_waived_cells_are_skipped_with_the_reason(capsys: Out) -> None:
 
 def test_what_a_log_contradicts_is_remarked_and_kept_as_printed(capsys: Out) -> None:
     assert main(["import", written("a.log", samples.NCCL.replace("100.0   10.49", "150.0   10.49"))]) == 0
-    assert "line 16: algbw is not size / time" in capsys.readouterr().out
+    assert "line 16 contradicts itself: algbw is not size / time" in capsys.readouterr().out
     reported = stored()[0][1].records[2].reported
     assert reported is not None and reported["mean_s"] == pytest.approx(150e-6)
     assert reported["algbw_bytes_per_s"] == pytest.approx(10.49e9)
 
 
+@pytest.mark.parametrize(
+    ("printed", "instead"),
+    [("100.0   10.49", "10.0   10.49"), ("100.0   10.49", "101.0   10.49"), ("10.49   15.73", "10.49   15.93"),
+     ("10.49   15.73", "10.94   15.73"), ("1048576        262144", "1048577        262144"),
+     ("sum      -1    100.0", "sum       1    100.0")],
+)  # fmt: skip
+def test_a_row_that_contradicts_itself_is_flagged_and_the_gate_fails(printed: str, instead: str, capsys: Out) -> None:
+    text = samples.NCCL.replace(printed, instead)
+    main(["import", written("a.log", text[: text.index("# Avg")])])
+    flagged = [record for _, attempt in stored() for record in attempt.records if "contradicts" in record.flags]
+    assert flagged and {record.payload_bytes // 1024 for record in flagged} == {1024}
+    capsys.readouterr()
+    rule = "rules:\n  - {name: all, patterns: [allreduce], imported: true, busbw: at least 1 MB/s}\n"
+    assert main(["gate", "latest", "--rules", written("rules.yaml", rule)]) == 1
+    assert "contradicts" in capsys.readouterr().out
+
+
 def test_compare_gives_a_ratio_and_no_verdict(capsys: Out) -> None:
-    slower = samples.NCCL.replace("100.0   10.49   15.73", "200.0    5.24    7.86")
+    slower = samples.NCCL.replace("100.0   10.49   15.73", "200.0    5.24    7.86").replace("5.79", "4.48")
     assert main(["import", written("a.log", samples.NCCL), "--results", "a"]) == 0
     assert main(["import", written("b.log", slower), "--results", "b"]) == 0
     (base,), (new,) = Path("a").iterdir(), Path("b").iterdir()

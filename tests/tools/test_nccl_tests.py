@@ -592,6 +592,21 @@ def test_an_average_that_is_not_the_rows_is_said() -> None:
     run = only("\n".join([*banner(), TITLE, *table[1:], *footer(table)]))
     assert run.remarks[0].line == 15
     assert "rows are missing" in run.remarks[0].text
+    assert run.status == TRUNCATED
+
+
+def test_sizes_that_were_asked_for_and_are_not_there_are_a_loss() -> None:
+    asked = [1024 * 64**power for power in range(4)]
+    table = [row("allreduce", size) for size in asked]
+    end = "# Out of bounds values : 0 OK"
+    run = only("\n".join([*banner(most=asked[-1]), TITLE, *table, end]))
+    assert (run.status, run.asked_bytes) == (OK, tuple(asked))
+    for gone in range(len(asked)):
+        left = table[:gone] + table[gone + 1 :]
+        run = only("\n".join([*banner(most=asked[-1]), TITLE, *left, end]))
+        assert (run.status, len(run.rows)) == (TRUNCATED, 6)
+        assert str(asked[gone]) in (run.failure or "")
+    assert WHOLE.asked_bytes == ()  # most of its rows are none of its banner's
 
 
 def test_lines_left_out_between_rows_are_no_loss_where_the_average_shows_it() -> None:
@@ -823,7 +838,8 @@ WORDS = st.sampled_from(
         '{"version": 3,', '"start_time": "2026-01-02 ', "# Rank 99999999999999 Pid 1 on h device 0 [x] y",
         "# Avg bus bandwidth : nan", "# Out of bounds values : 99999999999999999 FAILED", "Test NCCL failure",
         "a: Test NCCL failure b.cu:1 'c'", "all_reduce_perf -g 999 -t 999", "# size count type time algbw busbw",
-        "1e999 1e999 1e999 1e+99", "100.0 83.89 146.80 " + "9" * 310, "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
+        "100.0 83.89 146.80 " + "9" * 310, "1e999 1e999 1e999 1e+99",
+        "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
     ]
 )  # fmt: skip
 

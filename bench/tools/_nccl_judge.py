@@ -1,0 +1,81 @@
+"""What the rows of one run of nccl-tests show against each other, and against what its banner says was asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from bench.core.dtypes import DTYPES
+from bench.core.foreign import Row
+from bench.tools._nccl_rows import rate_agrees
+
+_MOST_ASKED = 1024  # sizes of one run
+_ALIGNMENT = 16  # bytes to which each rank's part of a size is rounded down
+
+
+def doubts(rows: Sequence[Row], share: float, timed: bool) -> Iterator[tuple[int, str]]:
+    """The rows that can not be right as they stand, by their index, each with the reason.
+
+    algbw is `share` * size / time where `timed`. One program prints one kind of row: size / count, an operation and a
+    root stand in all rows of a run or in none, so that the few which differ are wrong.
+    """
+    kinds = [_kind(row) for row in rows]
+    usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
+    for index, row in enumerate(rows):
+        if timed and not _is_size_by_time(row, share):
+            yield index, "itself: algbw is not size / time"
+        elif usual and kinds[index] not in (None, usual[0][0]):
+            yield index, "the other rows: its size / count, operation or root is of another kind"
+
+
+def _kind(row: Row) -> Hashable | None:
+    """How often the count's bytes are in the size; whether there is an operation, and a root."""
+    if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
+        return None
+    times, left = divmod(row.payload_bytes, row.num_elements * DTYPES[row.dtype].num_bytes)
+    return None if left else times, row.reduce_op is None, row.root is None
+
+
+def _is_size_by_time(row: Row, share: float) -> bool:
+    if not row.payload_bytes or not row.time_s or row.time_s < 0 or row.algbw_bytes_per_s is None:
+        return True
+    return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share)
+
+
+def asked_of(settings: Mapping[str, str], rows: Sequence[Row], ranks: int | None) -> tuple[int, ...]:
+    """The sizes that a banner announces; none where it is of other rows than most of these, or they are many."""
+    least, most, step = (_whole(settings.get(name, "")) for name in ("min_bytes", "max_bytes", "step"))
+    if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
+        return ()
+    by_factor = settings.get("step_kind") == "factor"
+    found = []
+    while least <= most and len(found) <= _MOST_ASKED:
+        found.append(least)
+        following = least * step if by_factor else least + step
+        if following <= least:
+            break
+        least = following
+    there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
+    known = sum(any(_may_be(size, each, ranks) for each in found) for size in there)
+    return tuple(found) if len(found) <= _MOST_ASKED and (2 * known > len(there) or not there) else ()
+
+
+def _may_be(size: int, asked: int, ranks: int | None) -> bool:
+    """Is this what is printed of a size that was asked for? Each rank's part is rounded down, to nothing as well."""
+    return size == asked or asked - _ALIGNMENT * (ranks or 1) < size < asked
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 20 else None
+
+
+def absent(asked: Sequence[int], rows: Sequence[Row], ranks: int | None, ended: bool) -> list[int]:
+    """The asked sizes of which there is no row: all of them if the run has `ended`, else up to its largest row.
+
+    None where `ranks` is unknown, by which sizes are rounded.
+    """
+    there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
+    if ranks is None or not there:
+        return []
+    end = asked[-1] if ended and asked else max(there)
+    return [size for size in asked if size <= end and not any(_may_be(each, size, ranks) for each in there)]
