@@ -48,7 +48,7 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[Row], ranks: int | None
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
         return ()
     by_factor = settings.get("step_kind") == "factor"
-    found = []
+    found: list[int] = []
     while least <= most and len(found) <= _MOST_ASKED:
         found.append(least)
         following = least * step if by_factor else least + step

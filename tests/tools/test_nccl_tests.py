@@ -209,6 +209,14 @@ NOISE: dict[str, Callable[[str], str]] = {
     "ray": on_each_line("(head, rank=0, pid=31) "),
     "indented": on_each_line("      "),
     "quoted": on_each_line("> "),
+    "a logger": on_each_line("2026-01-01 10:00:00 INFO worker-3 | "),
+    "a logger's level": on_each_line("2026-01-01 10:00:00,123 [INFO] "),
+    "pod and container": on_each_line("pod/nccl-0 nccl "),
+    "a bar": on_each_line("| "),
+    "docker": lambda text: "".join(
+        json.dumps({"log": line, "stream": "stdout", "time": "2026-01-01T10:00:00Z"}, separators=(",", ":")) + "\n"
+        for line in text.splitlines(keepends=True)
+    ),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "CR twice": lambda text: text.replace("\n", "\r\r\n"),
     "colours": colour,
