@@ -942,3 +942,20 @@ def test_losses_beyond_many_are_counted() -> None:
     assert len(run.remarks) < 210
     assert "more remarks" in remarks(run)
     assert run.status == TRUNCATED
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_one_damaged_character_of_a_row_never_drops_it_silently(data: st.DataObject) -> None:
+    """Both rows of the line are there, whatever they say now, or that line is said to be lost."""
+    table = rows(data.draw(st.sampled_from(["allreduce", "allgather", "broadcast"])))
+    which = data.draw(st.integers(0, len(table) - 1))
+    text = table[which].strip()
+    place, put = (
+        data.draw(st.integers(0, len(text) - 1)),
+        data.draw(st.sampled_from(["", "?", "x", "7", " ", ",", "-"])),
+    )
+    table[which] = text[:place] + put + text[place + data.draw(st.integers(0, 1)) :]
+    run = only("\n".join([*banner(), TITLE, *table, "# Out of bounds values : 0 OK"]))
+    there = sum(row.line == 10 + which for row in run.rows)
+    assert there == 2 or 10 + which in {remark.line for remark in run.remarks}, table[which]
