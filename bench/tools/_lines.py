@@ -11,6 +11,7 @@ unless it is a JSON document.
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -30,7 +31,8 @@ _PREFIX = re.compile(
     + _TIME
     + r"(?:Z|\s?[+-]\d{2}:?\d{2})?\]?(?:\s(?:stdout|stderr)\s[FP](?=\s|$))?(?=\s|$)"
     r"|\[?" + _TIME + r"\]?(?=\s)"
-    r"|(?:>|&gt;)(?=\s|$)"  # quoted in markdown
+    r"|(?:>|&gt;|\|)(?=\s|$)"  # quoted in markdown, or by a pipe
+    r"|\[(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\](?=\s)"  # a logger's level
     r")\s*"
 )
 _NAME_PREFIX = re.compile(
@@ -38,8 +40,14 @@ _NAME_PREFIX = re.compile(
     r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # journal
     r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
     r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
+    r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\s{1,40}(?:[\w./-]{1,120}\s{1,40}){0,2}\|(?=\s|$)"
+    r"|pod/[\w.-]{1,255}\s[\w.-]{1,255}(?=\s|$)"
+    r"|(?:[A-Za-z][\w./-]{0,120}\s{1,40}){1,4}+(?:[|:-]\s{1,40})?"  # a logger's words, a pod and its container
+    r"(?=\#\s{1,40}(?:nThread|Rank|size|Out of|Avg|Using|Collective|nccl-tests|OSU)\b"
+    r"|\d{1,19}\s+\d{1,19}\s+[a-z]\w{2,12}\s+(?:[a-z]{3,10}\s+)?-?\d)"
     r")\s*"
 )
+_DOCKER = '{"log":"'  # what docker and kubelet keep of a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
 _BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
@@ -71,6 +79,8 @@ def clean(text: str) -> str:
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     text = text.strip()
+    if text.startswith(_DOCKER):
+        text = _inside(text).strip()
     if text[:1] == "#":
         return text
     for _ in range(_MOST_PREFIXES):
@@ -79,6 +89,15 @@ def clean(text: str) -> str:
             break
         text = text[found.end() :]
     return text
+
+
+def _inside(text: str) -> str:
+    """The line that a document of docker holds; the text as it is where it is none."""
+    try:
+        held = json.loads(text)["log"]
+    except (ValueError, RecursionError):
+        return text
+    return held if isinstance(held, str) else text
 
 
 def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:

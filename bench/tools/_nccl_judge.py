@@ -48,7 +48,7 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[Row], ranks: int | None
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
         return ()
     by_factor = settings.get("step_kind") == "factor"
-    found = []
+    found: list[int] = []
     while least <= most and len(found) <= _MOST_ASKED:
         found.append(least)
         following = least * step if by_factor else least + step
@@ -56,7 +56,8 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[Row], ranks: int | None
             break
         least = following
     there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
-    known = sum(any(_may_be(size, each, ranks) for each in found) for size in there)
+    exact = there & set(found)
+    known = len(exact) + sum(any(_may_be(size, each, ranks) for each in found) for size in there - exact)
     return tuple(found) if len(found) <= _MOST_ASKED and (2 * known > len(there) or not there) else ()
 
 
@@ -78,4 +79,8 @@ def absent(asked: Sequence[int], rows: Sequence[Row], ranks: int | None, ended: 
     if ranks is None or not there:
         return []
     end = asked[-1] if ended and asked else max(there)
-    return [size for size in asked if size <= end and not any(_may_be(each, size, ranks) for each in there)]
+    return [
+        size
+        for size in asked
+        if size <= end and size not in there and not any(_may_be(each, size, ranks) for each in there)
+    ]

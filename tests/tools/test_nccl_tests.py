@@ -209,6 +209,14 @@ NOISE: dict[str, Callable[[str], str]] = {
     "ray": on_each_line("(head, rank=0, pid=31) "),
     "indented": on_each_line("      "),
     "quoted": on_each_line("> "),
+    "a logger": on_each_line("2026-01-01 10:00:00 INFO worker-3 | "),
+    "a logger's level": on_each_line("2026-01-01 10:00:00,123 [INFO] "),
+    "pod and container": on_each_line("pod/nccl-0 nccl "),
+    "a bar": on_each_line("| "),
+    "docker": lambda text: "".join(
+        json.dumps({"log": line, "stream": "stdout", "time": "2026-01-01T10:00:00Z"}, separators=(",", ":")) + "\n"
+        for line in text.splitlines(keepends=True)
+    ),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "CR twice": lambda text: text.replace("\n", "\r\r\n"),
     "colours": colour,
@@ -934,3 +942,20 @@ def test_losses_beyond_many_are_counted() -> None:
     assert len(run.remarks) < 210
     assert "more remarks" in remarks(run)
     assert run.status == TRUNCATED
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_one_damaged_character_of_a_row_never_drops_it_silently(data: st.DataObject) -> None:
+    """Both rows of the line are there, whatever they say now, or that line is said to be lost."""
+    table = rows(data.draw(st.sampled_from(["allreduce", "allgather", "broadcast"])))
+    which = data.draw(st.integers(0, len(table) - 1))
+    text = table[which].strip()
+    place, put = (
+        data.draw(st.integers(0, len(text) - 1)),
+        data.draw(st.sampled_from(["", "?", "x", "7", " ", ",", "-"])),
+    )
+    table[which] = text[:place] + put + text[place + data.draw(st.integers(0, 1)) :]
+    run = only("\n".join([*banner(), TITLE, *table, "# Out of bounds values : 0 OK"]))
+    there = sum(row.line == 10 + which for row in run.rows)
+    assert there == 2 or 10 + which in {remark.line for remark in run.remarks}, table[which]
