@@ -84,11 +84,20 @@ def clean(text: str) -> str:
     if text[:1] == "#":
         return text
     for _ in range(_MOST_PREFIXES):
-        found = (_NAME_PREFIX if text[:1].isalpha() else _PREFIX).match(text)
+        named = text[:1].isalpha()
+        if named and _is_talk(text):
+            break
+        found = (_NAME_PREFIX if named else _PREFIX).match(text)
         if found is None:
             break
         text = text[found.end() :]
     return text
+
+
+def _is_talk(text: str) -> bool:
+    """Does it begin as NCCL's own lines do, `host:pid:thread [device]`? Most lines of a large log do."""
+    end = text.find(" [")
+    return end > 0 and text[end - 1].isdigit() and " " not in text[:end]
 
 
 def _inside(text: str) -> str:
