@@ -26,9 +26,10 @@ _FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
 class Step:
     """Seconds of one step, draw by draw: `total_s` is the sum of the parts.
 
-    `compute_s`: forward, backward and the optimizer's update. `bubble_s`: stages of a pipeline that wait for others.
-    `exposed_s`: communication that nothing hides, with what hidden communication slows down. `feed_s`: input that has
-    not arrived in time. `exchange_s`: all communication, hidden or not.
+    `compute_s`: forward, backward and the optimizer's update. `bubble_s`: stages of a pipeline that wait for others,
+    which compute and communicate. `exposed_s`: communication of a GPU's own that nothing hides, with what hidden
+    communication slows down; never more than `exchange_s`, as long as at most all of what is hidden is lost.
+    `feed_s`: input that has not arrived in time. `exchange_s`: all communication of its own, hidden or not.
     """
 
     compute_s: Any
@@ -60,22 +61,23 @@ def step(found: Layout, passes_s: Floats, update_s: Floats, seconds: Seconds, ex
         when: [each for each in exchanged if each.when == when] for when in ("pass", "unit", "hop", "bucket", "after")
     }
     blocked_forward, blocked_backward = _blocking(of_kind["pass"], seconds, micro)
-    through = _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
+    # What both passes of one micro-batch wait for.
+    waits = blocked_forward + blocked_backward
+    waits = waits + _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
     if workload.strategy == "zero2":
-        through = through + exposed_buckets(
+        waits = waits + exposed_buckets(
             backward + blocked_backward, of_kind["bucket"], seconds, workload.overlap, micro
         )
     for hop in of_kind["hop"]:
-        through = through + 2 * seconds(hop)
-    # Both passes of each micro-batch, and of stages - 1 more until the pipeline is full, and empty again.
-    slots = micro + stages - 1
-    whole = slots * through
-    bubble = (stages - 1) * (forward + backward)
+        waits = waits + 2 * seconds(hop)
+    # Until the pipeline is full, and empty again, a stage waits for stages - 1 micro-batches of the others, which
+    # communicate as well.
+    bubble = (stages - 1) * (forward + backward + waits)
+    exposed = micro * waits
     if workload.strategy != "zero2":
-        whole = whole + exposed_buckets(backward, of_kind["bucket"], seconds, workload.overlap)
+        exposed = exposed + exposed_buckets(backward, of_kind["bucket"], seconds, workload.overlap)
     for last in of_kind["after"]:
-        whole = whole + last.calls * seconds(last)
-    exposed = whole - passes_s - bubble
+        exposed = exposed + last.calls * seconds(last)
     exchange = sum((each.calls * seconds(each) for each in exchanged), 0.0 * passes_s)
     return _with_losses(passes_s + update_s, bubble, exposed, exchange, lost_share, copied_s, shares_link)
 
@@ -84,6 +86,7 @@ def _with_losses(compute: Floats, bubble: Floats, exposed: Floats, exchange: Flo
                  copied: Floats, shares_link: bool) -> Step:  # fmt: skip
     import numpy as np
 
+    # No kind of communication is exposed for longer than it takes: what is left ran beside computation.
     hidden = np.clip(exchange - exposed, 0, compute)
     exposed = exposed + lost_share * hidden
     busy = copied + (exchange if shares_link else 0.0)
@@ -101,19 +104,19 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds,
 
 def _units(found: Layout, forward: Floats, backward: Floats, units: Sequence[Communication],
            seconds: Seconds) -> Floats:  # fmt: skip
-    """Both passes of a micro-batch where each layer's weights are gathered one layer ahead (FSDP)."""
+    """What both passes of a micro-batch wait for where each layer's weights are gathered one layer ahead (FSDP)."""
     import numpy as np
 
     layers = found.stage_layers
     gather = sum((seconds(each) for each in units if each.collective == "allgather"), 0.0)
     scatter = sum((seconds(each) for each in units if each.collective != "allgather"), 0.0)
     if not units:
-        return forward + backward
+        return 0.0 * forward
     if not found.workload.overlap:
-        return forward + backward + layers * (2 * gather + scatter)
+        return layers * (2 * gather + scatter) + 0.0 * forward
     # The first gathering and the last scattering have nothing beside them; between, the slower one sets the pace.
-    there: Floats = gather + (layers - 1) * np.maximum(forward / layers, gather) + forward / layers
-    back: Floats = gather + (layers - 1) * np.maximum(backward / layers, gather + scatter) + backward / layers + scatter
+    there: Floats = gather + (layers - 1) * np.maximum(gather - forward / layers, 0)
+    back: Floats = gather + (layers - 1) * np.maximum(gather + scatter - backward / layers, 0) + scatter
     return there + back
 
 

@@ -165,7 +165,7 @@ def _step(each: Candidate) -> Iterator[str]:
     yield f"compute {_ms(each.range('compute_s'))}"
     if each.range("bubble_s").high > 0:
         mesh, micro = each.layout.workload.mesh, each.layout.workload.accumulation
-        share = f"(stages - 1) / micro-batches = {mesh.pipeline - 1}/{micro} of the passes"
+        share = f"(stages - 1) / micro-batches = {mesh.pipeline - 1}/{micro} of the passes and of what they wait for"
         yield f"pipeline bubble {_ms(each.range('bubble_s'))}: {share}"
     if each.exchanges:
         yield (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench.analysis.step import Step, exposed_buckets, step
@@ -81,10 +81,46 @@ def test_the_bubble_is_stages_less_one_of_the_micro_batches(micro: int, stages: 
 
 
 def test_hops_and_blocking_calls_are_made_in_every_slot() -> None:
-    """(m + p - 1) slots of 2 hops and, per micro-batch, 2 calls per layer of the stage and pass."""
+    """(m + p - 1) slots of 2 hops and, per micro-batch, 2 calls per layer of the stage and pass; p - 1 are bubble."""
     times = {"hop": 0.01, "pass": 0.001, "bucket": 0.0, "after": 0.0, "unit": 0.0}
     found = run(passes=6.0, mesh=Mesh(pipeline=4, tensor=2), accumulation=6, seconds=lambda each: times[each.when])
-    assert found.exposed_s[0] == pytest.approx((6 + 4 - 1) * (2 * 0.01 + 4 * 1 * 0.001))
+    slot = 2 * 0.01 + 4 * 1 * 0.001
+    assert found.exposed_s[0] == pytest.approx(6 * slot)
+    assert found.bubble_s[0] == pytest.approx((4 - 1) * (6.0 / 6 + slot))
+
+
+@given(
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from(["ddp", "zero1", "zero2", "zero3"]),
+    st.integers(1, 6), st.booleans(), st.floats(0.001, 3), st.floats(0, 1),
+)  # fmt: skip
+def test_no_communication_is_exposed_for_longer_than_it_takes(
+    stages: int, tensor: int, strategy: str, micro: int, overlap: bool, each: float, lost: float
+) -> None:
+    assume(strategy != "zero3" or stages == 1)
+    found = run(
+        passes=3.0, seconds=lambda _: each, mesh=Mesh(pipeline=stages, tensor=tensor), strategy=strategy,
+        accumulation=micro, overlap=overlap, given={"lost": lost},
+    )  # fmt: skip
+    assert 0 <= found.exposed_s[0] <= found.exchange_s[0] * (1 + 1e-12)
+
+
+def test_a_pipeline_loses_as_much_to_what_it_hides() -> None:
+    """The hops of all slots exceed a GPU's own calls, and do not use up what its buckets hide."""
+    times = {"hop": 2.0, "bucket": 0.25, "pass": 0.0}
+    big = {"bucket_bytes": 1 << 17, "mesh": Mesh(pipeline=2), "accumulation": 2}
+    bare, found = (
+        run(passes=6.0, seconds=lambda each: times[each.when], given={"lost": share}, **big) for share in (0.0, 0.5)
+    )
+    hidden = bare.exchange_s[0] - bare.exposed_s[0]
+    assert hidden > 0
+    assert found.exposed_s[0] == pytest.approx(bare.exposed_s[0] + 0.5 * hidden)
+
+
+def test_a_gpu_alone_waits_for_nothing_at_all() -> None:
+    """Not for the rounding of a difference either."""
+    alone = layout(Workload("test", SMALL, batch=2, accumulation=7), 1, 1)
+    found = step(alone, one(0.7), one(0.1), lambda _: one(1.0), communications(alone), one(0.2), one(0.0), False)
+    assert found.exposed_s[0] == 0 and found.bubble_s[0] == 0
 
 
 def test_zero_2_reduces_in_every_micro_batch_and_zero_1_gathers_at_the_end() -> None:
