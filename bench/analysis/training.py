@@ -65,8 +65,16 @@ class Communication:
 
     @property
     def sent_bytes(self) -> float:
-        """What one rank's link carries in a step, by any algorithm at its best: calls x S x bus factor."""
+        """What busbw counts in a step: calls x S x bus factor; one rank's port carries it where no switch adds."""
         return self.calls * self.payload_bytes * bus_factor(self.collective, self.group.size)
+
+    @property
+    def switched_bytes(self) -> float:
+        """What one rank's port carries in a step where the node's switch adds (NVLS): calls x S x (1 + 1/n).
+
+        n: ranks of the group on a node. Each port has its whole buffer read and gets one part of the sum to spread.
+        """
+        return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
 
 def bus_factor(collective: str, size: int) -> float:

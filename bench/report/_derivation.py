@@ -68,14 +68,31 @@ def _exchange(each: Candidate) -> Iterator[str]:
     for call, prediction in each.exchanges:
         yield f"{call.name}: {call.calls} x {call.collective} of {format_bytes(call.payload_bytes)} among {call.group}"
         yield f"    {call.why}; {_HIDDEN[call.when]}"
-        factor = bus_factor(call.collective, call.group.size)
-        yield (
-            f"    each GPU sends {call.sent_bytes / 1e9:.4g} GB a step: {call.calls} x {call.payload_bytes:.0f} x "
-            f"{factor:.4g} ({_FACTORS.get(call.collective, '(n-1)/n')}, n = {call.group.size})"
-        )
+        yield f"    {_sent(each, call, prediction)}"
         yield f"    one call {_seconds(prediction)}, {prediction.basis}: {'; '.join(prediction.rests_on)}"
     if each.exchanges:
         yield f"all of it, one after the other: {_ms(each.range('exchange_s'))} ({each.bases['exchange']})"
+
+
+def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
+    """`each GPU sends 2.142 GB a step: ...`; by NVLS the port carries less than busbw counts."""
+    times = f"{call.calls} x {call.payload_bytes:.0f} x"
+    if _switched(each, prediction):
+        size = call.group.per_node
+        return (
+            f"each GPU's NVLink port carries {call.switched_bytes / 1e9:.4g} GB a step, as the switch adds (NVLS): "
+            f"{times} {1 + 1 / size:.4g} (1 + 1/n, n = {size})"
+        )
+    factor = bus_factor(call.collective, call.group.size)
+    formula = _FACTORS.get(call.collective, "(n-1)/n")
+    return (
+        f"each GPU sends {call.sent_bytes / 1e9:.4g} GB a step: {times} {factor:.4g} ({formula}, n = {call.group.size})"
+    )
+
+
+def _switched(each: Candidate, prediction: Prediction) -> bool:
+    """Does the node's switch add? Between nodes "pipelined" is fed by it where there is one."""
+    return prediction.algorithm == "nvls" or (prediction.algorithm == "pipelined" and each.instance.links.reduces)
 
 
 _FACTORS = {"allreduce": "2(n-1)/n", "sendrecv": "1"}
@@ -100,24 +117,30 @@ def _seconds(prediction: Prediction) -> str:
 
 def by_hand(each: Candidate) -> Iterator[str]:
     """The largest exchange of a step at rates that a reader can look up, as if it were one call that nothing hides."""
-    inside = [call for call, _ in each.exchanges if call.group.num_nodes == 1]
+    inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
         return
-    largest = max(inside, key=lambda call: call.sent_bytes)
-    alike = [call for call in inside if (call.collective, call.group) == (largest.collective, largest.group)]
-    sent = sum(call.sent_bytes for call in alike)
-    yield f"{largest.collective} within a node, all of its calls: {sent / 1e9:.4g} GB through each GPU's port, each way"
-    rates = [*_bounds(each), *_published(each, largest)]
-    for words, rate in rates:
-        yield f"{words}, {rate / 1e9:.4g} GB/s: {sent / rate * 1e3:.4g} ms"
+    largest, _ = max(inside, key=lambda pair: pair[0].sent_bytes)
+    alike = [pair for pair in inside if (pair[0].collective, pair[0].group) == (largest.collective, largest.group)]
+    sent = sum(call.sent_bytes for call, _ in alike)
+    through = sum(call.switched_bytes if _switched(each, found) else call.sent_bytes for call, found in alike)
+    # busbw counts what a ring would send: where the switch adds it is no rate of the port, and may be above it.
+    counted = f", as the switch adds (NVLS); busbw counts {sent / 1e9:.4g} GB" if through != sent else ""
+    what = f"{largest.collective} within a node, all of its calls"
+    yield f"{what}: {through / 1e9:.4g} GB through each GPU's port, each way{counted}"
+    bounds, published = list(_bounds(each)), list(_published(each, largest))
+    for words, rate in bounds:
+        yield f"{words}, {rate / 1e9:.4g} GB/s: {through / rate * 1e3:.4g} ms"
+    for words, rate in published:
+        yield f"{words}, {rate / 1e9:.4g} GB/s{' of busbw' if counted else ''}: {sent / rate * 1e3:.4g} ms"
     if not _same(each, largest):
         yield (
             f"no public figure of {largest.collective} among several {each.gpu.name} of one node is known "
             "(hardware/reference.yaml): only an interval can be given"
         )
-    published = [rate for words, rate in rates if "published" in words]
-    if len(published) > 1:
-        fastest, slowest = (f"{sent / rate * 1e3:.4g}" for rate in (max(published), min(published)))
+    rates = [rate for words, rate in (*bounds, *published) if "published" in words]
+    if len(rates) > 1:
+        fastest, slowest = (f"{sent / rate * 1e3:.4g}" for rate in (max(rates), min(rates)))
         yield f"by these published rates: {fastest}..{slowest} ms a step, if nothing hides it"
 
 

@@ -107,7 +107,7 @@ def test_no_communication_is_exposed_for_longer_than_it_takes(
 def test_a_pipeline_loses_as_much_to_what_it_hides() -> None:
     """The hops of all slots exceed a GPU's own calls, and do not use up what its buckets hide."""
     times = {"hop": 2.0, "bucket": 0.25, "pass": 0.0}
-    big = {"bucket_bytes": 1 << 17, "mesh": Mesh(pipeline=2), "accumulation": 2}
+    big: dict[str, Any] = {"bucket_bytes": 1 << 17, "mesh": Mesh(pipeline=2), "accumulation": 2}
     bare, found = (
         run(passes=6.0, seconds=lambda each: times[each.when], given={"lost": share}, **big) for share in (0.0, 0.5)
     )

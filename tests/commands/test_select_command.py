@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,20 @@ def test_the_derivation_can_be_checked_by_hand(capsys: pytest.CaptureFixture[str
     assert "by these published rates: 159..956.2 ms a step" in g6e
     assert "no public figure of allreduce among several L40S of one node is known" in g6e
     assert "0.35..0.75 of it (assumed, one draw for all machines)" in g6e
+
+
+def test_where_the_switch_adds_no_measurement_beats_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """128 MiB by NVLS among 8: 1.125 x 134,217,728 bytes through a port of 450 GB/s are 0.3355 ms; busbw says 1.75."""
+    words = ("--set", "parallel.bucket=128M")
+    told = said(
+        capsys, "select", "--workload", "vit-l-306m", "--instances", "p5.48xlarge", "--explain", "p5.48xlarge", *words
+    )
+    assert "x 134217728 x 1.125 (1 + 1/n, n = 8)" in told
+    assert "1.377 GB through each GPU's port, each way, as the switch adds (NVLS); busbw counts 2.142 GB" in told
+    [bound] = re.findall(r"at the NVLink port's rate \(bound\), 450 GB/s: ([\d.]+) ms", told)
+    published = re.findall(r"as published for .* GB/s of busbw: ([\d.]+) ms", told)
+    assert float(bound) == pytest.approx(1.377e9 / 450e9 * 1e3, rel=1e-3)
+    assert published and all(float(each) > float(bound) for each in published)
 
 
 def test_json_is_one_document_with_units_in_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
