@@ -157,13 +157,17 @@ def _decided(selection: Selection) -> list[str]:
 
 
 def _left_out(refused: Sequence[Refused]) -> list[str]:
-    """Each machine with its reason; of many the arithmetic of memory is told once."""
+    """Each machine with its reason; of many the arithmetic of memory is told once for all that need the same."""
     lines = [f"left out: {each.num_nodes} x {each.instance}: {each.reason}" for each in refused]
     if len(refused) <= _FEW:
         return lines
     short = [line.partition(_ARITHMETIC)[0] for line in lines]
-    told = next((line.partition(_ARITHMETIC)[2] for line in lines if _ARITHMETIC in line), "")
-    return short + ([f"memory of one GPU: weights {told}"] if told else [])
+    needs: dict[str, list[str]] = {}
+    for each in refused:
+        told = each.reason.partition(_ARITHMETIC)[2]
+        if told:
+            needs.setdefault(told, []).append(f"{each.num_nodes} x {each.instance}")
+    return short + [f"memory of one GPU of {', '.join(whose)}: weights {told}" for told, whose in needs.items()]
 
 
 def sentence(verdict: Verdict) -> str:

@@ -149,6 +149,19 @@ def test_one_that_can_not_is_left_out_with_its_arithmetic(capsys: pytest.Capture
     assert "7.24e+09 x 12 bytes / 8, experts / 1" in text
 
 
+def test_of_many_left_out_each_arithmetic_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """On two nodes a GPU holds less, as the states are spread further: two lines, with the machines of each."""
+    words = ("--instances", "g5.48xlarge,g6.48xlarge,p4d.24xlarge,p5en.48xlarge", "--nodes", "1,2")
+    lines = said(capsys, "select", "--workload", "mixtral-8x7b", *words).splitlines()
+    told = [line.removeprefix("# memory of one GPU of ") for line in lines if "memory of one GPU" in line]
+    whose = [line.partition(": weights ")[0] for line in told]
+    assert whose == [
+        ", ".join(f"{n} x {name}" for name in ("g5.48xlarge", "g6.48xlarge", "p4d.24xlarge")) for n in (1, 2)
+    ]
+    assert "7.24e+09 x 12 bytes / 8, experts / 1" in told[0]
+    assert "7.24e+09 x 12 bytes / 16, experts / 2" in told[1]
+
+
 def test_neither_torch_nor_mpi_is_needed() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('torch', 'mpi4py', 'cupy'))); from bench.__main__ import main; "
@@ -206,3 +219,13 @@ def test_an_imported_log_takes_the_place_of_an_interval(capsys: pytest.CaptureFi
     g6e = next(each for each in document["machines"] if each["instance"] == "g6e.48xlarge")
     assert g6e["exposed_basis"] == "imported"
     assert g6e["exchange_s"] == pytest.approx(306e6 * 4 * 1.75 / 5.25e9, rel=0.1)
+
+
+def test_a_rate_that_is_unknown_is_given_as_the_reason_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("select", "--workload", "llama-3-8b", "--nodes", "8", "--instances")
+    [left] = [line for line in said(capsys, *words, "p6-b300.48xlarge,p5.48xlarge").splitlines() if "left out" in line]
+    assert "--links" not in left
+    [own] = re.findall(r"in bench.yaml, such as `(.*)`, and select `mine`", left)
+    site = tmp_path / "bench.yaml"
+    site.write_text(f"clusters: {{}}\n{own[:-2]}, price: 10}}}}\n")
+    assert "8 x mine" in said(capsys, *words, "mine", "--config", str(site), "--explain", "mine")
