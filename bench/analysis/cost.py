@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from bench.core.errors import UsageError
+from bench.core.plugins import nearest
 from bench.hardware.catalogue import Instance, Price
 
 OLD_AFTER_DAYS = 365
@@ -41,13 +42,27 @@ def priced(found: Instance, today: date, region: str | None = None, on: date | N
     price = known[-1] if on is None else in_force(known, on)
     if price is None:
         return Priced(None, (f"no price of {on} is known, the first is of {known[0].date}",))
-    return Priced(price, tuple(_remarks(price, on or today)))
+    return Priced(price, tuple(_remarks(price, on or today, _seen_again(known, price, on))))
 
 
 def in_force(prices: Sequence[Price], on: date) -> Price | None:
     """The last price that was seen on that day or before; None: all are later, or undated."""
     seen = [price for price in prices if price.date is not None and price.date <= on.isoformat()]
     return max(seen, key=lambda price: price.date or "", default=None)
+
+
+def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
+    """Is the next sighting after that day the same price, so that it held between the two?"""
+    later = [] if on is None else [each for each in known if each.date is not None and each.date > on.isoformat()]
+    following = min(later, key=lambda each: each.date or "", default=None)
+    return following is not None and following.usd_per_hour == price.usd_per_hour
+
+
+def check_region(region: str | None, known: Sequence[Instance]) -> None:
+    """UsageError, with the nearest name, for a region of which no price is known at all."""
+    regions = sorted({price.region for each in known for price in each.prices if price.region})
+    if region is not None and region not in regions:
+        raise UsageError(f"no price of a region {region!r} is known{nearest(region, regions)}")
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
@@ -73,11 +88,11 @@ def since(found: Instance, price: Price) -> Price:
     return replace(price, date=first.date)
 
 
-def _remarks(price: Price, today: date) -> list[str]:
+def _remarks(price: Price, today: date, seen_again: bool) -> list[str]:
     said = []
     if price.date is None:
         said.append("its price has no date")
-    elif (today - date.fromisoformat(price.date)).days > OLD_AFTER_DAYS:
+    elif not seen_again and (today - date.fromisoformat(price.date)).days > OLD_AFTER_DAYS:
         said.append(f"its price was seen on {price.date}, more than a year before {today}: check it")
     if not price.verified:
         said.append("its price was not read in a source (unverified)")
@@ -86,8 +101,6 @@ def _remarks(price: Price, today: date) -> list[str]:
 
 def given_prices(words: Sequence[str], known: Sequence[str]) -> dict[str, float]:
     """`p4d.24xlarge=18.5` of a command line, by instance. UsageError for anything else."""
-    from bench.core.plugins import nearest
-
     found = {}
     for word in words:
         name, equals, text = word.rpartition("=")

@@ -74,7 +74,7 @@ class Selection:
 
 
 def select(machines: Sequence[tuple[Instance, int]], question: Question, by: str = "cost") -> Selection:
-    """Rank (instance, number of nodes). Raises UsageError when none of them can do it."""
+    """Rank (instance, number of nodes). Raises UsageError when none can do it, or none has a cost to rank by."""
     draws = Draws()
     found: list[Candidate] = []
     refused: list[Refused] = []
@@ -85,6 +85,10 @@ def select(machines: Sequence[tuple[Instance, int]], question: Question, by: str
             refused.append(Refused(instance.name, num_nodes, str(error)))
     if not found:
         raise UsageError("; ".join(f"{each.num_nodes} x {each.instance}: {each.reason}" for each in refused))
+    if by == "cost" and all(each.sample_usd is None for each in found):
+        names = ", ".join(dict.fromkeys(each.instance.name for each in found))
+        why = "; ".join(dict.fromkeys(remark for each in found for remark in each.priced.remarks))
+        raise UsageError(f"nothing to rank by cost: {names}: {why}; or rank by time (--by time)")
     ranked = sorted(found, key=lambda each: _key(each, by))
     verdicts = [
         verdict(metric, ranked[0], other, draws) for other in ranked[1:] for metric in _judged(by, ranked[0], other)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.analysis import select
 from bench.analysis.candidate import Question
-from bench.analysis.cost import given_prices
+from bench.analysis.cost import check_region, given_prices
 from bench.analysis.predict import Evidence
 from bench.analysis.select import Selection
 from bench.commands import _here, _output, _predict
@@ -53,6 +53,7 @@ def main(args: argparse.Namespace) -> int:
     evidence = _predict.evidence(args.runs)
     prices = given_prices(args.price, list(site.instances))
     machines = _machines(args, site)
+    check_region(args.region, [site.instance(name) for name in site.instances])
     selections = []
     for name in args.workload.split(","):
         asked = workload.load_workload(name.strip(), _here.workloads_folder(), args.set)

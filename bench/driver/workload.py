@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.core import plugins
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
@@ -162,8 +161,15 @@ def _path(name_or_path: str, folder: Path) -> Path:
         return path
     known = names(folder)
     if name_or_path not in known:
-        raise UsageError(f"{folder} has no workload {name_or_path!r}{plugins.nearest(name_or_path, known)}")
+        # People leave out the hyphens: `vitl` is the beginning of vit-l-306m.
+        begun = [name for name in known if _letters(name_or_path) and _letters(name).startswith(_letters(name_or_path))]
+        raise UsageError(f"{folder} has no workload {name_or_path!r}{nearest((begun or [name_or_path])[0], known)}")
     return folder / f"{name_or_path}.yaml"
+
+
+def _letters(name: str) -> str:
+    """Letters and digits alone."""
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 _Found = Mapping[str, Mapping[str, Any]]  # section ("" for the top) -> field -> value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -47,6 +48,14 @@ def test_a_price_of_more_than_a_year_is_said_to_be_old() -> None:
     assert not priced(P4D, date(2027, 7, 20)).remarks
     [told] = priced(P4D, date(2027, 7, 21)).remarks
     assert told.startswith("its price was seen on 2026-07-20, more than a year before 2027-07-21")
+
+
+def test_a_price_seen_before_and_after_a_day_held_on_it() -> None:
+    """Seen on 2023-09-18 and on 2025-03-31: the same on 2025-01-01; what came between two prices, nobody knows."""
+    assert not priced(P4D, TODAY, on=date(2025, 1, 1)).remarks
+    changed = replace(P4D, prices=tuple(each for each in P4D.prices if each.date in ("2023-09-18", "2026-07-20")))
+    [told] = priced(changed, TODAY, on=date(2025, 1, 1)).remarks
+    assert told.startswith("its price was seen on 2023-09-18, more than a year before 2025-01-01")
 
 
 def test_no_price_and_prices_of_ones_own() -> None:

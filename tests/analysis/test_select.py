@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.analysis import crossover, predict
-from bench.analysis.candidate import Candidate, Question, candidate
+from bench.analysis.candidate import LOST_TO_OVERLAP, Candidate, Question, candidate
 from bench.analysis.draws import Draws, range_of
 from bench.analysis.exchanges import has_middle, shared_links
 from bench.analysis.predict import Evidence, Prediction
@@ -208,6 +208,16 @@ def test_the_old_price_turns_the_order_and_it_is_said() -> None:
     assert "with the old price (dearer)" in told
     before = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, price_on=date(2025, 4, 1)))
     assert before.candidates[0].instance.name == "g6e.48xlarge"
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_what_hidden_communication_costs_is_what_was_published_for_it() -> None:
+    """arXiv 2507.03114: computation beside communication is slower by 18.9 % on average, by 40 % at most."""
+    assert LOST_TO_OVERLAP == (0.0, 0.189, 0.4)
+    described = " ".join((FOLDER.parent / "docs" / "selection.md").read_text(encoding="utf-8").split())
+    low, middle, high = LOST_TO_OVERLAP
+    assert f"Of hidden communication {middle:g} ({low:g}..{high:g}) is lost again" in described
+    assert f"(arXiv 2507.03114: {100 * middle:g} % on average, {100 * high:g} % at most" in described
 
 
 @pytest.mark.usefixtures("exact_links")

@@ -112,6 +112,17 @@ def test_a_price_of_then_is_asked_for_by_its_day(capsys: pytest.CaptureFixture[s
     assert by_name["p4d.24xlarge"]["price_date"] == "2025-03-31"
 
 
+def test_without_a_price_the_time_is_ranked_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "select", "--workload", "vit-l-306m", "--instances", "DGX H100", "--by", "time")
+    assert "DGX H100: no price is known" in text
+
+
+def test_a_gpu_alone_pays_for_no_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--gpus", "1", "--set", "training.accumulation=7", "--format", "json")
+    machines = json.loads(said(capsys, *TWO, *words))["machines"]
+    assert [each["usd_per_hour_waiting_high"] for each in machines] == [0, 0]
+
+
 def test_output_and_plot_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert said(capsys, *TWO, "--plot", str(tmp_path / "a.png"), "--output", str(tmp_path / "a.txt")) == ""
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -123,6 +134,12 @@ def test_output_and_plot_are_written(capsys: pytest.CaptureFixture[str], tmp_pat
     [
         (("--instances", "p4d.24xlrge"), "no instance type is called 'p4d.24xlrge'; did you mean 'p4d.24xlarge'?"),
         (("--workload", "vit"), "did you mean 'vit-l-306m'"),
+        (("--workload", "vitl"), "has no workload 'vitl'; did you mean 'vit-l-306m'?"),
+        (("--workload", "llama38"), "did you mean 'llama-3-8b'?"),
+        (("--region", "us-eest-1"), "no price of a region 'us-eest-1' is known; did you mean 'us-east-1'?"),
+        (("--region", "mars"), "no price of a region 'mars' is known; there are: "),
+        (("--instances", "DGX H100"), "nothing to rank by cost: DGX H100: no price is known: give one by --price"),
+        (("--price-date", "2020-01-01"), "no price of 2020-01-01 is known, the first is of 2023-09-18"),
         (("--nodes", "0"), "'0' is not a whole number of 1 or more"),
         (("--gpus", "9"), "has 8 GPUs, not 9"),
         (("--explain", "p5.48xlarge"), "is none of --instances"),
