@@ -6,16 +6,19 @@ from collections.abc import Iterator
 
 from bench.analysis import cost
 from bench.analysis.candidate import LOST_TO_OVERLAP, Candidate
-from bench.analysis.draws import Range
-from bench.analysis.predict import Prediction
+from bench.analysis.compute import compute
+from bench.analysis.draws import NUM_DRAWS, Draws, Range
+from bench.analysis.predict import CONFIDENCE, Prediction
 from bench.analysis.training import Communication, bus_factor
 from bench.core.fabric import NVLINK_PEERS
 from bench.core.units import format_bytes
 from bench.hardware import reference
 from bench.hardware.reference import Reference
+from bench.report import _text
 from bench.report._select import span
 
 _MOST_PUBLISHED = 3
+_DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends do not multiply"
 _BY_HOST = "copies go through the host"  # how reference.yaml says that peers could not reach each other
 
 
@@ -24,7 +27,7 @@ def lines(each: Candidate) -> list[str]:
     sections = (
         (f"{each.name}: {each.instance.gpus} x {each.gpu.name} per node", _machine(each)),
         ("memory of one GPU", _memory(each)),
-        (f"compute ({each.bases['compute']})", (*each.compute.lines, f"= {_ms(each.range('compute_s'))} a step")),
+        (f"compute ({each.bases['compute']})", (*each.compute.lines, _compute(each))),
         ("exchange", _exchange(each)),
         ("exchange by hand", by_hand(each)),
         ("step", _step(each)),
@@ -41,6 +44,17 @@ def lines(each: Candidate) -> list[str]:
 
 def _ms(found: Range) -> str:
     return f"{span(found, 1e3)} ms"
+
+
+def _compute(each: Candidate) -> str:
+    """What the factors above make with their middles; the interval's ends come from draws, not from their ends."""
+    found = each.range("compute_s")
+    middles = compute(each.layout, each.gpu, Draws(1))  # one draw is the middle of everything
+    middle = float(middles.passes_s[0] + middles.update_s[0])
+    if found.low == found.high:
+        return f"= {_ms(found)} a step"
+    by = "by the middles, sqrt(low x high) of each interval"
+    return f"{by}, {_text.significant(middle * 1e3, 4)} ms a step; {_ms(found)} {_DRAWN}"
 
 
 def _machine(each: Candidate) -> Iterator[str]:
@@ -204,7 +218,8 @@ def _step(each: Candidate) -> Iterator[str]:
             f"feed {num_bytes / 1e6:.4g} MB to each GPU, {_seconds(each.feed)} ({each.feed.basis}: "
             f"{'; '.join(each.feed.rests_on)}); not hidden {_ms(each.range('feed_s'))}"
         )
-    yield f"together {_ms(each.range('total_s'))}; {span(each.samples_per_s)} samples/s; bottleneck: {each.bottleneck}"
+    whole = f"{_ms(each.range('total_s'))}, draw by draw (ends do not add up)"
+    yield f"together {whole}; {span(each.samples_per_s)} samples/s; bottleneck: {each.bottleneck}"
 
 
 def _cost(each: Candidate) -> Iterator[str]:
@@ -217,13 +232,28 @@ def _cost(each: Candidate) -> Iterator[str]:
     where = f"({price.region or 'yours'}; {price.source})"
     yield f"{price.usd_per_hour:.4f} $/h on {price.date or 'no date'}{since} {where}, x {nodes}"
     if million:
-        yield f"$/1M samples = $/h / 3600 / samples per s x 1e6 = {span(million)}"
+        rates = each.samples_per_s
+        slowest = span(Range(rates.high, rates.middle, rates.low))
+        yield f"$/1M samples = {each.usd_per_hour:.4f} $/h / 3600 / {slowest} samples per s x 1e6 = {span(million)}"
     waiting = each.usd_per_hour_waiting
     if waiting:
-        yield f"$/h spent waiting = $/h x exposed / step = {span(waiting)}"
+        yield _waiting(each, waiting)
     before = cost.earlier(each.instance, price)
     if before and million:
         old = Range(
             *(end * before.usd_per_hour / price.usd_per_hour for end in (million.low, million.middle, million.high))
         )
         yield f"at its earlier price, {before.usd_per_hour:.4f} $/h on {before.date}: {span(old)} $/1M samples"
+
+
+def _waiting(each: Candidate, found: Range) -> str:
+    formula = "$/h spent waiting = $/h x exposed / step"
+    if found.low == found.high:
+        return f"{formula} = {span(found)}"
+    exposed, whole, dollars = each.range("exposed_s").middle, each.range("total_s").middle, each.usd_per_hour or 0.0
+    words = ""
+    if each.has_middle:
+        ends = (_text.significant(seconds * 1e3, 4) for seconds in (exposed, whole))
+        made = _text.significant(dollars * exposed / whole, 3)
+        words = f" by the middles, {dollars:.4f} x {' / '.join(ends)} = {made};"
+    return f"{formula}:{words} {span(found)} {_DRAWN}"

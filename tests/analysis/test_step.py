@@ -116,10 +116,11 @@ def test_a_pipeline_loses_as_much_to_what_it_hides() -> None:
     assert found.exposed_s[0] == pytest.approx(bare.exposed_s[0] + 0.5 * hidden)
 
 
-def test_a_gpu_alone_waits_for_nothing_at_all() -> None:
+@given(st.floats(0.001, 10), st.integers(1, 40))
+def test_a_gpu_alone_waits_for_nothing_at_all(passes: float, micro: int) -> None:
     """Not for the rounding of a difference either."""
-    alone = layout(Workload("test", SMALL, batch=2, accumulation=7), 1, 1)
-    found = step(alone, one(0.7), one(0.1), lambda _: one(1.0), communications(alone), one(0.2), one(0.0), False)
+    alone = layout(Workload("test", SMALL, batch=2, accumulation=micro), 1, 1)
+    found = step(alone, one(passes), one(0.1), lambda _: one(1.0), communications(alone), one(0.2), one(0.0), False)
     assert found.exposed_s[0] == 0 and found.bubble_s[0] == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -58,6 +59,25 @@ def test_the_derivation_can_be_checked_by_hand(capsys: pytest.CaptureFixture[str
     assert "by these published rates: 159..956.2 ms a step" in g6e
     assert "no public figure of allreduce among several L40S of one node is known" in g6e
     assert "0.35..0.75 of it (assumed, one draw for all machines)" in g6e
+
+
+def test_an_interval_of_draws_is_no_product_of_ends_and_the_middles_multiply(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """23.58 TFLOP at 271.2 TFLOP/s x sqrt(0.35 x 0.75) x sqrt(0.85 x 1.15), 8.568 GB at 1555 GB/s x sqrt(0.6 x 0.9)."""
+    told = said(capsys, *TWO, "--explain", "p4d.24xlarge")
+    [made] = re.findall(
+        r"each interval, ([\d.]+) ms a step; [\d.]+ ms are 90 % of 4,000 draws, whose ends do not", told
+    )
+    passes = 23.58 / (271.2 * math.sqrt(0.35 * 0.75 * 0.85 * 1.15))
+    assert float(made) == pytest.approx(1e3 * (passes + 8.568 / (1555 * math.sqrt(0.6 * 0.9))), rel=2e-3)
+    [waits] = [line for line in told.splitlines() if "$/h spent waiting = " in line]
+    [(dollars, exposed, step, product)] = re.findall(r"middles, ([\d.]+) x ([\d.]+) / ([\d.]+) = ([\d.]+);", waits)
+    assert float(product) == pytest.approx(float(dollars) * float(exposed) / float(step), rel=5e-3)
+    assert waits.endswith("whose ends do not multiply")
+    # Where only an interval is known, no middle is told.
+    [vague] = [line for line in said(capsys, *TWO, "--explain", "g6e.48xlarge").splitlines() if "spent waiting" in line]
+    assert "middles" not in vague and vague.endswith("whose ends do not multiply")
 
 
 def test_where_the_switch_adds_no_measurement_beats_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
