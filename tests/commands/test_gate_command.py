@@ -180,8 +180,8 @@ def test_a_job_may_be_called_anything(tmp_path: Path, rules: str, capsys: Out) -
     for number, name in enumerate(("a#z", "#", "a#2x", f"a#{9:06}", "a#" + "9" * 99)):
         file = next(folder.glob("*.jsonl"))
         file.rename(folder / f"{name}.jsonl")
-        assert main(["gate", str(folder), "--rules", rules, "--format", "json"]) == 0, (number, name)
-        capsys.readouterr()
+        assert main(["gate", str(folder), "--rules", rules, "--format", "json"]) == 1, (number, name)
+        assert list(json.loads(capsys.readouterr().out)["failures"]) == ["no-plan"], (number, name)
 
 
 @pytest.mark.parametrize("line", range(1, 5))
