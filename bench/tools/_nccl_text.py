@@ -275,10 +275,8 @@ class Text:
             run = self._open(number)
         self._drop()
         run.command = run.command or forms.source(number, text)
-        if run.footer and not own:
-            run.say(number, f"line {number}, after the end: {sentence}")
-        else:
-            run.fail(f"{sentence} (line {number})")
+        after = " after its closing lines" if run.footer and not own else ""
+        run.fail(f"{sentence} (line {number}{after})")
 
     # ------------------------------------------------------------------------------------------------ runs
 

@@ -227,3 +227,11 @@ def test_a_busbw_that_is_not_by_its_definition_is_said_of_the_log_as_of_the_run(
         page = explained(capsys, name)
         assert page["best"]["busbw_bytes_per_s"] == 300e9, name
         assert any(line.startswith("LEFT OUT: 1 of ") for line in page["got"]), name
+
+
+def test_a_start_that_failed_after_its_closing_lines_has_failed(capsys: Out) -> None:
+    text = h100s(300, (8 << 20, 1 << 30)) + "srun: error: node3: task 9: Exited with exit code 1\n"
+    Path("a.log").write_text(text, encoding="utf-8")
+    assert main(["import", "a.log"]) == 1
+    told = gated(capsys, SPAN.replace("PATTERN", "allreduce"))
+    assert "failed-job" in told["failures"]
