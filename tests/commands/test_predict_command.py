@@ -12,6 +12,7 @@ import pytest
 
 from bench.__main__ import main
 
+ENDS = ("low_s", "middle_s", "high_s")
 SITE = """\
 clusters:
   half: {instance: p4d.24xlarge, nodes: 2, links: {nvlink: 150 GB/s}}
@@ -21,6 +22,9 @@ instances:
   p4d.24xlarge: {price: 18.5, price_date: 2026-10-01}
   ours: {like: p5.48xlarge, price: 30, links: {nvlink: 225 GB/s}}
   fat: {like: p5.48xlarge, nodes_per_leaf: 16, oversubscription: 4}
+  same: {like: p4d.24xlarge}
+  again: {like: same}
+  half: {like: p4d.24xlarge, links: {nvlink: 150 GB/s}}
   bare: {gpu: L40S, gpus: 4, peers: pcie_p2p, links: {nic: 25 GB/s}, nics: 2}
 """
 
@@ -54,6 +58,29 @@ def test_half_a_link_in_bench_yaml_is_felt_in_the_node_only(capsys: pytest.Captu
     assert half["ideal_s"] == pytest.approx(2 * whole["ideal_s"], rel=0.01)
     one = ("predict", "--config", site, "--sizes", "1G", "--nodes", "2", "--ranks-per-node", "1")
     assert rows(capsys, *one, "--cluster", "half") == rows(capsys, *one, "--instance", "p4d.24xlarge")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_copy_of_a_type_is_predicted_as_the_type(capsys: pytest.CaptureFixture[str], site: Path, nodes: int) -> None:
+    asked = ("predict", "--config", site, "--sizes", "8,64M", "--patterns", "all", "--nodes", nodes, "--instance")
+    theirs = rows(capsys, *asked, "p4d.24xlarge")
+    assert rows(capsys, *asked, "same") == theirs and rows(capsys, *asked, "again") == theirs
+
+
+def test_a_change_of_one_link_leaves_what_is_known_of_the_others(
+    capsys: pytest.CaptureFixture[str], site: Path
+) -> None:
+    asked = ("predict", "--config", site, "--sizes", "64M", "--nodes", "2", "--patterns", "sendrecv", "--instance")
+    (half,), (whole,) = rows(capsys, *asked, "half"), rows(capsys, *asked, "p4d.24xlarge")
+    assert half["bottleneck"] == "NIC"
+    assert [half[end] for end in ENDS] == pytest.approx([whole[end] for end in ENDS])
+
+
+def test_a_copy_of_a_type_is_exactly_as_good(capsys: pytest.CaptureFixture[str], site: Path) -> None:
+    asked = ("select", "--config", str(site), "--workload", "vit-l-306m", "--nodes", "2", "--instances")
+    assert main([*asked, "p4d.24xlarge,same", "--format", "json"]) == 0
+    (verdict,) = (each for each in json.loads(capsys.readouterr().out)["verdicts"] if each["by"] == "time")
+    assert (verdict["ratio_low"], verdict["ratio"], verdict["ratio_high"]) == (1, 1, 1)
 
 
 def test_the_same_rows_in_every_format_never_as_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
