@@ -16,10 +16,10 @@ from bench.core.schedules import algorithms
 from bench.core.world import World
 from bench.hardware import catalogue
 
-# What NCCL and RCCL choose from: rings, NVLS and pieces for large messages, trees for small ones, "direct" for meshes.
-# The others of core/schedules.py bound them.
+# What NCCL and RCCL choose from: rings, NVLS and pieces (their pipelined double trees among them), "direct" for meshes.
+# The others of core/schedules.py bound them: its tree too, which sends whole messages and is no library's tree.
 LIBRARY = {
-    "allreduce": ("ring", "nvls", "pipelined", "direct", "tree"),
+    "allreduce": ("ring", "nvls", "pipelined", "direct"),
     "allgather": ("ring", "direct"),
     "reducescatter": ("ring", "direct"),
     "broadcast": ("chain",),

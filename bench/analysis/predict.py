@@ -47,9 +47,9 @@ class Prediction:
 
     `basis`: one of BASES. `rests_on`: the sources, in words, with their dates. `algorithm`: as core/schedules.py calls
     it; "" for a copy. `bottleneck`: the link that is full, in words ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `machine`: whose links' own
-    deviation it has (two of one machine deviate alike). `pool`: a word for the evidence whose error is shared: in the ratio of two
-    predictions of one pool it cancels. `spread`: the standard deviation of ln(seconds) of one machine about its pool.
+    `link_class`: see `link_class`. `machine`: whose links' own deviation it has (two of one machine deviate alike).
+    `pool`: a word for the evidence whose error is shared: in the ratio of two predictions of one pool it cancels.
+    `spread`: the standard deviation of ln(seconds) of one machine about its pool.
     `verified`: were all figures of links and of evidence read in a source? `ideal_s`: what the links alone would take.
     """
 

@@ -69,7 +69,8 @@ def test_larger_messages_take_longer(name: str, nodes: int, pattern: str) -> Non
         for small, large in pairwise(sizes):
             for end in ("low_s", "centre_s", "high_s"):
                 ratio = getattr(told[large], end) / getattr(told[small], end)
-                assert ratio > 0.9, (algorithm, small, end)  # between grid points a curve may end
+                # Between grid points a curve may end: 2^(-1/PER_OCTAVE) = 0.79 is what the grid promises.
+                assert ratio > 0.88, (algorithm, small, end)
         assert told[sizes[-1]].centre_s > 50 * told[sizes[0]].centre_s
 
 

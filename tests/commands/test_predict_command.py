@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench.__main__ import main
@@ -109,8 +110,9 @@ def test_figures_that_were_not_read_in_a_source_are_said(capsys: pytest.CaptureF
 def test_other_algorithms_are_bounds_without_a_point(capsys: pytest.CaptureFixture[str]) -> None:
     told = rows(capsys, *P4D, "--gpus", "1024", "--sizes", "1G", "--algorithm", "all")
     bounds = {row["algorithm"]: row for row in told if row["basis"] == "bound"}
-    assert {"hierarchical", "halving_doubling", "recursive_doubling"} <= set(bounds)
+    assert {"tree", "hierarchical", "halving_doubling", "recursive_doubling"} <= set(bounds)
     assert all(row["middle_s"] is None and row["high_s"] is None for row in bounds.values())
+    assert "tree" not in {row["algorithm"] for row in rows(capsys, *P4D, "--nodes", "8", "--sizes", "1K,1G")}
     (best,) = (row for row in told if row["best"])
     assert best["low_s"] >= min(row["ideal_s"] for row in told)
 
@@ -130,6 +132,19 @@ def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert plot.read_bytes().startswith(b"\x89PNG") and plot.with_suffix(".svg").exists()
     rows(capsys, "validate", "--plot", tmp_path / "errors.png")
     assert (tmp_path / "errors.png").exists()
+
+
+def test_a_single_point_between_sizes_without_one_is_drawn() -> None:
+    pytest.importorskip("matplotlib")
+    from bench.figures import _predict as figure
+
+    place = {"pattern": "allreduce", "num_nodes": 1, "ranks_per_node": 8, "algorithm": "ring", "high_s": 1.0}
+    ends = {"busbw_low_bytes_per_s": 1e9, "busbw_high_bytes_per_s": 9e9}
+    points = (None, 4e9, None, 5e9, 6e9)
+    told = [place | ends | {"payload_bytes": 1 << (20 + k), "busbw_bytes_per_s": each} for k, each in enumerate(points)]
+    (panel,) = figure.curves(told, [], "a machine").axes
+    marked = [line for line in panel.get_lines() if line.get_marker() == "s"]
+    assert [np.asarray(line.get_xydata()).tolist() for line in marked] == [[[1 << 21, 4.0]]]
 
 
 def test_what_validation_prints(capsys: pytest.CaptureFixture[str]) -> None:
