@@ -166,6 +166,7 @@ class _Asked:
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
+        self.most_ranks = self._most_ranks()
         used = self._overhead_evidence()
         self.overhead, self.overhead_half = _overhead(used)
         self.overhead_basis = used[0].basis if used else "bound"
@@ -191,14 +192,14 @@ class _Asked:
         key = max(moving, key=lambda each: moving[each], default=None)
         decides = ranges[key] if key is not None else None
         known = all(ranges[each].middle is not None for each in moving if moving[each] >= 0.5 * middle)
-        pointed = known and high / low <= WIDEST
+        pointed = known and high / low <= WIDEST and not self._extrapolated
         by_latency = key is None or moving[key] < 0.5 * middle
         return Prediction(
             low_s=low,
             middle_s=middle if pointed else None,
             high_s=high,
             basis=self.overhead_basis if by_latency else decides.told.basis if decides and decides.told else "bound",
-            rests_on=self.overhead_sources if by_latency else self._rests_on(decides),
+            rests_on=self._beyond() + (self.overhead_sources if by_latency else self._rests_on(decides)),
             algorithm=algorithm.name,
             bottleneck="latency" if by_latency else engine.LINK_WORDS[key[0]] if key is not None else "latency",
             link_class=link_class(self.links, self.task.num_nodes, self.task.ranks_per_node),
@@ -260,6 +261,24 @@ class _Asked:
         own = [each for each in near if each.basis != "published"
                and each.instance == engine.machine(self.links, each.family) != ""]  # fmt: skip
         return own or near
+
+    def _most_ranks(self) -> int | None:
+        """Of all that was measured across such a network, or one as like as there is; None: nothing, or in a node."""
+        if self._family() != "network":
+            return None
+        across = [each for each in self.evidence.curves if each.family == "network"]
+        _, group = engine.generation(self.links, "network")
+        near = [each for each in across if each.group == group] or across
+        return max((each.num_ranks for each in near), default=None)
+
+    @property
+    def _extrapolated(self) -> bool:
+        return self.most_ranks is not None and self.task.num_nodes * self.task.ranks_per_node > self.most_ranks
+
+    def _beyond(self) -> tuple[str, ...]:
+        if not self._extrapolated:
+            return ()
+        return (f"extrapolated: no more than {self.most_ranks} GPUs were measured across such a network",)
 
     def _rests_on(self, decides: _Range | None) -> tuple[str, ...]:
         if decides is not None and decides.told is not None:

@@ -14,7 +14,10 @@ from bench.analysis.predict import busbw
 from bench.figures import _style
 
 _MOST_PANELS = 8
-_REMARK = "bands: the interval that should hold 9 of 10 measurements; no line in it where nobody measured such links; "
+_REMARK = (
+    "bands: the interval that should hold 9 of 10 measurements (below 1 MiB fewer); "
+    "no line in it where nobody measured such links; "
+)
 save = _style.save
 
 

@@ -98,6 +98,14 @@ def test_a_second_node_does_not_make_the_way_through_the_host_faster() -> None:
     assert two.high_s > 0.9 * one.high_s and two.low_s >= one.low_s  # one of 8 rings leaves each port here
 
 
+def test_beyond_the_ranks_of_the_evidence_there_is_no_point_and_it_is_said() -> None:
+    most = max(each.num_ranks for each in KNOWN.curves if each.family == "network" and each.group == "efa")
+    for nodes, pointed in ((most // 8, True), (most // 4, False)):
+        told = predict.collective("allreduce", 16 * GIB, P5, nodes, 8, KNOWN)
+        assert (told.middle_s is not None) is pointed
+        assert any(f"extrapolated: no more than {most} GPUs" in each for each in told.rests_on) is not pointed
+
+
 def test_what_the_user_measured_outweighs_what_was_published() -> None:
     slow = {size: 3 * engine.seconds_of("allreduce", size, 8, 230e9) for size in (256 * MIB, GIB, 4 * GIB)}
     own = predict.evidence_of([Rows("p4d.24xlarge", "measured", "my run (2026-11-22)", "allreduce", P4D, 1, 8, slow)])
