@@ -14,11 +14,12 @@ from bench.core.loads import Loads
 from bench.core.plugins import nearest
 from bench.core.schedules import algorithms
 from bench.core.world import World
+from bench.hardware import catalogue
 
-# What NCCL and RCCL choose from: rings, NVLS and pieces for large messages, trees for small ones, "direct" for meshes.
-# The others of core/schedules.py bound them.
+# What NCCL and RCCL choose from: rings, NVLS and pieces (their pipelined double trees among them), "direct" for meshes.
+# The others of core/schedules.py bound them: its tree too, which sends whole messages and is no library's tree.
 LIBRARY = {
-    "allreduce": ("ring", "nvls", "pipelined", "direct", "tree"),
+    "allreduce": ("ring", "nvls", "pipelined", "direct"),
     "allgather": ("ring", "direct"),
     "reducescatter": ("ring", "direct"),
     "broadcast": ("chain",),
@@ -121,7 +122,7 @@ class _Hashed:
         return isinstance(other, _Hashed) and self.key == other.key
 
 
-_WORDS = ("sources", "verified", "instance")
+_WORDS = ("sources", "verified", "instance", "like")
 
 
 @lru_cache(maxsize=512)
@@ -182,6 +183,25 @@ def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
     words: dict[str, Any] = {"nvlink_mesh": "nvlink-mesh", "infinity_fabric": "infinity-fabric",
                              "nvlink_pairs": "nvlink-pairs", "pcie_p2p": "pcie-p2p", "host": "no-p2p"}  # fmt: skip
     return str(words.get(links.peer, links.peer))
+
+
+def machine(links: NodeLinks, family: str) -> str:
+    """Whose evidence is its own in a family: the name of an instance type, for one made with `like:` its parent's
+    where it has the same links of that family; "" where it has no name."""
+    if links.like in catalogue.instances():
+        parent = catalogue.instance(links.like).links
+        if all(getattr(links, name) == getattr(parent, name) for name in _links_of(family)):
+            return links.like
+    return links.instance
+
+
+def _links_of(family: str) -> tuple[str, ...]:
+    """The fields of NodeLinks that say what links a family has."""
+    if family == "network":
+        return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
+    if family in ("pcie-link", "pcie-p2p", "no-p2p"):
+        return "pcie_bytes_per_s", "gpus_per_pcie_switch", *(() if family == "pcie-link" else ("peer",))
+    return "peer", "nvlink_bytes_per_s", "pair_bytes_per_s", "nvls", "nvlink_generation", "nvlink_nodes"
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:

@@ -164,7 +164,7 @@ def _curves(rows: Rows) -> list[Curve]:
     if rows.smallest_s is not None and task.floor_s:
         overhead = max(rows.smallest_s - LAUNCH_S, 0.2 * LAUNCH_S) / task.floor_s
     return [
-        Curve(rows.system, rows.links.instance, rows.basis, rows.source, family,
+        Curve(rows.system, engine.machine(rows.links, family), rows.basis, rows.source, family,
               *engine.generation(rows.links, family), engine.style(rows.pattern),
               rows.num_nodes * rows.ranks_per_node, rows.num_nodes, tuple(own), overhead, rows.verified)
         for family, own in points.items()

@@ -136,9 +136,7 @@ def candidate(instance: Instance, num_nodes: int, question: Question, draws: Dra
     exchanges = predicted(found, instance.links, question.evidence)
     computed = compute(found, gpu, draws)
     feed, remarks = _feed(found, instance, question.evidence)
-    seconds = {
-        id(each): draws.predicted(_links_name(instance, prediction), prediction) for each, prediction in exchanges
-    }
+    seconds = {id(each): draws.predicted(_links_name(prediction), prediction) for each, prediction in exchanges}
     times = step(
         found,
         computed.passes_s,
@@ -146,7 +144,7 @@ def candidate(instance: Instance, num_nodes: int, question: Question, draws: Dra
         lambda each: seconds[id(each)],
         [each for each, _ in exchanges],
         draws.linear(_OVERLAP, *LOST_TO_OVERLAP),
-        0.0 * draws.ones if feed is None else draws.predicted(f"copies {instance.name}", feed),
+        0.0 * draws.ones if feed is None else draws.predicted(f"copies {feed.machine}", feed),
         shares_link=instance.links.peer not in NVLINK_PEERS,
     )
     priced = cost.priced(instance, question.today, question.region, question.price_on, question.prices)
@@ -199,8 +197,8 @@ def _feed(found: Layout, instance: Instance, evidence: Evidence) -> tuple[Predic
         return None, ["the host-to-device feed is left out: the PCIe link is unknown"]
 
 
-def _links_name(instance: Instance, prediction: Prediction) -> str:
-    return f"links {instance.name} {prediction.link_class}"
+def _links_name(prediction: Prediction) -> str:
+    return f"links {prediction.machine} {prediction.link_class}"
 
 
 def _weakest(predictions: list[Prediction]) -> str:
@@ -225,11 +223,11 @@ def _unknowns(instance: Instance, computed: Compute, exchanges: Exchanges, feed:
         run = f"python -m bench run bandwidth{' --cluster CLUSTER' if many else ''}"
         how = f"{where}: {run}; then python -m bench select --workload {question.workload.name} --runs results/RUN"
         what = f"the {each.collective} of {name} ({prediction.link_class})"
-        known.setdefault(_links_name(instance, prediction), (what, how))
+        known.setdefault(_links_name(prediction), (what, how))
         known.setdefault(f"pool {prediction.pool}", (f"what links of the class {prediction.link_class} reach", how))
     if feed is not None:
         how = f"on {name}: nvbandwidth -t host_to_device_memcpy_ce"
-        known[f"copies {name}"] = (f"host-to-device copies of {name}", how)
+        known[f"copies {feed.machine}"] = (f"host-to-device copies of {name}", how)
         known.setdefault(f"pool {feed.pool}", ("host-to-device copies", how))
     return known
 

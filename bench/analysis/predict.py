@@ -47,8 +47,9 @@ class Prediction:
 
     `basis`: one of BASES. `rests_on`: the sources, in words, with their dates. `algorithm`: as core/schedules.py calls
     it; "" for a copy. `bottleneck`: the link that is full, in words ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `pool`: a word for the evidence whose error is shared: in the ratio of two
-    predictions of one pool it cancels. `spread`: the standard deviation of ln(seconds) of one machine about its pool.
+    `link_class`: see `link_class`. `machine`: whose links' own deviation it has (two of one machine deviate alike).
+    `pool`: a word for the evidence whose error is shared: in the ratio of two predictions of one pool it cancels.
+    `spread`: the standard deviation of ln(seconds) of one machine about its pool.
     `verified`: were all figures of links and of evidence read in a source? `ideal_s`: what the links alone would take.
     """
 
@@ -64,6 +65,7 @@ class Prediction:
     spread: float
     verified: bool
     ideal_s: float
+    machine: str = ""
 
     @property
     def centre_s(self) -> float:
@@ -164,6 +166,7 @@ class _Asked:
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
+        self.most_ranks = self._most_ranks()
         used = self._overhead_evidence()
         self.overhead, self.overhead_half = _overhead(used)
         self.overhead_basis = used[0].basis if used else "bound"
@@ -189,17 +192,18 @@ class _Asked:
         key = max(moving, key=lambda each: moving[each], default=None)
         decides = ranges[key] if key is not None else None
         known = all(ranges[each].middle is not None for each in moving if moving[each] >= 0.5 * middle)
-        pointed = known and high / low <= WIDEST
+        pointed = known and high / low <= WIDEST and not self._extrapolated
         by_latency = key is None or moving[key] < 0.5 * middle
         return Prediction(
             low_s=low,
             middle_s=middle if pointed else None,
             high_s=high,
             basis=self.overhead_basis if by_latency else decides.told.basis if decides and decides.told else "bound",
-            rests_on=self.overhead_sources if by_latency else self._rests_on(decides),
+            rests_on=self._beyond() + (self.overhead_sources if by_latency else self._rests_on(decides)),
             algorithm=algorithm.name,
             bottleneck="latency" if by_latency else engine.LINK_WORDS[key[0]] if key is not None else "latency",
             link_class=link_class(self.links, self.task.num_nodes, self.task.ranks_per_node),
+            machine=engine.machine(self.links, key[1] if key is not None else self._family()),
             pool=self._pool(key),
             spread=decides.told.deviation if decides is not None and decides.told is not None else 0.5,
             verified=self._verified(key, decides),
@@ -213,7 +217,7 @@ class _Asked:
         efficiency is at least what those of up to GRID_STEPS steps more, looked at on a fixed grid, imply.
         """
         if family == "pcie-link":
-            return _copy_range(self.evidence, self.links.instance, None)
+            return _copy_range(self.evidence, engine.machine(self.links, family), None)
         query = self._query(family)
         found = self._range_at(query, busy_s)
         first = floor(log2(busy_s) * PER_OCTAVE) + 1
@@ -227,7 +231,7 @@ class _Asked:
 
     def _query(self, family: str) -> Query:
         exact, group = engine.generation(self.links, family)
-        return Query(family, exact, group, engine.style(self.task.pattern), self.links.instance,
+        return Query(family, exact, group, engine.style(self.task.pattern), engine.machine(self.links, family),
                      self.task.num_nodes * self.task.ranks_per_node, self.task.num_nodes)  # fmt: skip
 
     def _range_at(self, query: Query, busy_s: float) -> _Range:
@@ -254,8 +258,27 @@ class _Asked:
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         near = [each for each in self.evidence.curves if each.overhead is not None
                 and (each.num_nodes > 1) == crossing]  # fmt: skip
-        own = [each for each in near if each.basis != "published" and each.instance == self.links.instance != ""]
+        own = [each for each in near if each.basis != "published"
+               and each.instance == engine.machine(self.links, each.family) != ""]  # fmt: skip
         return own or near
+
+    def _most_ranks(self) -> int | None:
+        """Of all that was measured across such a network, or one as like as there is; None: nothing, or in a node."""
+        if self._family() != "network":
+            return None
+        across = [each for each in self.evidence.curves if each.family == "network"]
+        _, group = engine.generation(self.links, "network")
+        near = [each for each in across if each.group == group] or across
+        return max((each.num_ranks for each in near), default=None)
+
+    @property
+    def _extrapolated(self) -> bool:
+        return self.most_ranks is not None and self.task.num_nodes * self.task.ranks_per_node > self.most_ranks
+
+    def _beyond(self) -> tuple[str, ...]:
+        if not self._extrapolated:
+            return ()
+        return (f"extrapolated: no more than {self.most_ranks} GPUs were measured across such a network",)
 
     def _rests_on(self, decides: _Range | None) -> tuple[str, ...]:
         if decides is not None and decides.told is not None:
@@ -263,6 +286,11 @@ class _Asked:
         if decides is not None and decides.bracket:
             return (f"no measurement of this class; between what {' and '.join(decides.bracket)} reached",)
         return (f"no measurement; {LEAST_TYPICAL:.0%} to {MOST_TYPICAL:.0%} of what the links allow",)
+
+    def _family(self) -> str:
+        """Of the way that a message of no bytes takes."""
+        crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
+        return "network" if crossing else engine.peer_family(self.links, self.task.num_nodes, False)
 
     def _pool(self, key: tuple[str, str] | None) -> str:
         if key is None:
@@ -312,7 +340,8 @@ def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence,
         raise UsageError(f"no copy goes {direction!r}: h2d (host to device) or d2h")
     if links.pcie_bytes_per_s is None:
         raise UsageError(f"the PCIe link of {links.instance or 'these nodes'} is unknown: give it, such as pcie=25GB/s")
-    found = _copy_range(evidence, links.instance, direction)
+    name = engine.machine(links, "pcie-link")
+    found = _copy_range(evidence, name, direction)
     sharing = min(gpus_at_once, links.gpus_per_pcie_switch or 1)
     alone = num_bytes * sharing / links.pcie_bytes_per_s
     low, high = LAUNCH_S + alone / found.high, 3 * LAUNCH_S + alone / found.low
@@ -326,6 +355,7 @@ def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence,
         algorithm="",
         bottleneck=engine.LINK_WORDS["pcie"],
         link_class="pcie-link",
+        machine=name,
         pool="pcie-link",
         spread=told.deviation if told else 0.1,
         verified=links.verified.get("pcie", True),

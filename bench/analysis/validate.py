@@ -70,6 +70,7 @@ class Tried:
 class Worth:
     """Many tried rows in short. `error` and `baseline_error`: medians over systems of their medians of |error|.
 
+    `num_better`: of the `num_compared` systems that have a baseline, those whose own error is the smaller one.
     `covered`: mean over systems of the part of their rows that intervals held; low and high are its 90 % interval.
     """
 
@@ -80,6 +81,8 @@ class Worth:
     error: float
     worst_error: float
     baseline_error: float | None
+    num_better: int
+    num_compared: int
     covered: float
     covered_low: float
     covered_high: float
@@ -111,12 +114,14 @@ def worth(words: tuple[str, ...], rows: Sequence[Tried]) -> Worth:
     for row in rows:
         systems.setdefault(row.system, []).append(row)
     errors = [median(abs(row.error) for row in own) for own in systems.values()]
-    base = [median(told) for own in systems.values()
+    both = [(ours, median(told)) for ours, own in zip(errors, systems.values(), strict=True)
             if (told := [abs(row.baseline_error) for row in own if row.baseline_error is not None])]  # fmt: skip
+    base = [theirs for _, theirs in both]
+    better = sum(ours < theirs for ours, theirs in both)
     covered = sum(sum(row.covered for row in own) / len(own) for own in systems.values()) / len(systems)
     low, high = _wilson(covered, len(systems))
     return Worth(words, len(systems), len(rows), sum(row.pointed for row in rows), median(errors), max(errors),
-                 median(base) if base else None, covered, low, high)  # fmt: skip
+                 median(base) if base else None, better, len(both), covered, low, high)  # fmt: skip
 
 
 def large_allreduce(rows: Iterable[Tried]) -> tuple[Tried, ...]:

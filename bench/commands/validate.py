@@ -82,7 +82,8 @@ def _verdict(heading: str, one: Worth) -> str:
     (name,) = one.words
     if name == "network":
         better = one.baseline_error is not None and one.error < one.baseline_error
-        return f"better than the baseline: {'met' if better else 'MISSED'}"
+        systems = f"{one.num_better} of {one.num_compared} systems are"
+        return f"better than the baseline: {'met' if better else 'MISSED'} by the median, {systems}"
     target = validate.TARGETS.get(name)
     if target is None:
         return "none: stated as measured"

@@ -45,7 +45,8 @@ class NodeLinks:
     until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
     do), `oversubscription`: how many times their NICs could send what its uplinks carry. `gpus_per_pcie_switch`: GPUs
     that reach the others and the host through one link like their own (None: each has its own). `nic_kind` and
-    `nvlink_generation` say what the links are, and change no time. `sources` and `verified` say for each link (nvlink,
+    `nvlink_generation` say what the links are, and change no time; nor does `like`, the catalogue's type
+    that an own one was made from. `sources` and `verified` say for each link (nvlink,
     pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
     JSON: `to_dict`, `from_dict`.
     """
@@ -70,6 +71,7 @@ class NodeLinks:
     gpus_per_pcie_switch: int | None = None
     nic_kind: str = ""
     nvlink_generation: int | None = None
+    like: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     verified: Mapping[str, bool] = field(default_factory=dict)
 

@@ -77,7 +77,7 @@ def changed(told: OwnInstance, known: Mapping[str, Instance]) -> Instance:
         raise UsageError(f"no instance type is called {base!r}{nearest(base, tuple(known))}")
     found = known[base] if base is not None else _bare(told)
     links = found.links.with_rates(told.links)
-    changes: dict[str, Any] = {"instance": told.name, "gpus": told.gpus or found.gpus}
+    changes: dict[str, Any] = {"instance": told.name, "gpus": told.gpus or found.gpus, "like": links.like or base or ""}
     given = {"peer": told.peers, "num_nics": told.nics, "nodes_per_leaf": told.nodes_per_leaf,
              "oversubscription": told.oversubscription, "gpus_per_pcie_switch": told.gpus_per_pcie_switch}  # fmt: skip
     changes |= {name: value for name, value in given.items() if value is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,7 +14,10 @@ from bench.analysis.predict import busbw
 from bench.figures import _style
 
 _MOST_PANELS = 8
-_REMARK = "bands: the interval that should hold 9 of 10 measurements; no line in it where nobody measured such links; "
+_REMARK = (
+    "bands: the interval that should hold 9 of 10 measurements (below 1 MiB fewer); "
+    "no line in it where nobody measured such links; "
+)
 save = _style.save
 
 
@@ -62,6 +66,10 @@ def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> 
         return
     low, high = ([(row[f"busbw_{end}_bytes_per_s"] or 0.0) / 1e9 for row in rows] for end in ("low", "high"))
     panel.fill_between(sizes, low, high, color=look.colour, alpha=0.18, linewidth=0)
-    told = [(row["payload_bytes"], row["busbw_bytes_per_s"] / 1e9) for row in rows if row["busbw_bytes_per_s"]]
-    if told:
-        panel.plot(*zip(*told, strict=True), color=look.colour, linestyle=look.dashes, linewidth=1.6)
+    told = [row["busbw_bytes_per_s"] / 1e9 if row["busbw_bytes_per_s"] else nan for row in rows]
+    panel.plot(sizes, told, color=look.colour, linestyle=look.dashes, linewidth=1.6)
+    beside = zip([nan, *told[:-1]], told, [*told[1:], nan], strict=True)
+    alone = [(size, rate) for size, (left, rate, right) in zip(sizes, beside, strict=True)
+             if isnan(left) and isnan(right) and not isnan(rate)]  # fmt: skip
+    if alone:  # no line can show them
+        panel.plot(*zip(*alone, strict=True), color=look.colour, linestyle="", marker="s", markersize=4)

@@ -13,6 +13,7 @@ MEANING = (
     "every published row predicted without any row of its own system; error: |predicted / measured - 1|",
     "error: median over systems of each one's median; worst: the worst system",
     "baseline: the same with one efficiency for all machines of a level (peer, host, network)",
+    "better: systems whose own error is smaller than the baseline's, of all",
     "covered: rows inside their 90 % interval, mean over systems; in brackets its 90 % interval (Wilson, over systems)",
     "points: rows with a middle; the others have an interval only, and their error is that of its geometric middle",
 )
@@ -35,6 +36,7 @@ def columns(names: Sequence[str]) -> tuple[Column, ...]:
         Column("error", lambda row: percent(row["error"])),
         Column("worst", lambda row: percent(row["worst_error"])),
         Column("baseline", lambda row: percent(row["baseline_error"])),
+        Column("better", lambda row: f"{row['num_better']}/{row['num_compared']}"),
         Column("covered", lambda row: f"{percent(row['covered'])} [{percent(row['covered_low'])}, "
                                       f"{percent(row['covered_high'])}]"),
         Column("target", lambda row: row.get("verdict") or NOTHING, right=False),

@@ -69,7 +69,8 @@ def test_larger_messages_take_longer(name: str, nodes: int, pattern: str) -> Non
         for small, large in pairwise(sizes):
             for end in ("low_s", "centre_s", "high_s"):
                 ratio = getattr(told[large], end) / getattr(told[small], end)
-                assert ratio > 0.9, (algorithm, small, end)  # between grid points a curve may end
+                # Between grid points a curve may end: 2^(-1/PER_OCTAVE) = 0.79 is what the grid promises.
+                assert ratio > 0.88, (algorithm, small, end)
         assert told[sizes[-1]].centre_s > 50 * told[sizes[0]].centre_s
 
 
@@ -95,6 +96,14 @@ def test_a_class_that_nobody_measured_has_an_interval_from_those_around_it_and_n
 def test_a_second_node_does_not_make_the_way_through_the_host_faster() -> None:
     one, two = (predict.collective("allreduce", GIB, G6E, nodes, 8, KNOWN) for nodes in (1, 2))
     assert two.high_s > 0.9 * one.high_s and two.low_s >= one.low_s  # one of 8 rings leaves each port here
+
+
+def test_beyond_the_ranks_of_the_evidence_there_is_no_point_and_it_is_said() -> None:
+    most = max(each.num_ranks for each in KNOWN.curves if each.family == "network" and each.group == "efa")
+    for nodes, pointed in ((most // 8, True), (most // 4, False)):
+        told = predict.collective("allreduce", 16 * GIB, P5, nodes, 8, KNOWN)
+        assert (told.middle_s is not None) is pointed
+        assert any(f"extrapolated: no more than {most} GPUs" in each for each in told.rests_on) is not pointed
 
 
 def test_what_the_user_measured_outweighs_what_was_published() -> None:

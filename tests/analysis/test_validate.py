@@ -9,6 +9,7 @@ import pytest
 from bench.analysis import predict, validate
 from bench.analysis.predict import Evidence, evidence_of
 from bench.analysis.validate import Tried, worth
+from bench.report import _predict as words
 
 KNOWN = predict.published()
 
@@ -49,6 +50,16 @@ def test_every_published_row_is_tried_and_large_ones_are_mostly_inside_their_int
     # 90 % is promised; with so few systems the promise is broken only where even this interval lies below it.
     assert large.covered_high >= predict.CONFIDENCE
     assert large.num_systems >= 14
+
+
+def test_systems_that_the_baseline_beats_are_counted() -> None:
+    found = worth(("",), [told("ours", 1.1), told("theirs", 1.9), replace(told("alone", 1.0), baseline_s=None)])
+    assert (found.num_better, found.num_compared) == (1, 2)
+
+
+def test_the_coverage_of_small_messages_that_predict_tells_is_the_validated_one() -> None:
+    small = worth(("",), [row for row in validate.tried(KNOWN) if row.payload_bytes < 1 << 20])
+    assert small.covered == pytest.approx(words.COVERED_SMALL, abs=0.005) and small.covered < predict.CONFIDENCE
 
 
 def test_wilsons_interval() -> None:

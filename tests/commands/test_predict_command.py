@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench.__main__ import main
 
+ENDS = ("low_s", "middle_s", "high_s")
 SITE = """\
 clusters:
   half: {instance: p4d.24xlarge, nodes: 2, links: {nvlink: 150 GB/s}}
@@ -21,6 +23,9 @@ instances:
   p4d.24xlarge: {price: 18.5, price_date: 2026-10-01}
   ours: {like: p5.48xlarge, price: 30, links: {nvlink: 225 GB/s}}
   fat: {like: p5.48xlarge, nodes_per_leaf: 16, oversubscription: 4}
+  same: {like: p4d.24xlarge}
+  again: {like: same}
+  half: {like: p4d.24xlarge, links: {nvlink: 150 GB/s}}
   bare: {gpu: L40S, gpus: 4, peers: pcie_p2p, links: {nic: 25 GB/s}, nics: 2}
 """
 
@@ -56,6 +61,29 @@ def test_half_a_link_in_bench_yaml_is_felt_in_the_node_only(capsys: pytest.Captu
     assert rows(capsys, *one, "--cluster", "half") == rows(capsys, *one, "--instance", "p4d.24xlarge")
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_copy_of_a_type_is_predicted_as_the_type(capsys: pytest.CaptureFixture[str], site: Path, nodes: int) -> None:
+    asked = ("predict", "--config", site, "--sizes", "8,64M", "--patterns", "all", "--nodes", nodes, "--instance")
+    theirs = rows(capsys, *asked, "p4d.24xlarge")
+    assert rows(capsys, *asked, "same") == theirs and rows(capsys, *asked, "again") == theirs
+
+
+def test_a_change_of_one_link_leaves_what_is_known_of_the_others(
+    capsys: pytest.CaptureFixture[str], site: Path
+) -> None:
+    asked = ("predict", "--config", site, "--sizes", "64M", "--nodes", "2", "--patterns", "sendrecv", "--instance")
+    (half,), (whole,) = rows(capsys, *asked, "half"), rows(capsys, *asked, "p4d.24xlarge")
+    assert half["bottleneck"] == "NIC"
+    assert [half[end] for end in ENDS] == pytest.approx([whole[end] for end in ENDS])
+
+
+def test_a_copy_of_a_type_is_exactly_as_good(capsys: pytest.CaptureFixture[str], site: Path) -> None:
+    asked = ("select", "--config", str(site), "--workload", "vit-l-306m", "--nodes", "2", "--instances")
+    assert main([*asked, "p4d.24xlarge,same", "--format", "json"]) == 0
+    (verdict,) = (each for each in json.loads(capsys.readouterr().out)["verdicts"] if each["by"] == "time")
+    assert (verdict["ratio_low"], verdict["ratio"], verdict["ratio_high"]) == (1, 1, 1)
+
+
 def test_the_same_rows_in_every_format_never_as_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = ("predict", "--instance", "p5.48xlarge", "--nodes", "1,2", "--sizes", "1M,1G")
     told = rows(capsys, *asked)
@@ -82,8 +110,9 @@ def test_figures_that_were_not_read_in_a_source_are_said(capsys: pytest.CaptureF
 def test_other_algorithms_are_bounds_without_a_point(capsys: pytest.CaptureFixture[str]) -> None:
     told = rows(capsys, *P4D, "--gpus", "1024", "--sizes", "1G", "--algorithm", "all")
     bounds = {row["algorithm"]: row for row in told if row["basis"] == "bound"}
-    assert {"hierarchical", "halving_doubling", "recursive_doubling"} <= set(bounds)
+    assert {"tree", "hierarchical", "halving_doubling", "recursive_doubling"} <= set(bounds)
     assert all(row["middle_s"] is None and row["high_s"] is None for row in bounds.values())
+    assert "tree" not in {row["algorithm"] for row in rows(capsys, *P4D, "--nodes", "8", "--sizes", "1K,1G")}
     (best,) = (row for row in told if row["best"])
     assert best["low_s"] >= min(row["ideal_s"] for row in told)
 
@@ -103,6 +132,19 @@ def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert plot.read_bytes().startswith(b"\x89PNG") and plot.with_suffix(".svg").exists()
     rows(capsys, "validate", "--plot", tmp_path / "errors.png")
     assert (tmp_path / "errors.png").exists()
+
+
+def test_a_single_point_between_sizes_without_one_is_drawn() -> None:
+    pytest.importorskip("matplotlib")
+    from bench.figures import _predict as figure
+
+    place = {"pattern": "allreduce", "num_nodes": 1, "ranks_per_node": 8, "algorithm": "ring", "high_s": 1.0}
+    ends = {"busbw_low_bytes_per_s": 1e9, "busbw_high_bytes_per_s": 9e9}
+    points = (None, 4e9, None, 5e9, 6e9)
+    told = [place | ends | {"payload_bytes": 1 << (20 + k), "busbw_bytes_per_s": each} for k, each in enumerate(points)]
+    (panel,) = figure.curves(told, [], "a machine").axes
+    marked = [line for line in panel.get_lines() if line.get_marker() == "s"]
+    assert [np.asarray(line.get_xydata()).tolist() for line in marked] == [[[1 << 21, 4.0]]]
 
 
 def test_what_validation_prints(capsys: pytest.CaptureFixture[str]) -> None:
