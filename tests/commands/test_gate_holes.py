@@ -50,8 +50,10 @@ def by_rank(lists: int, first: object = 1e-4) -> Edit:
 @pytest.mark.parametrize(("edit", "name"), [
     (by_rank(3), "inconsistent"), (by_rank(4, -1), "inconsistent"), (by_rank(4, 0), "inconsistent"),
     (by_rank(4, True), "unreadable-run"), (lambda line: line.update(verified="yes"), "unreadable-run"),
-    (lambda line: line.update(verified=1), "unreadable-run"), (lambda line: line.update(bus_factor=100), "inconsistent"),
-    (lambda line: line.update(bus_factor=True), "unreadable-run"), (lambda line: line.pop("node_bytes"), "inconsistent"),
+    (lambda line: line.update(verified=1), "unreadable-run"),
+    (lambda line: line.update(bus_factor=100), "inconsistent"),
+    (lambda line: line.update(bus_factor=True), "unreadable-run"),
+    (lambda line: line.pop("node_bytes"), "inconsistent"),
     (lambda line: line.update(rank_bytes=1), "inconsistent"),
     (lambda line: line.update(payload_bytes=800 << 20), "inconsistent"),
     (lambda line: line.update(num_ranks=2, bus_factor=1.0), "inconsistent"),

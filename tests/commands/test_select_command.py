@@ -231,7 +231,7 @@ def test_half_a_link_is_felt_by_what_crosses_it(capsys: pytest.CaptureFixture[st
     whole, half, nic = (found[name] for name in ("p4d.24xlarge", "half-nvlink", "half-nic"))
     assert 1.6 < half["exchange_s"] / whole["exchange_s"] < 2.05
     assert half["compute_s"] == whole["compute_s"]
-    assert nic["exchange_s"] == pytest.approx(whole["exchange_s"], rel=0.03)  # named otherwise, it is another system
+    assert nic["exchange_s"] == pytest.approx(whole["exchange_s"], rel=0.03)
     assert half["usd_per_hour"] == whole["usd_per_hour"]
 
 
