@@ -96,6 +96,7 @@ def test_over_mpi_rank_0_names_those_that_are_silent(run: Any, mpirun: Any, tmp_
 @pytest.mark.mpi
 def test_over_mpi_all_that_come_go_on(run: Any, mpirun: Any, tmp_path: Path) -> None:
     program = tmp_path / "here.py"
-    program.write_text(_LATE.replace("world.rank == 1", "False") + "print('all', world.rank)\n")
+    patient = _LATE.replace("world.rank == 1", "False").replace("MPI.BYTE, 0.5", "MPI.BYTE, 30.0")
+    program.write_text(patient + "print('all', world.rank)\n")
     done = run(*mpirun(3), str(program))
     assert (done.code, sorted(done.out.split())) == (0, ["0", "1", "2", "all", "all", "all"]), done.err
