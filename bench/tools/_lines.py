@@ -64,8 +64,11 @@ def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
     for text, ended in _physical(_decoded(chunks)):
         if number == 1:
             text = text.lstrip(_BYTE_ORDER)
-        for piece in text.rstrip("\r").split("\r") if "\r" in text else (text,):
-            cleaned = clean(piece)
+        if "\r" in text:
+            pieces = [clean(piece) for piece in text.rstrip("\r").split("\r")]
+        else:
+            pieces = [clean(text)]
+        for cleaned in pieces:
             if "<std" in cleaned and cleaned[0] != "{":
                 for part in _TAG_INSIDE.split(cleaned):
                     yield Line(number, clean(part))
