@@ -200,7 +200,7 @@ def gathered(
 ) -> Seen:
     """A foreign run beside its bounds and references. `pattern`: the one it names; `num_nodes`: as the user says."""
     rows = tuple(row for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s))
-    doubtful = tuple(row for row in run.rows if _is_doubtful(run, row))
+    doubtful = tuple(row for row in run.rows if _is_doubtful(row))
     rows = tuple(row for row in rows if row not in doubtful)
     ranks, told = _ranks(run, rows)
     nodes, so = _nodes(run, machine, ranks, num_nodes)
@@ -221,14 +221,11 @@ def gathered(
     return with_references(seen)
 
 
-def _is_doubtful(run: Run, row: Row) -> bool:
-    """Is a row no figure: printed as no number, at odds with its own size and time, or called so by its reader?"""
-    if row.contradicts or row.unreadable:
-        return True
+def _is_doubtful(row: Row) -> bool:
+    """Is a row no figure: at odds with itself, as its reader says, or printed as no number?"""
     figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
-    if any(figure is not None and not math.isfinite(figure) for figure in figures):
-        return True
-    return bool(row.line) and any(each.line == row.line and "contradict" in each.text for each in run.remarks)
+    endless = any(figure is not None and not math.isfinite(figure) for figure in figures)
+    return bool(row.contradicts or row.unreadable or endless)
 
 
 def with_references(seen: Seen) -> Seen:

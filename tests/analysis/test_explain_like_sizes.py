@@ -17,7 +17,7 @@ from bench.analysis._explain_reasons import small_sizes
 from bench.analysis._explain_seen import _comparable, gathered
 from bench.analysis._explain_stand import LIKE, NORMAL, UNJUDGED, Standing, shown, stand
 from bench.analysis.explain import page, page_of
-from bench.core.foreign import TRUNCATED, Remark, Row, Run
+from bench.core.foreign import TRUNCATED, Row, Run
 from bench.hardware.machine import machine_of
 from bench.store import runs
 from tests.analysis.logs import SIZES, a_run, curve, matrix, pairs, pattern, seen_of
@@ -142,14 +142,14 @@ def test_ranks_that_share_a_gpu_have_no_bound_and_are_not_judged() -> None:
 
 def test_rows_that_contradict_themselves_are_never_the_best_and_are_named_first() -> None:
     fine = [replace(row, line=number) for number, row in enumerate(curve("allreduce", 8, 200.0), start=10)]
-    fine[-1] = replace(fine[-1], busbw_bytes_per_s=900e9)
+    fine[-1] = replace(fine[-1], busbw_bytes_per_s=900e9, contradicts="algbw is not size / time")
     line = fine[-1].line
-    run = a_run(1.0, rows=tuple(fine), remarks=(Remark(line, f"line {line} contradicts itself"),))
+    run = a_run(1.0, rows=tuple(fine))
     found = page(run, machine_of("p4d.24xlarge"), pattern("allreduce"))
     assert found.best is not None and (found.best.busbw_bytes_per_s or 0) < 201e9
     assert found.got[0].startswith(f"LEFT OUT: 1 of {len(SIZES)} rows") and f"line {line}" in found.got[0]
-    infinite = (*fine[:-1], replace(fine[-1], busbw_bytes_per_s=float("inf")))
-    assert page(replace(run, rows=infinite, remarks=()), machine_of("p4d.24xlarge"), None).got[0].startswith("LEFT OUT")
+    infinite = (*fine[:-1], replace(fine[-1], busbw_bytes_per_s=float("inf"), contradicts=""))
+    assert page(replace(run, rows=infinite), machine_of("p4d.24xlarge"), None).got[0].startswith("LEFT OUT")
 
 
 def test_rows_of_ours_that_contradict_each_other_are_never_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
