@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.core.dtypes import DTYPES
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Exchange, Group
+from bench.core.program import Collective, Copies, Exchange, Group
 from bench.rank.verify import Verifier, Wrong
 from bench.transports._host import HostBuffers
 
@@ -43,6 +43,8 @@ class InProcess:
         for index in range(len(self.steps[0])):
             if isinstance(self.steps[0][index], Collective):
                 self._collective([steps[index] for steps in self.steps])
+            elif isinstance(self.steps[0][index], Copies):
+                self._copies([steps[index] for steps in self.steps])
             else:
                 self._exchange([steps[index] for steps in self.steps])
 
@@ -66,6 +68,11 @@ class InProcess:
     def received(self, member: int) -> Any:
         """A member's receive buffer."""
         return self.buffers[member].view("recv", 0)
+
+    def _copies(self, steps: list[Any]) -> None:
+        for copy in (copy for step in steps for copy in getattr(step, "copies", ())):
+            data = self.sent(copy.source)[copy.source_offset : copy.source_offset + copy.num_bytes]
+            self.received(copy.target)[copy.target_offset : copy.target_offset + copy.num_bytes] = data
 
     def _exchange(self, steps: list[Any]) -> None:
         for member, step in enumerate(steps):

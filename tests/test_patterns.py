@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core import plugins
-from bench.core.case import DIRECTIONS, add_arguments, from_args
+from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copied, Exchange, Message, Reduced, Step
+from bench.core.program import Collective, Copied, Copies, Exchange, Message, Reduced, Step
 
 NAMES = plugins.names("pattern")
 NUM_RANKS = (1, 2, 3, 4, 7, 8, 16)
@@ -45,11 +46,11 @@ def shapes(pattern: Pattern, num_ranks: int) -> Iterator[Shape]:
         for direction in DIRECTIONS if pattern.directional else ("one-way",):
             for mode in ("isolated", "pipelined"):
                 shape = Shape(num_ranks, 0, 4, root, mode, direction, window=5)
-                if pattern.needs(shape) is None:
-                    for requested in REQUESTS:
-                        yield shaped(
-                            pattern, requested, num_ranks=num_ranks, root=root, mode=mode, direction=direction, window=5
-                        )
+                for access, via in product(ACCESSES, VIAS) if "via" in pattern.factors else (("write", "ipc"),):
+                    if pattern.needs(shape) is None:
+                        for requested in REQUESTS:
+                            yield shaped(pattern, requested, num_ranks=num_ranks, root=root, mode=mode,
+                                         direction=direction, window=5, access=access, via=via)  # fmt: skip
 
 
 # ---- The contract, for every file ----
@@ -97,18 +98,24 @@ def test_every_step_and_expectation_lies_within_the_buffers(name: str, num_ranks
         for member, (send_bytes, recv_bytes) in enumerate(sizes):
             assert send_bytes >= 0 and recv_bytes >= 0
             for step in pattern.steps(shape, member):
-                check_within(step, send_bytes, recv_bytes)
+                check_within(step, send_bytes, recv_bytes, sizes)
             for part in pattern.expected(shape, member):
                 source = part.source if isinstance(part, Copied) else member
                 assert 0 <= part.source_offset <= part.source_offset + part.num_bytes <= sizes[source][0]
                 assert 0 <= part.offset_bytes <= part.offset_bytes + part.num_bytes <= recv_bytes
 
 
-def check_within(step: Step, send_bytes: int, recv_bytes: int) -> None:
-    """Offsets and sizes of one step fit the member's two buffers."""
+def check_within(step: Step, send_bytes: int, recv_bytes: int, sizes: list[tuple[int, int]]) -> None:
+    """Offsets and sizes of one step fit the member's two buffers; of a copy, those of the members at both ends."""
+    if isinstance(step, Copies):
+        for copy in step.copies:
+            assert 0 < copy.source_offset + copy.num_bytes <= sizes[copy.source][0]
+            assert 0 < copy.target_offset + copy.num_bytes <= sizes[copy.target][1]
+        return
     if isinstance(step, Collective):
         assert (step.send_bytes, step.recv_bytes) <= (send_bytes, recv_bytes)
         return
+    assert isinstance(step, Exchange)
     for messages, room in ((step.sends, send_bytes), (step.recvs, recv_bytes)):
         for message in messages:
             assert message.num_bytes > 0
@@ -150,6 +157,9 @@ def check_matched(step_of: dict[int, Step]) -> None:
             for peer, num_bytes in enumerate(step.send_split):
                 assert step_of[peer].recv_split[member] == num_bytes  # type: ignore[union-attr]
         return
+    if any(isinstance(step, Copies) for step in step_of.values()):
+        assert all(isinstance(step, Copies) for step in step_of.values())  # nobody answers a copy
+        return
     sent: dict[tuple[int, int], list[int]] = {}
     received: dict[tuple[int, int], list[int]] = {}
     for member, step in step_of.items():
@@ -188,7 +198,7 @@ def test_what_crosses_and_what_it_means_are_consistent(name: str, num_ranks: int
 # ---- The meaning of each, from literal tables ----
 
 F = Fraction
-MESSAGES = {"sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
+MESSAGES = {"peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -198,7 +208,8 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "allreduce": TWICE, "allgather": ONCE, "reducescatter": ONCE, "alltoall": ONCE, "alltoallv": ONCE,
     "broadcast": WHOLE, "reduce": WHOLE, "gather": ONCE, "scatter": ONCE, "barrier": NONE,
     "sendrecv": WHOLE, "pingpong": WHOLE, "pairs": WHOLE, "incast": WHOLE, "bisection": WHOLE,
-    "oneway": WHOLE,
+    "oneway": WHOLE, "peer_copy": WHOLE,
+    "host_device": dict.fromkeys(WHOLE, F(1)), "local_copy": dict.fromkeys(WHOLE, F(2)),
 }  # fmt: skip
 
 
@@ -214,8 +225,8 @@ def test_bus_factors_are_those_of_the_table(name: str, num_ranks: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("name", ["pingpong", "pairs"])
+@pytest.mark.parametrize("direction", ["one-way", "two-way"])
+@pytest.mark.parametrize("name", ["pingpong", "pairs", "peer_copy"])
 def test_two_members_count_one_message_per_direction_and_operation(name: str, direction: str, mode: str) -> None:
     pattern = load(name)
     shape = shaped(pattern, 4096, num_ranks=2, direction=direction, mode=mode)
@@ -299,11 +310,11 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather"}
     assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
-    assert {p.name for p in known if p.directional} == {"pingpong", "pairs"}
+    assert {p.name for p in known if p.directional} == {"pingpong", "pairs", "peer_copy", "host_device"}
     assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}
     assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    assert {p.name for p in known if p.min_steps(8) == 1} == MESSAGES | {"alltoallv"}
+    assert {p.name for p in known if p.min_steps(8) == 1} == MESSAGES | {"alltoallv", "host_device", "local_copy"}
     assert {p.min_steps(8) for p in known} == {1, 3}
 
 
@@ -344,7 +355,11 @@ def moved(pattern: Pattern, shape: Shape) -> list[list[set[Label]]]:
     steps_of_all = [pattern.steps(shape, m) for m in members]
     for index in range(max(map(len, steps_of_all))):
         at_once = {m: steps[index] for m, steps in enumerate(steps_of_all) if steps}
-        if isinstance(at_once[0], Collective):
+        if isinstance(at_once[0], Copies):
+            for copy in (copy for step in at_once.values() for copy in getattr(step, "copies", ())):
+                data = sent[copy.source][copy.source_offset : copy.source_offset + copy.num_bytes]
+                got[copy.target][copy.target_offset : copy.target_offset + copy.num_bytes] = data
+        elif isinstance(at_once[0], Collective):
             for m, arrived in called(at_once[0], at_once, sent).items():
                 got[m][: len(arrived)] = arrived
         else:

@@ -161,7 +161,7 @@ def _fits_case(case: Case, header: Header | None, rule: Rule) -> bool:
 
     `auto` as transport is known once there is a header.
     """
-    own = plugins.load("pattern", case.pattern).PATTERN.topology if case.pattern in plugins.names("pattern") else None
+    own = _topology(case)
     topology = header.topology if header else own or case.topology
     transport = header.transport if header else case.transport
     return (
@@ -235,7 +235,7 @@ def _absent_of_job(rows: Sequence[Summary], name: str, case: Case, world: World,
 
 def _groups(case: Case, world: World, rule: Rule) -> Mapping[str, None] | None:
     """The names of the groups that the rule is about; None where they are too many to name, or not known before."""
-    own = plugins.load("pattern", case.pattern).PATTERN.topology if case.pattern in plugins.names("pattern") else None
+    own = _topology(case)
     if case.schedule == "ladder":
         return None
     try:
@@ -254,6 +254,11 @@ def _groups(case: Case, world: World, rule: Rule) -> Mapping[str, None] | None:
     return fits
 
 
+def _topology(case: Case) -> str:
+    known = case.pattern in plugins.names("pattern")
+    return str(plugins.load("pattern", case.pattern).PATTERN.topology_of(case.topology)) if known else case.topology
+
+
 def _left(there: set[str], groups: Mapping[str, None] | None, case: Case, world: World) -> Iterator[str | None]:
     """The groups that are not there; None for some that can not be named."""
     if groups is not None:
@@ -262,7 +267,7 @@ def _left(there: set[str], groups: Mapping[str, None] | None, case: Case, world:
         if not there:
             yield None
     else:
-        own = plugins.load("pattern", case.pattern).PATTERN.topology
+        own = _topology(case)
         in_time = rounds(case, world, own)
         if len(there) < len(in_time) * len(in_time[0]):
             yield None

@@ -134,7 +134,8 @@ def _shape(case: Case, record: Record, payload_bytes: int | None = None) -> Shap
     size = record.payload_bytes if payload_bytes is None else payload_bytes
     element_bytes = dtype_of(case.dtype).num_bytes
     num_ranks = record.num_ranks or 0
-    return Shape(num_ranks, size, element_bytes, case.root, record.mode, case.direction, case.window, case.matrix)
+    return Shape(num_ranks, size, element_bytes, case.root, record.mode, case.direction, case.window, case.matrix,
+                 case.access, case.via)  # fmt: skip
 
 
 def _same(wanted: float | None, got: Any) -> bool:

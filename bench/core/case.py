@@ -20,11 +20,17 @@ from bench.core.units import format_size, parse_duration, parse_rate, parse_size
 
 MODES = ("isolated", "pipelined", "both")
 CACHES = ("cold", "hot")
-DIRECTIONS = ("one-way", "two-way")
+DIRECTIONS = ("one-way", "two-way", "h2d", "d2h")
+ENGINES = ("ce", "sm")
+ACCESSES = ("write", "read")
+MEMORIES = ("pinned", "pageable")
+VIAS = ("ipc", "process")
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 SYNCS = ("none", "barrier", "double-barrier")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
+# What a library may be held to, each with an example.
+REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
 _AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to be told to stop
 SCHEDULES = ("full", "ladder")
 # Measure as another tool does, so that figures stand beside its own: what is fixed for each.
@@ -75,6 +81,13 @@ class Case:
     schedule: str = "full"
     nics: tuple[str, ...] = ()
     racks: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    engine: str = "ce"
+    access: str = "write"
+    memory: str = "pinned"
+    via: str = "ipc"
+    graph: bool = False
+    share_gpu: bool = False
+    require: tuple[tuple[str, str], ...] = ()
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -168,6 +181,17 @@ def _racks(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(racks)
 
 
+def _required(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for part in text.split(","):
+        name, _, value = (word.strip().lower() for word in part.partition("="))
+        if name not in REQUIRABLE or not value:
+            known = ", ".join(f"{word}={example}" for word, example in REQUIRABLE.items())
+            raise UsageError(f"requirement {part!r} must be one of {known}, or several with commas between them")
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds!r}s"
 
@@ -222,6 +246,20 @@ OPTIONS = (
     Option("nics", ("--nics",), _names, ",".join, "NICs of a host: its k-th rank uses the k-th of them, around again"),
     Option("racks", ("--racks",), _racks, lambda racks: ";".join(f"{rack}={','.join(hosts)}" for rack, hosts in racks),
            "which hosts stand in which rack: r1=h0,h1;r2=h2,h3"),
+    Option("engine", ("--engine",), _one_of("engine", ENGINES), str,
+           "what copies: ce (copy engine, default), sm (a kernel)"),
+    Option("access", ("--access",), _one_of("access", ACCESSES), str,
+           "which GPU orders a copy between two: write (the source, default), read (the target)"),
+    Option("memory", ("--memory",), _one_of("kind of memory", MEMORIES), str,
+           "of the host in host_device: pinned (default), pageable"),
+    Option("via", ("--via",), _one_of("way", VIAS), str,
+           "how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)"),
+    Option("graph", ("--graph",), _switch, lambda on: str(int(on)),
+           "1: nccl's calls are captured once in a CUDA graph and replayed"),
+    Option("share_gpu", ("--share-gpu",), _switch, lambda on: str(int(on)),
+           "1: several nccl ranks on one GPU, to try things out: never beside a peak"),
+    Option("require", ("--require",), _required, lambda pairs: ",".join(f"{a}={b}" for a, b in pairs),
+           "what NCCL must have used, else the row is void: network=efa,algorithm=ring,protocol=simple"),
 )  # fmt: skip
 
 

@@ -55,11 +55,11 @@ def parts(case: Case, world: World) -> Parts | None:
     return Parts(Group("victims", victims), Group("aggressors", aggressors), idle)
 
 
-def rounds(case: Case, world: World, own_topology: str | None) -> Sequence[Round]:
-    """The measured groups, round after round: of all ranks, or of the victims. `own_topology`: the pattern's own."""
+def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
+    """The measured groups, round after round: of all ranks, or of the victims. `groups`: Pattern.topology_of."""
     split = parts(case, world)
     among = split.victims.ranks if split else None
-    return topology.rounds(world, own_topology or case.topology, case.order, among)
+    return topology.rounds(world, groups, case.order, among)
 
 
 def aggressor(case: Case) -> tuple[str, int]:

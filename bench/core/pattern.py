@@ -32,6 +32,8 @@ class Shape:
     direction: str = "one-way"
     window: int = 64
     matrix: tuple[tuple[int, ...], ...] = ()
+    access: str = "write"
+    via: str = "ipc"
 
     @property
     def block_bytes(self) -> int:
@@ -47,14 +49,29 @@ class Pattern(ABC):
     rooted = False  # has it a root?
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
+    directions: tuple[str, ...] = ("one-way", "two-way")  # which it has; the first is what `one-way` means to it
+    factors: frozenset[str] = frozenset()  # of engine, access, memory, via: those that matter to it
     topology: str | None = None  # a topology of its own (pairs), else the one asked for
+    usual_topology = "world"  # where none is asked for
     min_ranks = 1
     one_way = False  # does its time begin on member 0 and end on member 1, which may read another clock?
+
+    def way(self, direction: str) -> str:
+        """The direction that it runs in where `direction` is asked for; '' where it has none."""
+        if not self.directional:
+            return ""
+        return self.directions[0] if direction == "one-way" else direction
+
+    def topology_of(self, asked: str) -> str:
+        """How its groups are made where `asked` is: its own way, its usual one, or as asked."""
+        return self.topology or (self.usual_topology if asked == "world" else asked)
 
     def needs(self, shape: Shape) -> str | None:
         """Why a group of this shape can not run it (its payload does not matter yet); None when it can."""
         if shape.num_ranks < self.min_ranks:
             return f"{self.name} needs at least {self.min_ranks} ranks, the group has {shape.num_ranks}"
+        if self.directional and self.way(shape.direction) not in self.directions:
+            return f"{self.name} has no direction {shape.direction}: it has {', '.join(self.directions)}"
         if self.rooted and shape.root >= shape.num_ranks:
             return f"root {shape.root} is not in a group of {shape.num_ranks} ranks: give --root 0"
         return None

@@ -43,7 +43,48 @@ class Exchange:
     recvs: tuple[Message, ...] = ()
 
 
-Step = Collective | Exchange
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`num_bytes` from member `source`'s send buffer into member `target`'s receive buffer, which nobody answers.
+
+    `source_on`, `target_on`: the member on whose GPU those bytes lie, None: in host memory. That member is another than
+    the buffer's own where one process holds memory on two GPUs.
+    """
+
+    source: int
+    target: int
+    num_bytes: int
+    source_on: int | None
+    target_on: int | None
+    source_offset: int = 0
+    target_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies that this member orders by itself, begun together and completed together."""
+
+    copies: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The product of two square matrices of `order` rows on this member's device: 2 order^3 operations, no message.
+
+    The factors lie one after the other in the send buffer, the product in the receive buffer.
+    """
+
+    order: int
+
+
+Step = Collective | Exchange | Copies | Product
+
+
+def needs_device(step: Step) -> str | None:
+    """Why a library that only sends messages can not carry out a step; None when it can."""
+    return (
+        "it moves messages between ranks, and this is work of one GPU" if isinstance(step, Copies | Product) else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from bench.core.errors import UsageError
 from bench.core.program import Group, Round
 from bench.core.world import World
 
-TOPOLOGIES = ("world", "node", "rail", "pairs", "directed pairs", "groups of K")
+TOPOLOGIES = ("world", "node", "rail", "pairs", "directed pairs", "single ranks", "single pairs",
+              "directed single pairs", "groups of K")  # fmt: skip
 SPLITS = ("alternate", "halves", "RANKS/RANKS")
 ORDERS = ("linear", "reverse", "interleaved", "RANK,RANK,...")
 _GROUPS_OF = re.compile(r"groups of (\d+)")
@@ -79,12 +80,15 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
     chosen = None if among is None else frozenset(among)
     ranks = tuple(rank for rank in _ordered(world, order) if chosen is None or rank in chosen)
     per_node = world.ranks_per_node
-    if topology == "world" or (topology.endswith("pairs") and len(ranks) < 2):  # the pattern says that it has no pair
+    alone = len(ranks) < 2 or ("single" in topology and per_node < 2)
+    if topology == "world" or (topology.endswith("pairs") and alone):  # the pattern says that it has no pair
         return ((Group("world" if among is None else "victims", ranks),),)
     if topology == "node":
         return (_by(ranks, "node", world.num_nodes, lambda rank: rank // per_node),)
     if topology == "rail":
         return (_by(ranks, "rail", per_node, lambda rank: rank % per_node),)
+    if "single" in topology:
+        return _single(ranks, per_node, topology)
     if topology.endswith("pairs"):
         pairs = circle(ranks)
         num = len(pairs)
@@ -95,6 +99,21 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
         raise UsageError(f"{len(ranks)} ranks do not divide into groups of {size}")
     starts = range(0, len(ranks), size)
     return (tuple(Group(f"group{k}", ranks[start : start + size]) for k, start in enumerate(starts)),)
+
+
+def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Round]:
+    """One rank, or one pair of ranks, of each node at a time: alone on its node, beside those of other nodes."""
+    by_node: dict[int, list[int]] = {}
+    for rank in ranks:
+        by_node.setdefault(rank // per_node, []).append(rank)
+    nodes = [own for own in by_node.values() if topology == "single ranks" or len(own) > 1]
+    num = max(map(len, nodes), default=0)
+    if topology == "single ranks":
+        return tuple(tuple(Group(f"rank{own[k]}", (own[k],)) for own in nodes if k < len(own)) for k in range(num))
+    pairs = [(a, b) for a in range(num) for b in range(a + 1, num)]
+    if topology == "directed single pairs":
+        pairs += [(b, a) for a, b in pairs]
+    return tuple(tuple(_pair(own[a], own[b]) for own in nodes if max(a, b) < len(own)) for a, b in pairs)
 
 
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:

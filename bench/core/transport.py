@@ -18,10 +18,17 @@ from bench.core.world import Place
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of successive samples on this rank, and which loop took them (`python`, `compiled`, `virtual`)."""
+    """Seconds of successive samples on this rank, and which loop took them (`python`, `compiled`, `virtual`, `graph`).
+
+    Where a device's events tell the seconds, the host's clock tells of the same samples: `host_s` until their
+    completion was seen, `enqueue_s` until the last call had returned. A batch whose calls took nearly all of it to
+    issue measured the software, not the device.
+    """
 
     seconds: tuple[float, ...]
     loop: str
+    host_s: tuple[float, ...] = ()
+    enqueue_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,8 @@ class Options:
     """How a transport is to be opened; each uses what concerns it.
 
     `mpi`: 'mpich' or 'openmpi' where the launcher tells which of them started us. `timeout_s`: of one operation, in
-    libraries that have one. The rest as in a Case: MPI thread level, synchronisation, timing loop, buffer alignment.
+    libraries that have one. The rest as in a Case: MPI thread level, synchronisation, timing loop, buffer alignment,
+    what copies, what kind of host memory, CUDA graphs, shared GPUs, what NCCL is held to.
     """
 
     mpi: str | None = None
@@ -39,6 +47,11 @@ class Options:
     loop: str = "auto"
     alignment_bytes: int = 64
     oversubscribed: bool = False  # more ranks than CPUs on this host
+    engine: str = "ce"
+    memory: str = "pinned"
+    graph: bool = False
+    share_gpu: bool = False
+    require: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,7 @@ class Compiled:
     keep: list[Any] = field(default_factory=list)  # what the library needs alive; the buffers first
     release: Callable[[], None] | None = None  # gives back what the library holds for it, when the row is done
     native: Any = None  # the same program for a compiled loop, where the transport has one
+    flags: tuple[str, ...] = ()  # what the row must say of how it was carried out: "through-host", ...
 
 
 class Transport(ABC):
@@ -120,9 +134,29 @@ class Transport(ABC):
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
         """Why the library can not run a step for this element type and operation; None when it can."""
 
+    def available_bytes(self) -> int | None:
+        """Memory that this rank's buffers may take; None: the host's, as the kernel tells it."""
+        return None
+
+    def cache_bytes(self) -> int | None:
+        """The cache that buffers must exceed to be cold; None: the last level of the host's CPU."""
+        return None
+
     @abstractmethod
-    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
-        """Buffers in the memory this transport moves, every page touched."""
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
+        """Buffers in the memory this transport moves, every page touched. `steps`: what they are for, if it matters.
+
+        Raises MemoryError when there is not enough.
+        """
+
+    def share(self, buffers: Buffers | None) -> None:  # noqa: B027  # most libraries need nothing
+        """Tell the other ranks where this rank's buffers are, for libraries that reach into them. Every rank calls it.
+
+        What was shared before is no longer used by anybody.
+        """
+
+    def stir(self) -> None:  # noqa: B027  # a host's memory is always awake
+        """Keep this rank's link to its device busy for a moment, without waiting: idle links report a lower rate."""
 
     @abstractmethod
     def compile(

@@ -92,6 +92,13 @@ class Measurement:
     seed: int = _DEFAULT.seed
     aggressors: tuple[str, ...] = (_DEFAULT.aggressor,)
     splits: tuple[str, ...] = (_DEFAULT.split,)
+    engines: tuple[str, ...] = (_DEFAULT.engine,)
+    accesses: tuple[str, ...] = (_DEFAULT.access,)
+    memories: tuple[str, ...] = (_DEFAULT.memory,)
+    vias: tuple[str, ...] = (_DEFAULT.via,)
+    graphs: tuple[bool, ...] = (_DEFAULT.graph,)
+    share_gpu: bool = _DEFAULT.share_gpu
+    require: tuple[tuple[str, str], ...] = ()
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -371,6 +378,19 @@ class _MeasureKeys(_Keys):
         "aggressors", "aggressor", default=(_DEFAULT.aggressor,)
     )
     splits: Annotated[tuple[str, ...], _many(_OPTION["split"])] = _key("splits", "split", default=(_DEFAULT.split,))
+    engines: Annotated[tuple[str, ...], _many(_OPTION["engine"])] = _key(
+        "engine", "engines", default=(_DEFAULT.engine,)
+    )
+    accesses: Annotated[tuple[str, ...], _many(_OPTION["access"])] = _key(
+        "access", "accesses", default=(_DEFAULT.access,)
+    )
+    memories: Annotated[tuple[str, ...], _many(_OPTION["memory"])] = _key(
+        "memory", "memories", default=(_DEFAULT.memory,)
+    )
+    vias: Annotated[tuple[str, ...], _many(_OPTION["via"])] = _key("via", "vias", default=(_DEFAULT.via,))
+    graphs: Annotated[tuple[bool, ...], _many(values.switch)] = _key("graph", "graphs", default=(_DEFAULT.graph,))
+    share_gpu: Annotated[bool, _one(values.switch)] = _DEFAULT.share_gpu
+    require: Annotated[tuple[tuple[str, str], ...], _one(_OPTION["require"])] = ()
     env: dict[_Variable, Annotated[tuple[str, ...], _many(values.variable)]] = {}
 
 

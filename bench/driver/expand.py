@@ -32,7 +32,7 @@ _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
 _DEFAULT = Case(pattern="")
 _NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
-          "alignment", "bind", "aggressor", "split")  # fmt: skip
+          "alignment", "bind", "aggressor", "split", "engine", "access", "memory", "via")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,11 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
             "topology": m.topologies if pattern.topology is None else (_DEFAULT.topology,),
             "order": m.orders,
             "direction": m.directions if pattern.directional else (_DEFAULT.direction,),
+            "engine": m.engines if "engine" in pattern.factors else (_DEFAULT.engine,),
+            "access": m.accesses if "access" in pattern.factors else (_DEFAULT.access,),
+            "memory": m.memories if "memory" in pattern.factors else (_DEFAULT.memory,),
+            "via": m.vias if "via" in pattern.factors else (_DEFAULT.via,),
+            "graph": m.graphs if transport == "nccl" else (_DEFAULT.graph,),
             "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
             "cache": m.caches,
             "root": m.roots if pattern.rooted else (_DEFAULT.root,),
@@ -119,6 +124,7 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
                 pattern=name, transport=transport, sizes=m.sizes, mode=m.modes, window=m.window, matrix=m.matrix,
                 iterations=m.iterations, warmup=m.warmup, seed=m.seed, max_s=scenario.max_s, like=m.like,
                 instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())), schedule=m.schedule,
+                share_gpu=m.share_gpu, require=m.require,
                 nics=cluster.nics, racks=_racks(cluster) if pattern.topology == "pairs" else (),
                 **dict(zip(factors, chosen, strict=True)),
             )  # fmt: skip
@@ -207,7 +213,7 @@ def _why_no_rounds(case: Case, world: World, machine: Machine, pattern: Pattern)
             return f"{pattern.name} needs at least {pattern.min_ranks} victims, there are {len(split.victims.ranks)}"
         if split:
             shape_of_aggressors(case, len(split.aggressors.ranks))
-        rounds(case, world, pattern.topology)
+        rounds(case, world, pattern.topology_of(case.topology))
     except UsageError as error:
         return str(error)
     return None
@@ -266,6 +272,7 @@ def _name(wish: _Wish, launch: int, taken: set[str]) -> str:
         if getattr(case, field) != getattr(default, field):
             parts.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
     parts += ["inplace"] * case.in_place
+    parts += ["graph"] * case.graph + ["sharedgpu"] * case.share_gpu
     parts += [f"root{case.root}"] * (case.root != 0)
     parts += [f"{name}.{value}" for name, value in wish.env]
     parts += [f"launch{launch}"] * (launch > 1)

@@ -162,7 +162,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
 def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> int | None:
     if case.schedule == "ladder":
         return None
-    return num_rows * len(rounds(case, world, pattern.topology)[0])
+    return num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
 
 
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
@@ -170,7 +170,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if case.transport == "nccl" else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
-    return len(rounds(case, world, pattern.topology))
+    return len(rounds(case, world, pattern.topology_of(case.topology)))
 
 
 def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) -> str:

@@ -236,7 +236,7 @@ def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[in
         return case.sizes  # killed while the header was being written
     if case.schedule == "ladder":  # its next rounds follow from its first: it is whole, or it is climbed again
         return () if records and all(map(_is_whole, records)) else case.sizes
-    all_rounds = rounds(case, world, pattern.topology)
+    all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])
     whole: dict[int, set[tuple[str, str]]] = {size: set() for size in case.sizes}
     for record in records:

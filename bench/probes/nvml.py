@@ -10,19 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU. `pcie_*` are of its link to the host: a generation and lanes, now and at most (idle links slow down)."""
-
-    index: int
-    name: str
-    memory_bytes: int | None
-    pci_bus: str | None
-    pcie_generation: int | None
-    pcie_max_generation: int | None
-    pcie_lanes: int | None
-    pcie_max_lanes: int | None
+from bench.core.inventory import Gpu
 
 
 @dataclass(frozen=True, slots=True)

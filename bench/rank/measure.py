@@ -55,6 +55,7 @@ class Measurer:
         self._dtype = dtype_of(setting.case.dtype)
         self._reduction = Reduction(self._dtype.name, setting.case.reduce_op)
         self._clocks = Clocks(self._transport, setting.hosts) if setting.pattern.one_way else None
+        self._of_device = setting.transport.clock == "device"
         self._kept = 0
         self._contest: contention.Contest | None = None
 
@@ -68,7 +69,7 @@ class Measurer:
         if split is not None:
             self._s.beat("preparing the aggressors")
             self._contest = contention.Contest(case, split, self._transport)
-        all_rounds = rounds(case, self._s.world, self._s.pattern.topology)
+        all_rounds = rounds(case, self._s.world, self._s.pattern.topology_of(case.topology))
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
@@ -138,6 +139,7 @@ class Measurer:
         disturbing = self._contest.wrong() if self._contest else Wrong(0)
         last = self._shared(prepared.check_last() if prepared else disturbing)
         fresh = self._check_call(prepared, variation=1)
+        told = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if self._rank != 0:
@@ -147,7 +149,11 @@ class Measurer:
             len(one.slowest) * len(group.ranks) for one, group in zip(taken.shares, row.round, strict=True)
         )
         bounds_s = [one_way.bound_s(group) if one_way else None for group in row.round]
-        return tuple(self._record(row, k, taken, wrongs, in_place, bound_s) for k, bound_s in enumerate(bounds_s))
+        said = [tuple(dict.fromkeys(flag for rank in group.ranks for flag in told[rank])) if told else ()
+                for group in row.round]  # fmt: skip
+        return tuple(
+            self._record(row, k, taken, wrongs, in_place, bound_s, said[k]) for k, bound_s in enumerate(bounds_s)
+        )
 
     # -- before timing
 
@@ -197,6 +203,7 @@ class Measurer:
             if in_place:
                 send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
             num_sets = self._num_sets(row.shape, in_place)
+            steps = self._s.pattern.steps(row.shape, member)
             need = (send_bytes + recv_bytes) * (num_sets + 2)  # two more for the expected data
             if need > self._s.available_bytes:
                 reason = (
@@ -205,10 +212,12 @@ class Measurer:
                 )
             else:
                 try:
-                    buffers = self._transport.allocate(send_bytes, recv_bytes, num_sets)
+                    buffers = self._transport.allocate(send_bytes, recv_bytes, num_sets, steps)
                 except MemoryError:
                     reason = f"rank {self._rank} ran out of memory for {need >> 20} MiB"
-        return buffers, self._agreed(reason)
+        agreed = self._agreed(reason)
+        self._transport.share(buffers if agreed is None else None)
+        return buffers, agreed
 
     def _num_sets(self, shape: Shape, in_place: bool) -> int:
         """Buffer sets to rotate through: together twice the last-level cache when cold.
@@ -262,7 +271,7 @@ class Measurer:
     # -- records
 
     def _record(self, row: Row, k: int, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool,
-                clock_bound_s: float | None) -> Record:  # fmt: skip
+                clock_bound_s: float | None, said: tuple[str, ...]) -> Record:  # fmt: skip
         per = self._s.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
         kept = bool(shares.by_rank)
@@ -280,7 +289,7 @@ class Measurer:
             num_wrong=num_wrong,
             stop_reason=taken.stop_reason,
             clock_bound_s=None if clock_bound_s is None else clock_bound_s / per,
-            flags=flags + tuple(f"wrong: {one.first}" for one in wrong if one.first),
+            flags=flags + said + tuple(f"wrong: {one.first}" for one in wrong if one.first),
             samples=Samples(
                 seconds=[second / per for second in shares.slowest],
                 by_rank=tuple([second / per for second in own] for own in shares.by_rank),

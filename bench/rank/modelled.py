@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bench.core.case import Case
 from bench.core.contention import parts, rounds, shape_of_aggressors, useful_bytes
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Group, Round
+from bench.core.program import Group, Round, needs_device
 from bench.core.record import Contention, Record, Samples
 from bench.core.world import World
 from bench.rank import ladder
@@ -28,7 +28,7 @@ def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[t
         yield from ladder.climb(case, where, lambda asked: asked, True, lambda: True,
                                 lambda groups: _row(case, pattern, world, model, shape, requested, groups))  # fmt: skip
         return
-    all_rounds = rounds(case, world, pattern.topology)
+    all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
     for payload, requested in payloads(case, pattern, num_ranks).items():
         for mode in case.modes:
@@ -41,7 +41,7 @@ def _row(case: Case, pattern: Pattern, world: World, model: Model, shape: Shape,
          groups: Round) -> tuple[Record, ...]:  # fmt: skip
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
     split, mode, num_ranks = parts(case, world), shape.mode, shape.num_ranks
-    reason = pattern.needs(shape)
+    reason = pattern.needs(shape) or _why_not_modelled(pattern, shape)
     seconds: Sequence[float] = (0.0,) * len(groups)
     disturbed: Sequence[Contention | None] = (None,) * len(groups)
     steps = tuple(pattern.steps(shape, member) for member in range(num_ranks)) if reason is None else ()
@@ -79,3 +79,8 @@ def _against(case: Case, model: Model, groups: Round, steps: tuple[MemberSteps, 
                    (useful / disturbed_s[-1],), useful / alone_s[-1])
         for seconds in alone_s[:-1]
     ]  # fmt: skip
+
+
+def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:
+    """The fabric knows the links between ranks, and nothing of one GPU's own."""
+    return next((f"the model: {why}" for step in pattern.steps(shape, 0) if (why := needs_device(step))), None)

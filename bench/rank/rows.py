@@ -35,7 +35,8 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
 def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
     """What decides the program of a group of this many ranks at this size."""
     element_bytes = dtype_of(case.dtype).num_bytes
-    return Shape(num_ranks, payload_bytes, element_bytes, case.root, mode, case.direction, case.window, case.matrix)
+    return Shape(num_ranks, payload_bytes, element_bytes, case.root, mode, case.direction, case.window, case.matrix,
+                 case.access, case.via)  # fmt: skip
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:

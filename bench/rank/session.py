@@ -72,6 +72,7 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     options = Options(
         mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
+        engine=case.engine, memory=case.memory, graph=case.graph, share_gpu=case.share_gpu, require=case.require,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
     opened(transport)
@@ -87,9 +88,11 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     if different:
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
-    cache_bytes = sysfs.last_level_cache_bytes() or 0
+    cache_bytes = transport.cache_bytes() or sysfs.last_level_cache_bytes() or 0
     local = sum(host == socket.gethostname() for host in hosts)
-    available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
+    available = transport.available_bytes()
+    if available is None:
+        available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
     notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
@@ -152,6 +155,8 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     opened.beat("calibrating")
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
+    transport.sync()
+    transport.stir()
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,
@@ -207,8 +212,8 @@ def _described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str
         "dtype": case.dtype,
         "reduce_op": case.reduce_op if pattern.reduces else "",
         "root": case.root if pattern.rooted else None,
-        "direction": case.direction if pattern.directional else None,
-        "topology": pattern.topology or case.topology,
+        "direction": pattern.way(case.direction) or None,
+        "topology": pattern.topology_of(case.topology),
         "num_ranks": world.num_ranks,
         "num_nodes": world.num_nodes,
         "ranks_per_node": world.ranks_per_node,

@@ -52,7 +52,10 @@ class Builder:
 
     def _call(self, step: Step, index: int) -> Callable[[], Any]:
         send, recv = self._buffers.view("send", index), self._buffers.view("recv", index)
-        return self._exchange(step, send, recv) if isinstance(step, Exchange) else self._collective(step, send, recv)
+        if isinstance(step, Exchange):
+            return self._exchange(step, send, recv)
+        assert isinstance(step, Collective)
+        return self._collective(step, send, recv)
 
     def free(self) -> None:
         """Give the persistent requests back to the library."""
@@ -124,6 +127,7 @@ class Builder:
         send, recv = self._buffers.view("send", index).ctypes.data, self._buffers.view("recv", index).ctypes.data
         if isinstance(step, Exchange):
             return self._native_exchange(step, index, loop, keep)
+        assert isinstance(step, Collective)
         if step.op == "alltoallv":
             return self._native_alltoallv(step, send, recv, loop, keep)
         comm, num, is_root = self._comm, self._comm.Get_size(), self._comm.Get_rank() == step.root

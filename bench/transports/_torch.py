@@ -137,6 +137,7 @@ def bound_calls(
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)
     calls = []
+    messages = [step for step in steps if isinstance(step, Collective | Exchange)]
     for raw in memory:
         send, recv = (tensor.view(getattr(torch, reduction.dtype)) for tensor in raw)
         calls.append(
@@ -145,7 +146,7 @@ def bound_calls(
                     exchange(dist, step, group, send, recv, always_batch)
                     if isinstance(step, Exchange)
                     else collective(dist, step, group, handle, rank, send, recv, operation, in_place)
-                    for step in steps
+                    for step in messages
                 ]
             )
         )

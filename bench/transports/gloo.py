@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Group, Round, Step
+from bench.core.program import Collective, Group, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _host, _torch
@@ -77,6 +77,8 @@ class Gloo(Transport):
 
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
         """Found by asking: a tiny operation of this kind, type and reduction, once. All ranks must ask alike."""
+        if (reason := needs_device(step)) is not None:
+            return f"Gloo: {reason}"
         if not isinstance(step, Collective):
             return None
         reduces = step.op in ("allreduce", "reduce", "reducescatter")
@@ -104,7 +106,7 @@ class Gloo(Transport):
             return f"Gloo has no {what} ({str(error).splitlines()[0][:80]})"
         return None
 
-    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Host memory, touched; the tensors are views of it."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 

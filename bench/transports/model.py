@@ -11,7 +11,7 @@ from itertools import product
 
 from bench.core import streams
 from bench.core.fabric import Fabric, Flow
-from bench.core.program import Collective, Group, Round, Step
+from bench.core.program import Collective, Exchange, Group, Round, Step
 from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
 from bench.core.units import format_rate
 
@@ -134,7 +134,7 @@ def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
     """The sends of an exchange as flows; several from one rank to another follow each other on one."""
     flows: dict[tuple[int, int], float] = {}
     for member, step in enumerate(steps):
-        for send in () if isinstance(step, Collective) else step.sends:
+        for send in step.sends if isinstance(step, Exchange) else ():
             pair = (group.ranks[member], group.ranks[send.peer])
             flows[pair] = flows.get(pair, 0.0) + send.num_bytes
     return tuple((source, target, num_bytes) for (source, target), num_bytes in flows.items())

@@ -18,7 +18,7 @@ import numpy as np
 from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Group, Round, Step
+from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _arrival, _host, _mpi_loop
@@ -128,6 +128,8 @@ class Mpi(Transport):
 
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
         """MPI has no half floats, no average, and before MPI-4 no more than 2^31 - 1 elements in a call."""
+        if (reason := needs_device(step)) is not None:
+            return f"MPI: {reason}"
         if isinstance(step, Collective) and step.op in ("allreduce", "reduce", "reducescatter"):
             if reduction.dtype not in TYPES:
                 return f"MPI has no element type {reduction.dtype} to reduce"
@@ -138,7 +140,7 @@ class Mpi(Transport):
             return f"{count} elements in one call need MPI-4 (this library speaks {self.facts()['mpi_standard']})"
         return None
 
-    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Host memory, touched."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
@@ -224,6 +226,7 @@ class _MpiChannel(Channel):
 def _most_bytes(step: Step) -> int:
     if isinstance(step, Collective):
         return max(step.send_bytes, step.recv_bytes)
+    assert isinstance(step, Exchange)
     return max((message.num_bytes for message in (*step.sends, *step.recvs)), default=0)
 
 

@@ -87,7 +87,7 @@ class Nccl(Transport):
         reduces = isinstance(step, Collective) and step.op in ("allreduce", "reduce", "reducescatter")
         return f"NCCL has no reduction {reduction.reduce_op}" if reduces and reduction.reduce_op not in _OPS else None
 
-    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> Buffers:
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Device memory, written before use."""
         try:
             return _DeviceBuffers(self._torch, self._device, send_bytes, recv_bytes, num_sets)

@@ -9,15 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.case import (
+    ACCESSES,
     BINDS,
     CACHES,
     DIRECTIONS,
+    ENGINES,
     LIKE,
     LOOPS,
+    MEMORIES,
     MODES,
+    REQUIRABLE,
     SCHEDULES,
     SYNCS,
     THREAD_LEVELS,
+    VIAS,
     Case,
     alike,
     from_argv,
@@ -68,6 +73,13 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "schedule": st.sampled_from(SCHEDULES),
     "nics": st.lists(WORD, min_size=1, max_size=4).map(tuple),
     "racks": st.lists(st.tuples(WORD, st.lists(WORD, min_size=1, max_size=3).map(tuple)), min_size=1).map(tuple),
+    "engine": st.sampled_from(ENGINES),
+    "access": st.sampled_from(ACCESSES),
+    "memory": st.sampled_from(MEMORIES),
+    "via": st.sampled_from(VIAS),
+    "graph": st.booleans(),
+    "share_gpu": st.booleans(),
+    "require": st.lists(st.tuples(st.sampled_from(tuple(REQUIRABLE)), WORD), min_size=1, max_size=3).map(tuple),
 }
 PATTERN: dict[str, st.SearchStrategy[Any]] = {"pattern": st.sampled_from(names("pattern"))}
 

@@ -47,7 +47,7 @@ def test_a_split_that_does_not_fit_the_world_says_why(split: str, world: World, 
 
 def test_a_case_without_an_aggressor_has_one_part() -> None:
     assert parts(Case("allreduce"), World(2, 2)) is None
-    assert [[g.ranks for g in r] for r in rounds(Case("allreduce"), World(2, 2), None)] == [[(0, 1, 2, 3)]]
+    assert [[g.ranks for g in r] for r in rounds(Case("allreduce"), World(2, 2), "world")] == [[(0, 1, 2, 3)]]
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_a_case_without_an_aggressor_has_one_part() -> None:
     ],
 )
 def test_the_topology_is_made_of_the_victims(topology: str, groups: list[list[tuple[str, tuple[int, ...]]]]) -> None:
-    found = rounds(case("halves", topology=topology), World(2, 4), None)
+    found = rounds(case("halves", topology=topology), World(2, 4), topology)
     assert [[(group.name, group.ranks) for group in at_once] for at_once in found] == groups
 
 
 def test_groups_of_victims_must_be_of_one_size() -> None:
     with pytest.raises(UsageError, match="different sizes"):
-        rounds(case("0,1,4/2", topology="node"), World(2, 4), None)
+        rounds(case("0,1,4/2", topology="node"), World(2, 4), "node")
 
 
 def test_an_aggressor_is_a_pattern_with_a_size() -> None:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from bench.core.inventory import Gpu
 from bench.probes import nvml
 
 
@@ -54,7 +55,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_gpus_are_told_by_name_memory_bus_and_link_and_what_is_not_supported_is_none(driver: ModuleType) -> None:
     found = nvml.gpus()
-    assert found.gpus[1] == nvml.Gpu(1, "NVIDIA H1", 80 << 30, "00000000:01:00.0", 1, 5, 16, None)
+    assert found.gpus[1] == Gpu(1, "NVIDIA H1", 80 << 30, "00000000:01:00.0", 1, 5, 16, None)
     assert (len(found.gpus), found.driver, found.cuda, found.reason) == (2, "570.86.15", "12.8", None)
 
 

@@ -90,7 +90,7 @@ class Threads:
         self._world, self.place = world, SimpleNamespace(rank=rank, num_ranks=world.num_ranks)
         self.channel = Shared(world, rank)
 
-    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int) -> HostBuffers:
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: object = ()) -> HostBuffers:
         return HostBuffers(send_bytes, recv_bytes, num_sets)
 
     def sync(self) -> None:

@@ -1,0 +1,93 @@
+"""What a node is made of, as driver and kernel tell it: plain values that stand in the header of a results file.
+
+Probes fill them in, `hardware/` draws links and findings from them. None is unknown; rates are bytes per second and
+direction. A GPU is called `gpu0`, a network adapter `mlx5_0`, in `Path` and in every sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of what is at its other end."""
+
+    index: int
+    active: bool | None
+    bytes_per_s: float | None = None
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `pcie_*` are of its link to the host: a generation and lanes, now and at most.
+
+    Idle links slow down: `under_load` says that the present figures were read while data went over them. `slot_*`: what
+    the other end of the link, a switch or a root port, can do at most. `packet_bytes`: of a PCIe packet's payload.
+    `throttle`: reasons, in NVML's words, why it runs slower than it could. `fabric`: of a GPU on NVSwitch, how far it
+    has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
+    """
+
+    index: int
+    name: str
+    memory_bytes: int | None
+    pci_bus: str | None
+    pcie_generation: int | None
+    pcie_max_generation: int | None
+    pcie_lanes: int | None
+    pcie_max_lanes: int | None
+    uuid: str | None = None
+    numa_node: int | None = None
+    slot_generation: int | None = None
+    slot_lanes: int | None = None
+    packet_bytes: int | None = None
+    under_load: bool = False
+    nvlinks: tuple[NvLink, ...] = ()
+    sm_hz: float | None = None
+    sm_max_hz: float | None = None
+    memory_hz: float | None = None
+    memory_max_hz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+    ecc: bool | None = None
+    ecc_uncorrected: int | None = None
+    mig: bool | None = None
+    fabric: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One network adapter's port. `kind`: infiniband, roce, efa, ethernet; `state`: as the kernel says it."""
+
+    name: str
+    kind: str
+    bytes_per_s: float | None = None
+    state: str | None = None
+    pci_bus: str | None = None
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What is between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
+
+    `peer_access`: can one of two GPUs reach the other's memory? `why_not`: the driver's word where it can not.
+    """
+
+    a: str
+    b: str
+    kind: str
+    peer_access: bool | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The devices of one node and what is between them."""
+
+    gpus: tuple[Gpu, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+    paths: tuple[Path, ...] = ()

@@ -1,0 +1,65 @@
+"""Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
+
+S is one copy. `--direction h2d` (or one-way) goes to the GPU, `d2h` comes from it, `two-way` does both at once on two
+streams; t ends with the later one, and the bandwidth is per direction. `--memory pageable` leaves the pinning to the
+driver, which then copies everything once more. `--topology single ranks` takes one GPU of each node at a time, `groups
+of 1` all at once with a row for each; the default counts the slowest of all at once.
+
+Each byte crosses the GPU's link once, so the bus factor is 1.
+
+    python -m bench.host_device --direction h2d --sizes 64M
+    torchrun --nproc-per-node 8 -m bench.host_device --direction two-way --topology "groups of 1"
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Copied, Copies, Copy, Expected, Step
+
+
+class HostDevice(Pattern):
+    """Copies of one's own; no rank needs another."""
+
+    name = "host_device"
+    directional = True
+    directions = ("h2d", "d2h", "two-way")
+    factors = frozenset({"memory"})
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """One S for each direction; of both, the first S goes to the GPU and the second comes from it."""
+        num_bytes = shape.payload_bytes * len(self._ways(shape))
+        return num_bytes, num_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """All directions at once."""
+        size = shape.payload_bytes
+        copies = (
+            Copy(member, member, size, None if way == "h2d" else member, member if way == "h2d" else None, at, at)
+            for at, way in zip((0, size), self._ways(shape), strict=False)
+        )
+        return (Copies(tuple(copies)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """What was sent, in the same place."""
+        return (Copied(member, 0, shape.payload_bytes * len(self._ways(shape))),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """Nothing crosses from rank to rank."""
+        return 0.0
+
+    def bus_factor(self, shape: Shape) -> float | None:
+        """1, also of one rank."""
+        return 1.0 if shape.payload_bytes else None
+
+    def _ways(self, shape: Shape) -> tuple[str, ...]:
+        way = self.way(shape.direction)
+        return ("h2d", "d2h") if way == "two-way" else (way,)
+
+
+PATTERN = HostDevice()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

@@ -1,0 +1,50 @@
+"""Every rank copies from one place of its GPU's memory to another: what the memory itself can do.
+
+S is one copy. Each byte is read and written, both through the memory's one port, so the bus factor is 2 and the
+bandwidth stands beside the memory's peak. `--engine sm` lets a kernel copy in the place of the copy engine.
+`--topology "groups of 1"` gives a row for each GPU while all copy, `single ranks` takes one of each node at a time.
+
+    python -m bench.local_copy --sizes 256M
+    torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Copied, Copies, Copy, Expected, Step
+
+
+class LocalCopy(Pattern):
+    """A copy of one's own; no rank needs another."""
+
+    name = "local_copy"
+    factors = frozenset({"engine"})
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to read, S to write."""
+        return shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One copy."""
+        return (Copies((Copy(member, member, shape.payload_bytes, member, member),)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """What was sent."""
+        return (Copied(member, 0, shape.payload_bytes),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """Nothing leaves a GPU."""
+        return 0.0
+
+    def bus_factor(self, shape: Shape) -> float | None:
+        """2: read and written."""
+        return 2.0 if shape.payload_bytes else None
+
+
+PATTERN = LocalCopy()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)
