@@ -82,7 +82,8 @@ def inventory(text: str) -> Inventory:
 def tables(text: str) -> Iterator[Table]:
     """Every table in the order of the text, prompts and legends left aside."""
     table, command = None, None
-    for line in _COLOUR.sub("", text).splitlines():
+    whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # a text that ends in NV1 may have been cut in NV18
+    for line in whole.splitlines():
         told = _COMMAND.search(line)
         command = told[1] if told else command
         names = _heading(line)

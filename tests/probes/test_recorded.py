@@ -313,3 +313,17 @@ def test_every_file_was_written_down() -> None:
     for folder, told in stems.items():
         there = {path.stem for path in (Path(CORPUS or "") / folder).iterdir()}
         assert there - set(told) <= {"16_lspci-vvv_8xrtxpro6000_pex890xx"}
+
+
+@pytest.mark.parametrize("name", [*(f"topo_logs/{name}" for name in TABLES), *(f"topo_xml/{name}" for name in TREES),
+                                  *(f"pcie_logs/{name}" for name in list(DRIVERS)[::4])])  # fmt: skip
+def test_the_beginning_of_a_file_never_says_other_than_the_whole(name: str) -> None:
+    whole, all_of_it = recorded(name), text(name)
+    nodes = {gpu.pci_bus or gpu.index: (gpu.name, gpu.memory_bytes) for gpu in whole.gpus}
+    for part in range(1, 30):
+        cut = inventory_of(all_of_it[: len(all_of_it) * part // 30]) or Inventory()
+        known = {(gpu.pci_bus or gpu.index): (gpu.name, gpu.memory_bytes) for gpu in cut.gpus}
+        told = {bus: gpu for bus, gpu in known.items() if gpu != ("unknown", None) and gpu[1] is not None}
+        assert told.items() <= nodes.items()
+        between = {f"{path.a} {path.b}": path.kind for path in cut.paths if path.kind != "unknown"}
+        assert {pair for pair, kind in between.items() if kinds(whole).get(pair, kind) != kind} == set()

@@ -244,6 +244,21 @@ def test_a_text_of_no_known_format_is_none(text: str) -> None:
     assert inventory_of(text) is None
 
 
+@pytest.mark.parametrize("text", [TABBED, DRIVER_TEXT, LSPCI], ids=["topo", "driver", "lspci"])
+def test_a_text_that_was_cut_anywhere_never_says_other_than_the_whole(text: str) -> None:
+    whole = ways(text)
+    for end in range(len(text)):
+        found = inventory_of(text[:end]) or Inventory()
+        assert {path for path in found.paths if whole.get(f"{path.a} {path.b}", path.kind) != path.kind} == set()
+        assert len(found.gpus) <= 2
+
+
+def test_a_number_of_nvlinks_at_the_very_end_may_have_lost_a_digit() -> None:
+    table = "\tGPU0\tGPU1\nGPU0\tX\tNV18"
+    assert ways(f"{table}\n") == {"gpu0 gpu1": "NV18"}
+    assert ways(table[:-1]) == {}
+
+
 @pytest.fixture
 def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, NvmlLibrary]:
     """8 GPUs on NVSwitch, two and an adapter below each PCI switch, four switches to a node."""
