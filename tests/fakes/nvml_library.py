@@ -3,8 +3,9 @@
     library = NvmlLibrary([{"nvmlDeviceGetName": b"NVIDIA H200", ...}])
     library.install(monkeypatch)
 
-An answer is what the C function writes: a number, bytes, several numbers, a dict for a structure; or a function of the
-further arguments (`lambda link: ...`). `Error(3)` is a return code. What is not there at all is "Function Not Found".
+An answer is what the C function writes: a number, bytes, several numbers, a list for an array, a dict for a structure;
+or a function of the further arguments (`lambda link: ...`). `Error(3)` is a return code. What is not there at all is
+"Function Not Found".
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ def _answer(told: Any, arguments: Sequence[Any], out: Sequence[Any]) -> int:
             value = told.get((each.fieldId, each.scopeId))
             each.nvmlReturn, each.valueType = (0, 1) if value is not None else (3, 0)
             each.value.uiVal = value or 0
+    elif isinstance(told, list):  # an array
+        out[0][: len(told)] = told
     else:
         for each, value in zip(out, told if isinstance(told, tuple) else (told,), strict=True):
             each.value = value
@@ -120,7 +123,7 @@ def a_gpu(name: str, bus: str, **answers: Any) -> dict[str, Any]:
         "nvmlDeviceGetGpuMaxPcieLinkGeneration": 5,
         "nvmlDeviceGetCurrPcieLinkWidth": 16,
         "nvmlDeviceGetMaxPcieLinkWidth": 16,
-        "nvmlDeviceGetNumaNodeId": NOT_SUPPORTED,
+        "nvmlDeviceGetMemoryAffinity": lambda size, scope: NOT_SUPPORTED,
         "nvmlDeviceGetClockInfo": lambda kind: {1: 1755, 2: 3201}[kind],
         "nvmlDeviceGetMaxClockInfo": lambda kind: {1: 1980, 2: 3201}[kind],
         "nvmlDeviceGetPowerUsage": 312_500,

@@ -90,6 +90,15 @@ def test_a_slot_that_holds_the_gpu_back_is_known_without_its_bridge(install: Ins
     assert (gpu.pcie_max_generation, gpu.own_generation, gpu.slot_generation, gpu.slot_lanes) == (4, 5, 4, None)
 
 
+@pytest.mark.parametrize(("mask", "node"), [([0b100], 2), ([0, 1], 64), ([0b11], None), ([0], None)])
+def test_the_near_node_is_nvmls_word_where_the_kernel_is_silent(
+    install: Install, tmp_path: Path, mask: list[int], node: int | None
+) -> None:
+    near = {"nvmlDeviceGetMemoryAffinity": lambda size, scope: mask if (size, scope) == (16, 0) else NOT_SUPPORTED}
+    install([a_gpu("NVIDIA H100", "00000000:04:00.0", **near)])
+    assert nvml.gpus(tmp_path).gpus[0].numa_node == node
+
+
 def test_mig_and_a_fabric_that_failed_are_told(install: Install, tmp_path: Path) -> None:
     install(
         [
@@ -106,7 +115,7 @@ def test_mig_and_a_fabric_that_failed_are_told(install: Install, tmp_path: Path)
 
 def test_an_old_library_leaves_unknown_what_it_lacks_and_answers_by_old_names(install: Install, tmp_path: Path) -> None:
     new = (
-        "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetMemoryAffinity", "nvmlDeviceGetGpuFabricInfoV",
         "nvmlDeviceGetFieldValues", "nvmlDeviceGetMigMode", "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetNvLinkRemoteDeviceType",
     )  # fmt: skip
