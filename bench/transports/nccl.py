@@ -17,9 +17,8 @@ from bench.core.errors import BenchError, MeasurementError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
-from bench.transports import _nccl_debug, _nccl_gpu, _torch
+from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch
 from bench.transports import _nccl_types as types
-from bench.transports._nccl_buffers import DeviceBuffers
 from bench.transports._nccl_graph import Graphs, start_of
 
 _OF_A_CALL = ("algorithm", "protocol")
@@ -187,9 +186,7 @@ class Nccl(Transport):
     def _says(self, step: Collective | Exchange, reduction: Reduction) -> str | None:
         group = Group("tiny", tuple(range(self.place.num_ranks)))
         sizes = (step.send_bytes, step.recv_bytes) if isinstance(step, Collective) else (_TINY_BYTES, _TINY_BYTES)
-        buffers = DeviceBuffers(self._torch, self._device, *sizes, 1)
-        buffers.write("send", 0, 0)
-        buffers.write("recv", 0, 0)
+        buffers = self._buffers(*sizes, 1)
         try:
             calls = self._bound((step,), group, buffers, reduction, False)
             if self._options.graph:
@@ -222,8 +219,25 @@ class Nccl(Transport):
         _nccl_gpu.stir(self._torch, self._device)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Device memory, written before use."""
-        return DeviceBuffers(self._torch, self._device, send_bytes, recv_bytes, num_sets)
+        """Device memory, written before use. MemoryError is raised after torch has given back what it had set aside."""
+        try:
+            return self._buffers(send_bytes, recv_bytes, num_sets)
+        except MemoryError:
+            self._torch.cuda.empty_cache()  # sizes before this one may hold it in pieces
+        try:
+            return self._buffers(send_bytes, recv_bytes, num_sets)
+        except MemoryError:
+            self._torch.cuda.empty_cache()
+            free, total = self._torch.cuda.mem_get_info(self._device)
+            need = (send_bytes + recv_bytes) * num_sets
+            raise MemoryError(
+                f"{self._device} has no room for {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free"
+            ) from None
+
+    def _buffers(self, send_bytes: int, recv_bytes: int, num_sets: int) -> _device.DeviceBuffers:
+        arrays = _device.TorchArrays(self._torch, self._device)
+        send, recv = (_device.Block(arrays, num_bytes, num_sets) for num_bytes in (send_bytes, recv_bytes))
+        return _device.DeviceBuffers(send, recv)
 
     def open_groups(self, groups: Round) -> None:
         """A process group per group; torch wants every rank to make every group, in the same order.
@@ -242,7 +256,7 @@ class Nccl(Transport):
         A plain send or receive would build a communicator of its own for every pair of ranks. A collective is called
         once, to hear what NCCL chooses for it. Raises MeasurementError where that is not what was demanded.
         """
-        assert isinstance(buffers, DeviceBuffers)
+        assert isinstance(buffers, _device.DeviceBuffers)
         calls = self._bound(steps, group, buffers, reduction, in_place)
         graphs = Graphs(self._torch, calls) if self._options.graph else None
         flags = self._chosen(steps, group, calls[0])
@@ -251,7 +265,7 @@ class Nccl(Transport):
         release = graphs.release if graphs else None
         return Compiled(calls, keep=[buffers], native=graphs, release=release, flags=flags)
 
-    def _bound(self, steps: tuple[Step, ...], group: Group, buffers: DeviceBuffers, reduction: Reduction,
+    def _bound(self, steps: tuple[Step, ...], group: Group, buffers: _device.DeviceBuffers, reduction: Reduction,
                in_place: bool) -> list[Callable[[], Any]]:  # fmt: skip
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
         return _torch.bound_calls(

