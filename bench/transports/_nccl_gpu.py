@@ -95,9 +95,9 @@ def version(torch: Any, library: Any) -> tuple[int, ...]:
 
 def share(environ: MutableMapping[str, str], runs: tuple[int, ...], place: Place, num_gpus: int) -> str:
     """Before NCCL is initialised: let it accept several ranks on one GPU. Returns how, in words."""
+    environ["NCCL_NVLS_ENABLE"] = environ["NCCL_MNNVL_ENABLE"] = "0"
     if runs >= _SHARES_SINCE:
         environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-        environ["NCCL_NVLS_ENABLE"] = "0"
         if place.local_size > _RANKS_WITHOUT_LIMIT * num_gpus:
             environ.setdefault("NCCL_MAX_CTAS", _MOST_CHANNELS)
         return "NCCL_MULTI_RANK_GPU_ENABLE"

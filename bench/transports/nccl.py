@@ -7,6 +7,7 @@ types that NCCL lacks can be moved, too. What NCCL really used is read from its 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -196,7 +197,7 @@ class Nccl(Transport):
             else:
                 calls[0]()
                 self._torch.cuda.synchronize()
-        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             if self.lost_contact(error):
                 raise
             # A capture that failed leaves its own stream behind as the current one.
@@ -220,19 +221,15 @@ class Nccl(Transport):
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Device memory, written before use. MemoryError is raised after torch has given back what it had set aside."""
-        try:
-            return self._buffers(send_bytes, recv_bytes, num_sets)
-        except MemoryError:
+        for _ in range(2):
+            with contextlib.suppress(MemoryError):
+                return self._buffers(send_bytes, recv_bytes, num_sets)
             self._torch.cuda.empty_cache()  # sizes before this one may hold it in pieces
-        try:
-            return self._buffers(send_bytes, recv_bytes, num_sets)
-        except MemoryError:
-            self._torch.cuda.empty_cache()
-            free, total = self._torch.cuda.mem_get_info(self._device)
-            need = (send_bytes + recv_bytes) * num_sets
-            raise MemoryError(
-                f"{self._device} has no room for {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free"
-            ) from None
+        free, total = self._torch.cuda.mem_get_info(self._device)
+        need = (send_bytes + recv_bytes) * num_sets
+        raise MemoryError(
+            f"{self._device} has no room for {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free"
+        )
 
     def _buffers(self, send_bytes: int, recv_bytes: int, num_sets: int) -> _device.DeviceBuffers:
         arrays = _device.TorchArrays(self._torch, self._device)

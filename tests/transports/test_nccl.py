@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from bench.core.errors import RefusedError
 from bench.core.transport import Options
 from bench.core.world import Place
 from bench.transports import _nccl_gpu, nccl
-from bench.transports._nccl_graph import start_of
+from bench.transports._nccl_graph import Graphs, start_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "nccl"
@@ -277,10 +279,11 @@ def test_new_libraries_are_asked_to_share_and_old_ones_told_of_other_hosts() -> 
     place = Place(3, 4, 3, 4, "torchrun")
     environ: dict[str, str] = {"NCCL_NVLS_ENABLE": "1"}
     _nccl_gpu.share(environ, (2, 30, 3), place, 1)
-    assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "8"}
+    off = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
+    assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8", **off}
     environ = {}
     _nccl_gpu.share(environ, (2, 29, 7), place, 1)
-    assert list(environ) == ["NCCL_HOSTID"] and environ["NCCL_HOSTID"].endswith("-rank3")
+    assert environ.pop("NCCL_HOSTID").endswith("-rank3") and environ == off
 
 
 def test_the_version_is_that_of_the_library_that_runs() -> None:
@@ -291,6 +294,43 @@ def test_the_version_is_that_of_the_library_that_runs() -> None:
     torch = SimpleNamespace(cuda=SimpleNamespace(nccl=SimpleNamespace(version=lambda: (2, 28, 9, "git"))))
     assert _nccl_gpu.version(torch, SimpleNamespace(ncclGetVersion=answer)) == (2, 30, 7)
     assert _nccl_gpu.version(torch, None) == (2, 28, 9)
+
+
+class Recorder:
+    """As much of torch.cuda as a capture needs: what is called meanwhile is kept, and not carried out."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.kept: list[int] | None = None
+        self.cuda = self
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        self.Stream = self.current_stream = lambda: stream
+        self.stream = lambda stream: contextlib.nullcontext()
+        self.synchronize = lambda: None
+        self.CUDAGraph = lambda: SimpleNamespace(reset=lambda: None)
+
+    def call(self, index: int) -> None:
+        """One call of the library on a buffer set."""
+        (self.done if self.kept is None else self.kept).append(index)
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        """A capture; NCCL's watchdog would break a global one."""
+        assert capture_error_mode == "thread_local"
+        self.kept = kept = list[int]()
+        yield
+        self.kept = None
+        graph.replay = lambda: self.done.extend(kept)
+
+
+def test_a_graph_holds_a_batch_from_its_first_set_around_and_is_captured_once() -> None:
+    cuda = Recorder()
+    graphs = Graphs(cuda, [partial(cuda.call, index) for index in range(3)])
+    replay = graphs.replay(2, 4)
+    assert cuda.done == [2, 2, 0, 1, 2], "a call to set up, and a first launch"
+    replay()
+    graphs.replay(2, 4)()
+    assert cuda.done[5:] == [2, 0, 1, 2] * 2
 
 
 @pytest.mark.parametrize("num_sets", [1, 2, 7, 64])
