@@ -145,8 +145,13 @@ class Debug:
         asked = [name for name in _VARIABLES if name != "NCCL_DEBUG_SUBSYS" and name in environ]
         self.given_by_user = " and ".join(asked)
         self._given_subsys = environ.get("NCCL_DEBUG_SUBSYS")
+        self.why_unread = f"nothing that could be read: {self.given_by_user} is set"
         if not asked:
-            handle, name = tempfile.mkstemp(prefix="bench-nccl-", suffix=".log")
+            try:
+                handle, name = tempfile.mkstemp(prefix="bench-nccl-", suffix=".log")
+            except OSError as error:
+                self.why_unread = f"nothing: no file could be made for it ({error.strerror})"
+                return
             os.close(handle)
             self._own = self._file = Path(name)
             self.source = "a file of its own"

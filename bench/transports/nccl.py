@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from typing import Any
 
 from bench.core.errors import BenchError, MeasurementError, RefusedError
@@ -20,7 +20,8 @@ from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, 
 from bench.core.world import Place
 from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch
 from bench.transports import _nccl_types as types
-from bench.transports._nccl_graph import Graphs, start_of
+from bench.transports._nccl_graph import Graphs
+from bench.transports._nccl_timer import Timer
 
 _OF_A_CALL = ("algorithm", "protocol")
 _TINY_BYTES = 4096  # more than any probe needs
@@ -68,7 +69,7 @@ class Nccl(Transport):
         self._reset = reset if agreed else None
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
         self._lacks: dict[tuple[str, str, str], str | None] = {}
-        self._events = tuple(self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._timer = Timer(self._torch, self.sync, "graph" if options.graph else "python")
         self._attest()
         # Asked now, of all ranks, since later not all of them have messages.
         ring = types.tiny_exchange(place.rank, place.num_ranks)
@@ -148,7 +149,7 @@ class Nccl(Transport):
             "cuda": str(self._torch.version.cuda),
             "nccl": ".".join(map(str, self._version)),
             "gpu": str(self._torch.cuda.get_device_name(self._device)),
-            "nccl_told_in": self._debug.source or f"nothing that could be read: {self._debug.given_by_user} is set",
+            "nccl_told_in": self._debug.source or self._debug.why_unread,
             **told,
             "nccl_init_s": f"{self._init_s:.6f}",
             "nccl_first_call_s": f"{self._first_call_s:.6f}",
@@ -294,47 +295,11 @@ class Nccl(Transport):
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls between two events each."""
-        return self._timing(compiled, [self._sample(compiled, 1) for _ in range(num_calls)])
+        return self._timer.timing([self._timer.sample(compiled, 1) for _ in range(num_calls)])
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Back-to-back calls between two events."""
-        return self._timing(compiled, [self._sample(compiled, num_calls)])
-
-    def _timing(self, compiled: Compiled | None, samples: list[tuple[float, float, float]]) -> Timing:
-        loop = "graph" if self._options.graph else "python"
-        if compiled is None:
-            return Timing((), loop)
-        seconds, host_s, enqueue_s = zip(*samples, strict=True)
-        return Timing(seconds, loop, host_s, enqueue_s)
-
-    def _sample(self, compiled: Compiled | None, num_calls: int) -> tuple[float, float, float]:
-        """Seconds per call of `num_calls` calls on the current stream, by events, by the host, and to issue them.
-
-        An idle rank only synchronises. Everything is made before: the events are those of every sample.
-        """
-        if compiled is None:
-            self.sync()
-            return (0.0, 0.0, 0.0)
-        num_sets, graphs = len(compiled.calls), compiled.native
-        start = start_of(compiled.next_set, num_calls, num_sets) if graphs else compiled.next_set
-        order = [(start + k) % num_sets for k in range(num_calls)]
-        calls = [graphs.replay(start, num_calls)] if graphs else [compiled.calls[index] for index in order]
-        for index in order if compiled.refill is not None else ():
-            compiled.refill(index)  # type: ignore[misc]
-        begin, end = self._events
-        clock = perf_counter_ns
-        self.sync()
-        began = clock()
-        begin.record()
-        for call in calls:
-            call()
-        issued = clock()
-        end.record()
-        end.synchronize()
-        seen = clock()
-        compiled.last_set, compiled.next_set = order[-1], (order[-1] + 1) % num_sets
-        scale = 1e-9 / num_calls
-        return begin.elapsed_time(end) * 1e-3 / num_calls, (seen - began) * scale, (issued - began) * scale
+        return self._timer.timing([self._timer.sample(compiled, num_calls)])
 
 
 TRANSPORT = Nccl
