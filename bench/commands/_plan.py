@@ -109,7 +109,7 @@ def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
     names = plugins.names("transport")
     transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
     # Another interpreter's packages are not known here: its ranks will say what they miss.
-    reasons = {name: _here.lacks(name) for name in names if python is None or name == "nccl"}
+    reasons = {name: _here.lacks(name) for name in names if python is None or transports[name].needs_gpu}
     return machine(
         python,
         mpirun,
@@ -118,6 +118,7 @@ def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
         {name: reason for name, reason in reasons.items() if reason is not None},
         {name: transport.launcher for name, transport in transports.items()},
         frozenset(name for name, transport in transports.items() if transport.separates),
+        frozenset(name for name, transport in transports.items() if transport.needs_gpu),
     )
 
 

@@ -89,10 +89,11 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
             patterns: Mapping[str, Pattern], modelled: bool) -> Iterator[_Wish]:  # fmt: skip
     m = measurement
-    transports = ("model",) if modelled else m.transports or _auto_transports(cluster, machine)
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
-    for (num_nodes, per_node), name, transport in product(worlds, m.patterns, transports):
+    chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
+    by = [(name, transport) for name in m.patterns for transport in (("model",) if modelled else chosen_by[name])]
+    for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
         of_mpi = transport == "mpi"
@@ -149,8 +150,10 @@ def _alike(case: Case) -> Case:
     return replace(case, **fixed)
 
 
-def _auto_transports(cluster: Cluster, machine: Machine) -> tuple[str, ...]:
-    """NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+def _auto_transports(cluster: Cluster, machine: Machine, pattern: Pattern) -> tuple[str, ...]:
+    """The pattern's only one; NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+    if pattern.transport is not None:
+        return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
         return ("nccl",)
     return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
@@ -162,7 +165,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: Machine, trans
         return asked
     if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
         return catalogue.instance(cluster.instance).gpus
-    if transport == "nccl" and machine.num_gpus:
+    if transport in machine.need_gpus and machine.num_gpus:
         return machine.num_gpus
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 

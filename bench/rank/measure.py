@@ -14,7 +14,7 @@ from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Group, Round
+from bench.core.program import Collective, Copies, Group, Round
 from bench.core.record import Failure, Record, Samples
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
@@ -113,7 +113,7 @@ class Measurer:
         reason = self._agreed(self._why_not(row, group, member, in_place))
         if reason is not None:
             return self._skipped(row, reason)
-        self._transport.open_groups(_with_collectives(self._s.pattern, row.shape, row.round))
+        self._transport.open_groups(_together(self._s.pattern, row.shape, row.round))
         buffers, reason = self._allocate(row, group, member, in_place)
         if reason is not None:
             return self._skipped(row, reason)
@@ -216,7 +216,10 @@ class Measurer:
                 except MemoryError:
                     reason = f"rank {self._rank} ran out of memory for {need >> 20} MiB"
         agreed = self._agreed(reason)
-        self._transport.share(buffers if agreed is None else None)
+        if agreed is None:
+            # A rank that reaches into another's memory may find that it can not: then none is measured.
+            steps = self._s.pattern.steps(row.shape, member) if group is not None else ()
+            agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
     def _num_sets(self, shape: Shape, in_place: bool) -> int:
@@ -262,6 +265,8 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
+        self._transport.sync()  # what nobody answers has arrived when the rank that ordered it says so
+        if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
@@ -332,10 +337,10 @@ class Measurer:
         )
 
 
-def _with_collectives(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """The groups that need a communicator of their own: messages between ranks need none."""
-    steps = pattern.steps(shape, 0)
-    return groups if any(isinstance(step, Collective) for step in steps) else ()
+def _together(pattern: Pattern, shape: Shape, groups: Round) -> Round:
+    """The groups that need a communicator of their own, or each other's memory: messages between ranks need neither."""
+    steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
+    return groups if any(isinstance(step, Collective | Copies) for step in steps) else ()
 
 
 @dataclass(slots=True)
