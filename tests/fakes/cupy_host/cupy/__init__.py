@@ -1,8 +1,8 @@
 """CuPy without a GPU: host memory in the place of a GPU's, a thread in the place of each stream.
 
-Laid on PYTHONPATH in front of (or without) the real one. Streams carry out their work in order and nobody else waits for
-them, so a gate really holds what is behind it. A GPU's memory is a shared file, which other processes can open by its
-handle. What goes wrong is asked for by variables:
+Laid on PYTHONPATH in front of (or without) the real one. Streams carry out their work in order and nobody else waits
+for them, so a gate really holds what is behind it. A GPU's memory is a shared file, which other processes can open by
+its handle. What goes wrong is asked for by variables:
 
     FAKE_CUDA_GPUS=2             how many there are; "no-driver" and 0 fail as CUDA does
     FAKE_CUDA_MEMORY=1000000     bytes of each GPU

@@ -132,7 +132,8 @@ def deviceGetPCIBusId(device: int) -> str:
 
 
 def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
-    _check(device), _check(peerDevice)
+    _check(device)
+    _check(peerDevice)
     return int(device != peerDevice and os.environ.get("FAKE_CUDA_PEERS") != "0")
 
 
