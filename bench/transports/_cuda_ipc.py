@@ -6,7 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from bench.transports._cuda_memory import CudaBuffers, Layout, Side
+from bench.core.transport import Which
+from bench.transports._cuda_memory import CudaBuffers, Layout
 
 _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 
@@ -56,7 +57,7 @@ class Opened:
         self._found[rank] = (other, pointer)
         return None
 
-    def address(self, rank: int, side: Side, index: int, offset: int, num_bytes: int) -> int:
+    def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
         """Where bytes of an opened rank's buffer lie in this process's address space."""
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from bench.core.errors import RefusedError
 from bench.core.program import Copies, Copy, Group, Product, Round, Step
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport, Which
 from bench.core.world import Place
 from bench.transports import _control, _cuda_device, _cuda_ipc, _cuda_kernels, _cuda_memory
 from bench.transports._cuda_gate import MOST_CALLS, Gate
-from bench.transports._cuda_memory import HOST, CudaBuffers, Side
+from bench.transports._cuda_memory import HOST, CudaBuffers
 from bench.transports._cuda_program import Issue, Program
 
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
@@ -219,7 +219,8 @@ class CudaCopy(Transport):
 
         def block(place: int, num_bytes: int) -> _cuda_memory.Block:
             if place != HOST:
-                return _cuda_memory.DeviceBlock(self._runtime, place, num_bytes)
+                by_kernels = place == self._device.index and self._no_kernels is None
+                return _cuda_memory.DeviceBlock(self._cupy, place, num_bytes, by_kernels)
             return _cuda_memory.HostBlock(self._runtime, num_bytes, pinned)
 
         with _cuda_device.near(self._device.bus, self._options.near_cpus):
@@ -283,7 +284,7 @@ class CudaCopy(Transport):
 
     def _places(self, buffers: CudaBuffers, copy: Copy) -> list[int]:
         """Where the ends of a copy lie that are in buffers of this rank."""
-        ends: tuple[tuple[Side, int, int], ...] = (
+        ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset), ("recv", copy.target, copy.target_offset)
         )  # fmt: skip
         return [
@@ -343,7 +344,7 @@ class CudaCopy(Transport):
         kind = _TO_DEVICE if source_on == HOST else _TO_HOST if target_on == HOST else _ANY_KIND
         return partial(runtime.memcpyAsync, target, source, size, kind, stream)
 
-    def _end(self, group: Group, buffers: CudaBuffers, side: Side, index: int, member: int, offset: int,
+    def _end(self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int,
              num_bytes: int) -> tuple[int, int]:  # fmt: skip
         """(place, address) of one end of a copy; memory of another process counts as this rank's own GPU's: what opened
         it is this GPU, and CUDA knows by the address where it lies."""

@@ -49,9 +49,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def rows(options: Options, **case: Any) -> list[Record]:
     """The records of a case, measured in this process alone."""
-    one = Case(
-        **({"transport": "cuda_copy", "sizes": (100_003,), "dtype": "uint8", "iterations": 3, "warmup": 1} | case)
-    )
+    given: dict[str, Any] = {"sizes": (100_003,), "dtype": "uint8", "iterations": 3, "warmup": 1}
+    one = Case(transport="cuda_copy", **(given | case))
     transport = cuda_copy.CudaCopy(ALONE, options)
     pattern = plugins.load("pattern", one.pattern).PATTERN
     setting = measure.Setting(one, pattern, transport, World(1, 1), ("here",), 1 << 18, 1 << 28, lambda doing: None)

@@ -16,25 +16,44 @@ its handle. What goes wrong is asked for by variables:
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy import asarray, broadcast_to, empty, int64, uint8
+from numpy import int64, uint8
 
 from . import cuda
 
-__all__ = ["RawKernel", "asarray", "asnumpy", "broadcast_to", "cuda", "empty", "int64", "ndarray", "uint8"]
+__all__ = ["RawKernel", "asarray", "asnumpy", "broadcast_to", "cuda", "int64", "ndarray", "uint8"]
 __version__ = "14.2.0"
 
 
-def asnumpy(array: Any) -> Any:
-    """The same memory."""
-    return np.asarray(array)
+class _Array(np.ndarray[Any, Any]):
+    """numpy's, with the address where CuPy's has it."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
 
 
 def ndarray(shape: tuple[int, ...], dtype: Any, memptr: Any) -> Any:
     """A view of a GPU's memory."""
-    return cuda.runtime.view(memptr.ptr, int(np.prod(shape))).view(dtype)
+    return cuda.runtime.view(memptr.ptr, int(np.prod(shape))).view(dtype).view(_Array)
+
+
+def asarray(data: Any) -> Any:
+    """A copy, as if to a GPU."""
+    return np.array(data).view(_Array)
+
+
+def asnumpy(array: Any) -> Any:
+    """A copy, as if from a GPU."""
+    return np.array(array)
+
+
+def broadcast_to(array: Any, shape: tuple[int, ...]) -> Any:
+    """A view of an array that repeats it."""
+    return np.broadcast_to(array, shape, subok=True)
 
 
 class RawKernel:
