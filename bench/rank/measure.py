@@ -33,7 +33,10 @@ _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host."""
+    """What this rank knows before its first row.
+
+    `cache_bytes`: the last-level cache of its host, or with `own_cache` that of its GPU.
+    """
 
     case: Case
     pattern: Pattern
@@ -43,6 +46,7 @@ class Setting:
     cache_bytes: int
     available_bytes: int  # memory this rank may take
     beat: Callable[[str], None]
+    own_cache: bool = False
 
 
 class Measurer:
@@ -227,12 +231,16 @@ class Measurer:
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """
-        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
         own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
         return max(1, min(max(cold, own), _MOST_SETS))
+
+    def _cache_sharers(self, shape: Shape) -> int:
+        """Ranks of a group whose buffers go through one cache: a host's share it, each GPU has its own."""
+        return 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
         """One rank's part of a set: twice the payload, more where a window of messages has places of its own."""
@@ -247,7 +255,7 @@ class Measurer:
         """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
         if not self._s.cache_bytes:
             return None
-        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
         return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:

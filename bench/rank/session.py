@@ -92,7 +92,9 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     world = world_of(hosts)
     cache_bytes = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
-    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
+    setting = measure.Setting(
+        case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
+    )
     notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)

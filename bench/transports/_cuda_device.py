@@ -28,6 +28,7 @@ class Device:
     num_sms: int
     l2_bytes: int
     copy_engines: int | None
+    memory_bytes_per_s: float | None
 
 
 def load_cupy() -> Any:
@@ -96,6 +97,8 @@ def describe(cupy: Any, index: int) -> Device:
     name = told.get("name", b"unknown")
     uuid = told.get("uuid", b"")
     engines = told.get("asyncEngineCount")
+    # Kilohertz and bits; two transfers a clock, as DDR and HBM are counted. Where the driver tells none it is 0.
+    memory_rate = 2e3 * told.get("memoryClockRate", 0) * told.get("memoryBusWidth", 0) / 8
     return Device(
         index=index,
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
@@ -104,6 +107,7 @@ def describe(cupy: Any, index: int) -> Device:
         num_sms=int(told["multiProcessorCount"]),
         l2_bytes=int(told.get("l2CacheSize", 0)),
         copy_engines=None if engines is None else int(engines),
+        memory_bytes_per_s=memory_rate or None,
     )
 
 

@@ -133,7 +133,7 @@ class CudaCopy(Transport):
 
     def facts(self) -> dict[str, str]:
         """Versions, the GPU of this rank, who reaches whom, and where host memory lies."""
-        runtime, engines = self._runtime, self._device.copy_engines
+        runtime, engines, peak = self._runtime, self._device.copy_engines, self._device.memory_bytes_per_s
         return {
             "cupy": str(self._cupy.__version__),
             "cuda": _version(runtime.runtimeGetVersion()),
@@ -141,6 +141,7 @@ class CudaCopy(Transport):
             "gpu": self._device.name,
             "gpu_pci_bus": self._device.bus,
             "gpu_cache_bytes": str(self._device.l2_bytes),
+            "gpu_memory_peak_bytes_per_s": "unknown" if peak is None else f"{peak:.4g}",
             "copy_engines": "unknown" if engines is None else str(engines),
             "peer_access": _cuda_device.peers(runtime),
             "host_memory": f"{self._options.memory}, {self._beside()}",

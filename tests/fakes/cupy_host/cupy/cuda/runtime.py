@@ -59,15 +59,19 @@ class _Stream:
         self.device = device
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
+        self.num_put = self.num_done = 0
         threading.Thread(target=self._run, daemon=True).start()
 
     def put(self, work: Callable[[], None]) -> None:
+        self.num_put += 1
         self._work.put(work)
 
     def wait(self) -> None:
         done = threading.Event()
         self.put(done.set)
         assert done.wait(60), "a stream got stuck"
+        while self.num_done < self.num_put:
+            time.sleep(0)
         if self._error is not None:
             raise self._error
 
@@ -77,6 +81,7 @@ class _Stream:
                 work()
             except BaseException as error:
                 self._error = error
+            self.num_done += 1
 
 
 class _Event:
@@ -290,6 +295,10 @@ def streamCreateWithFlags(flags: int) -> int:
 
 def streamDestroy(stream: int) -> None:
     _state.streams.pop(stream)
+
+
+def streamQuery(stream: int) -> int:
+    return 0 if _on(stream).num_done == _on(stream).num_put else 600
 
 
 def streamSynchronize(stream: int) -> None:
