@@ -64,7 +64,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
 def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
     """The CPUs of the memory node that a PCI device hangs on; empty where the kernel does not tell."""
     device = root / "sys/bus/pci/devices" / pci_address.lower()
-    node, listed = _number(device / "numa_node"), read(device / "local_cpulist")
+    node, listed = number(device / "numa_node"), read(device / "local_cpulist")
     if listed is None or node is None or node < 0:
         return ()
     spans = [span.partition("-") for span in listed.split(",") if span]

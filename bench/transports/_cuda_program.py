@@ -18,16 +18,23 @@ class Program:
         self._runtime, self._device, self.issues = runtime, device, issues
         self.streams = list(streams[: len(issues[0])])
         self.gated = gated
+        self._ran = False
         self._begin = runtime.eventCreate()
         self._ends = [runtime.eventCreate() for _ in self.streams]
         self._others: ThreadPoolExecutor | None = None
 
     def run(self, index: int) -> None:
         """All copies of a set, complete."""
+        self._ran = True
         for issue in self.issues[index]:
             issue()
         for stream in self.streams:
             self._runtime.streamSynchronize(stream)
+
+    def warm(self, index: int) -> None:
+        """Run once, if it never ran: what CUDA loads for it may wait for the whole GPU."""
+        if not self._ran:
+            self.run(index)
 
     def enqueue(self, order: Sequence[int]) -> None:
         """An event that all streams wait for, the copies of those sets one after the other, an event on each stream."""

@@ -84,11 +84,16 @@ class CudaCopy(Transport):
         return self._owners.count(mine) > 1
 
     def _open_kernels(self) -> str | None:
-        """Compile the copying kernel; or why no rank has one."""
+        """Compile the copying kernel and launch it once, on nothing; or why no rank has one.
+
+        CUDA loads a kernel when it is first launched, and may wait for the whole GPU then: never behind a gate.
+        """
+        reason = None
         try:
             self._copy = _cuda_kernels.copy_kernel(self._cupy)
-            self._copy.compile()
-            reason = None
+            on = _cuda_kernels.OnStream(self._stream(0))
+            self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
+            self._runtime.streamSynchronize(on.ptr)
         except Exception as error:  # NVRTC may be missing, or too old for the GPU: CuPy tells it in many ways
             reason = f"CuPy can not compile kernels here ({_first_line(error)})"
         return self._of_any(reason)
@@ -198,8 +203,10 @@ class CudaCopy(Transport):
     def open_groups(self, groups: Round) -> None:
         """Remember mine: buffers may lie on the GPU of another member.
 
-        All ranks agreed on something just before, so nobody reaches into the buffers of the row before any more.
+        No memory is given back before every rank has stopped reaching into it.
         """
+        self._opened.close()
+        self._control.barrier()
         self._offered = None
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
@@ -399,6 +406,7 @@ class CudaCopy(Transport):
         """All in the queue, all ranks there, then the gate opens. Nothing may wait for the GPU before that."""
         assert self._gate is not None and compiled is not None
         program: Program = compiled.native
+        program.warm(order[0])
         ticket = self._gate.shut(program.streams[0])
         try:
             program.enqueue(order)

@@ -141,7 +141,7 @@ def test_a_batch_waits_until_all_of_it_is_in_the_queue(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(transport._gate, "open", before_it_opens)
     timing = transport.time_batch(compiled, MOST_CALLS + 6)
-    assert begun == [0, MOST_CALLS], "nothing was copied before the gate opened; a queue is never filled"
+    assert begun == [1, 1 + MOST_CALLS], "after one call to warm up nothing is copied before the gate opens"
     assert len(timing.seconds) == len(timing.host_s) == 1 and timing.enqueue_s == (0.0,)
     assert 0 < timing.seconds[0] <= timing.host_s[0]
     assert (compiled.last_set, compiled.next_set) == ((MOST_CALLS + 5) % 3, (MOST_CALLS + 6) % 3)
@@ -324,7 +324,7 @@ me = place(os.environ)
 found = {}
 for words in sys.argv[1:]:
     options = dict(word.split("=") for word in words.split(","))
-    case = Case("peer_copy", "cuda_copy", (100_003,), "uint8", iterations=2, warmup=1, **options)
+    case = Case("peer_copy", "cuda_copy", (100_003,), "uint8", mode="pipelined", iterations=1, warmup=1, **options)
     if "transport" not in globals():
         transport = plugins.load("transport", "cuda_copy").TRANSPORT(me, Options(timeout_s=30.0))
         print("CONTROL " + transport.facts()["control_plane"])
@@ -367,6 +367,7 @@ def torchrun(missing: Missing) -> tuple[str, ...]:
     return (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_two_ranks_that_torchrun_started_agree_over_gloo(tmp_path: Path, missing: Missing) -> None:
     said, found = peers(tmp_path, ("via=ipc",), torchrun(missing))

@@ -361,12 +361,13 @@ def _copy(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], 
     sms = getDeviceProperties(getDevice())["multiProcessorCount"]
     assert block == (512,) and 1 <= grid[0] <= 4 * sms, "the source says how many threads a block has"
     assert source % 16 == target % 16 == 0
-    for pointer in (source, target):
+    for pointer in (source, target) if num_bytes else ():
         holder = _holder(pointer, num_bytes)
         assert holder is not None and holder.device is not None, "a kernel reaches the memory of GPUs"
         if holder.device != getDevice():
             assert (getDevice(), holder.device) in _state.peers, "an illegal memory access"
-    _on(stream).put(lambda: _move("bench_copy", target, source, num_bytes))
+    if num_bytes:
+        _on(stream).put(lambda: _move("bench_copy", target, source, num_bytes))
 
 
 def _gate(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
