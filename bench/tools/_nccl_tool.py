@@ -41,7 +41,7 @@ _TYPES = {
     "uint64": "uint64",
 }  # fmt: skip
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule")
-_MOST_TIMES = 4  # as many sizes as were asked for, and no more, are measured for a row that holds them
+_MOST_TIMES = 4  # as many sizes as were asked for may a row by a step have
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+).*")
 _VERSION = re.compile(r"^# nccl-tests version (\S+)", re.MULTILINE)
 
@@ -161,7 +161,7 @@ class NcclTestsTool(Tool):
 
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     """-b, -e and -f or -i of the shortest row that holds all sizes; None where none does that is not far longer."""
-    first, last, most = sizes[0], sizes[-1], _MOST_TIMES * len(sizes)
+    first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
         return "-b", str(first), "-e", str(last), "-f", "2"
     if first == 0:
@@ -171,10 +171,10 @@ def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     for root in range(1, 9):
         factor = round(smallest ** (1 / root))
         row = list(_powers(first, last, factor)) if factor > 1 else []
-        if row and len(row) <= most and set(sizes) <= set(row):
+        if set(sizes) <= set(row):
             return *ends, "-f", str(factor)
     step = reduce(math.gcd, (size - first for size in sizes[1:]))
-    return (*ends, "-i", str(step)) if (last - first) // step < most else None
+    return (*ends, "-i", str(step)) if (last - first) // step < _MOST_TIMES * len(sizes) else None
 
 
 def _powers(first: int, last: int, factor: int) -> Iterator[int]:
