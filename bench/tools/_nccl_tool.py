@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -23,7 +23,6 @@ from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
 from bench.core.foreign import FAILED, OK, Row, Run, read_all
 from bench.core.record import Failure, Record, Samples
-from bench.core.sweep import round_blocks, round_elements
 from bench.core.tool import DOCUMENT, PLAIN, Build, Tool
 from bench.core.world import World
 from bench.tools._lines import lines
@@ -148,14 +147,17 @@ class NcclTestsTool(Tool):
         limit = _REDUCED.search(text)
         records: list[Record] = []
         missing: list[int] = []
-        for payload, asked in _payloads(case, world).items():
-            if payload in own:
+        for payload, asked in _grouped(case, world, own).items():
+            if payload is not None:
                 samples = taken.get((payload, case.in_place))
                 records.append(_record(own[payload], asked, case, world, samples))
-            elif reason := _why_skipped(asked, case, world, limit):
-                records.append(_empty(asked, case, world, skipped=reason))
-            else:
-                missing += asked
+                continue
+            for size in asked:
+                reason = _why_skipped(size, case, world, limit)
+                if reason is None:
+                    missing.append(size)
+                else:
+                    records.append(_empty((size,), case, world, skipped=reason))
         return [*records, *_failures(run, missing, records, case, world)]
 
 
@@ -183,14 +185,17 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
         first *= factor
 
 
-def _payloads(case: Case, world: World) -> dict[int, tuple[int, ...]]:
-    """What is sent for the asked sizes, as it rounds them and as we do."""
-    found: dict[int, tuple[int, ...]] = {}
+def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
+    """The asked sizes by the row that measured them, None for those that no row did.
+
+    Of operations on blocks it rounds every rank's part down to 16 bytes, before December 2024 (29f4114) to elements.
+    """
+    element = DTYPES[case.dtype].num_bytes
+    found: dict[int | None, tuple[int, ...]] = {}
     for size in case.sizes:
-        if case.pattern in _BLOCKS:
-            payload = round_blocks(size, world.num_ranks)
-        else:
-            payload = round_elements(size, DTYPES[case.dtype].num_bytes)
+        ways = [part * world.num_ranks for part in (16, element)] if case.pattern in _BLOCKS else [element]
+        rounded = (size // way * way for way in ways)
+        payload = next((one for one in rounded if one and one in own), None)
         found[payload] = (*found.get(payload, ()), size)
     return found
 
@@ -241,11 +246,11 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
     )  # fmt: skip
 
 
-def _why_skipped(asked: tuple[int, ...], case: Case, world: World, limit: re.Match[str] | None) -> str | None:
+def _why_skipped(size: int, case: Case, world: World, limit: re.Match[str] | None) -> str | None:
     """Why a size has no row though nothing failed."""
-    if limit is not None and min(asked) > int(limit[1]):
+    if limit is not None and size > int(limit[1]):
         return f"{NcclTestsTool.title}: {limit[0].strip()}"
-    if case.pattern in _BLOCKS and max(asked) < 16 * world.num_ranks:
+    if case.pattern in _BLOCKS and size < 16 * world.num_ranks:
         return f"{NcclTestsTool.title} sends nothing of less than 16 bytes for each of {world.num_ranks} ranks"
     return None
 

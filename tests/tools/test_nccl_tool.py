@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.errors import UsageError
+from bench.core.foreign import read_all
 from bench.core.record import Record
 from bench.core.tool import DOCUMENT, Tool
 from bench.core.world import World
+from bench.tools._lines import lines
 from bench.tools._nccl_tool import row_of
+from bench.tools.nccl_tests import READER
 from tests.fakes import standin_nccl_tests as standin
 
 TOOL: Tool = plugins.load("tool", "nccl_tests").TOOL
@@ -184,10 +188,9 @@ def test_what_it_can_not_measure_is_said(asked: Case, world: World, build: froze
 
 
 def test_blocks_of_less_than_16_bytes_are_skipped_as_it_sends_nothing() -> None:
-    found = records(case("allgather", sizes=(8, 16, 32, 64, 128)))
-    # 8 to 32 bytes are nothing to it; ours sends the 64 bytes that it sends of 64.
-    assert [record.requested_bytes for record in found] == [(8, 16, 32, 64), (128,)]
-    (less,) = records(case("allgather", sizes=(16,)))
+    *found, less, last = sorted(records(case("allgather", sizes=(16, 32, 64, 128))), key=lambda one: bool(one.skipped))
+    assert [one.payload_bytes for one in found] == [64, 128]
+    assert (less.requested_bytes, last.requested_bytes) == ((16,), (32,))
     assert less.skipped == "nccl-tests sends nothing of less than 16 bytes for each of 4 ranks"
 
 
@@ -219,3 +222,27 @@ def test_version_and_library_are_told() -> None:
     text, _ = printed(case())
     assert TOOL.version(text) == "2.19.6" and TOOL.version("") is None
     assert TOOL.libraries(text) == {"nccl": "2.29.7"}
+
+
+@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_real_logs_of_known_runs_become_records_of_every_size() -> None:
+    num_logs = 0
+    for log in sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "nccl_logs").iterdir()):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        runs = read_all(READER(), lines([text]))
+        if len(runs) != 1 or not runs[0].rows or not runs[0].pattern or not runs[0].num_ranks:
+            continue
+        (run,) = runs
+        sizes = tuple(dict.fromkeys(row.payload_bytes or 0 for row in run.rows if row.payload_bytes))
+        row = run.rows[0]
+        world = World(run.num_nodes or 1, (run.num_ranks or 1) // (run.num_nodes or 1))
+        asked = case(run.pattern or "", sizes, dtype=row.dtype, reduce_op=row.reduce_op or "sum")
+        if not TOOL.program(asked) or world.num_ranks != run.num_ranks:
+            continue
+        found = [one for one in TOOL.records(text, asked, world) if one.reported]
+        own = {one.payload_bytes: one for one in reversed(run.rows) if not one.in_place}  # of several cycles the first
+        assert [one.payload_bytes for one in found] == [size for size in sizes if size in own], log.name
+        for one in found:
+            assert one.reported is not None and one.reported["mean_s"] == own[one.payload_bytes].time_s
+        num_logs += 1
+    assert num_logs > 20

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from bench.core import plugins, topology
 from bench.core.case import Case
 from bench.core.errors import UsageError
+from bench.core.foreign import read_all
 from bench.core.pattern import Pattern
 from bench.core.record import Record
 from bench.core.tool import Tool
 from bench.core.world import World
+from bench.tools._lines import lines
+from bench.tools.nvbandwidth import READER
 from tests.fakes import standin_nvbandwidth as standin
 
 TOOL: Tool = plugins.load("tool", "nvbandwidth").TOOL
@@ -165,3 +171,33 @@ def test_versions_are_told(build: frozenset[str]) -> None:
     text = standin.run(TOOL.arguments(case("local_copy"), ONE, build), "1")
     assert TOOL.version(text) == ("v0.8" if build else "v0.4")
     assert TOOL.libraries(text)["cuda"] == ("13.0" if build else "12.4")
+
+
+@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_real_logs_become_the_rows_of_their_tables() -> None:
+    num_rows = 0
+    for log in sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "nvbandwidth_logs").iterdir()):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        runs = read_all(READER(), lines([text]))
+        tables = {matrix.name: matrix for matrix in (runs[0].matrices if len(runs) == 1 else ())}
+        there = tables.get("host_to_device_memcpy_ce")
+        if there is not None and all(cell.src == "host" for cell in there.cells):
+            world = World(1, len(there.cells))
+            found = records_of(text, case("host_device", topology="single ranks"), world)
+            assert [(one.reported or {}).get("algbw_bytes_per_s") for one in found] == [c.value for c in there.cells]
+            num_rows += len(found)
+        pairs = tables.get("device_to_device_memcpy_read_ce")
+        if pairs is not None:
+            num_gpus = round(0.5 + (0.25 + len(pairs.cells)) ** 0.5)
+            found = records_of(text, case("peer_copy", access="read"), World(1, num_gpus))
+            by_ends = {(cell.src, cell.dst): cell.value for cell in pairs.cells}
+            assert len(found) == len(by_ends)
+            for one in found:
+                assert (one.reported or {}).get("algbw_bytes_per_s") == by_ends[f"gpu{one.src}", f"gpu{one.dst}"]
+            num_rows += len(found)
+    assert num_rows > 20
+
+
+def records_of(text: str, asked: Case, world: World) -> list[Record]:
+    """Those of groups, without the one that says how a run of many tests failed."""
+    return [one for one in TOOL.records(text, asked, world) if one.group != "world"]
