@@ -231,6 +231,8 @@ def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | No
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_said(folder, job, 0))
     why = f", saying {own[-1]!r}," if own else ""
+    if job.tool:  # whose rows say what they can
+        return supervise.Guilt(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
     return supervise.Guilt(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
 
 

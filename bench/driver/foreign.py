@@ -66,9 +66,10 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
     if record.samples:
         return record
     algbw, busbw = reported["algbw_bytes_per_s"], reported.get("busbw_bytes_per_s")
+    if traffic.bus_factor is None:  # one rank: nothing moves, which is no bandwidth of 0
+        return replace(record, reported={k: v for k, v in reported.items() if k != "busbw_bytes_per_s"})
     if busbw is None:
-        busbw = algbw * traffic.bus_factor if traffic.bus_factor is not None else None
-        return replace(record, reported=reported | ({} if busbw is None else {"busbw_bytes_per_s": busbw}))
+        return replace(record, reported=reported | {"busbw_bytes_per_s": algbw * traffic.bus_factor})
     row = Row(record.payload_bytes, algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw)
     agrees = is_by_definition(row, Run("", pattern=case.pattern, num_ranks=record.num_ranks), pattern)
     return record if agrees or "contradicts" in record.flags else replace(record, flags=(*record.flags, "contradicts"))
