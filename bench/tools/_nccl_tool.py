@@ -132,9 +132,7 @@ class NcclTestsTool(Tool):
     def says(self, case: Case) -> tuple[str, ...]:
         """What its one figure is."""
         if case.mode == "isolated":
-            return (
-                "its samples are CUDA events around each call and its wait (-I 1 -z 3), without the barrier between",
-            )
+            return ("its samples are CUDA events around each call and its wait (-I 1 -z 3), no barrier in them",)
         return ("its time is the mean over ranks of each rank's mean over calls back to back",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
