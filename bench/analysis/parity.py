@@ -24,8 +24,7 @@ from bench.core.record import Header, Parity, Summary
 _MEANS = {"osu": "osu_mean_s", "nccl_tests": "nccl_tests_s"}
 # How a case is started and how long, not what it is.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
-_MEDIAN, _RATE = "median over samples", "median of its rates"
-_MEAN = "mean over ranks of means"
+_MEDIAN, _MEAN = "median over samples", "mean over ranks of means"
 
 
 class _Place(NamedTuple):
@@ -68,17 +67,14 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 def statistic(tool: str, mode: str) -> str:
     """What is compared, in words."""
-    if tool in _MEANS and (mode != "isolated" or tool == "osu"):
-        return _MEAN
-    return _RATE if tool == "nvbandwidth" else _MEDIAN
+    return _MEAN if tool in _MEANS and (mode != "isolated" or tool == "osu") else _MEDIAN
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
     """The time of a row by a tool's statistic, ours and its own alike; None where it has none."""
-    said = statistic(tool, row.mode)
-    if said == _MEAN:
+    if statistic(tool, row.mode) == _MEAN:
         return row.compat.get(_MEANS[tool])
-    if row.median_s is None and said == _RATE and row.algbw_bytes_per_s:
+    if tool == "nvbandwidth" and row.median_s is None and row.algbw_bytes_per_s:  # the median of its rates
         return row.payload_bytes / row.algbw_bytes_per_s
     return row.median_s
 

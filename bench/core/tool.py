@@ -29,6 +29,7 @@ class Tool(ABC):
     # What its builds differ in, and bytes that a program's file holds only where it has that. So is known what a
     # program can do before it runs, also where it can not run: on a machine without the GPUs.
     marks: ClassVar[Mapping[str, bytes]] = _NO_MARKS
+    clock = "host"  # what it times by: "host" or "device"
     suffix = ""  # what some builds put behind the names of their programs
     remedy = ""  # how to get it, in words
 

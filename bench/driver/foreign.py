@@ -92,7 +92,7 @@ def _header(job: Job, tool: Tool, text: str, began: datetime) -> Header:
         num_ranks=job.world.num_ranks,
         num_nodes=job.world.num_nodes,
         ranks_per_node=job.world.ranks_per_node,
-        clock="host",
+        clock=tool.clock,
         modelled=False,
         started=began.isoformat(timespec="seconds"),
         argv=job.command,

@@ -53,6 +53,7 @@ class NvbandwidthTool(Tool):
     title = "nvbandwidth"
     variable = "BENCH_NVBANDWIDTH_PATH"
     transport = "cuda_copy"
+    clock = "device"
     marks = MappingProxyType({"json": b"Print output in json format"})
     remedy = "it is built from github.com/NVIDIA/nvbandwidth by `cmake . && make` (docs/tools.md)"
 

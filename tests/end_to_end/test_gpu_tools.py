@@ -15,6 +15,7 @@ from bench.core.case import Case
 from bench.core.tool import Installed
 from bench.core.world import World
 from bench.driver import execute
+from bench.driver import run as driver
 from bench.driver.config import Cluster
 from bench.driver.jobs import Job, Machine, job_of
 from bench.driver.run import Means, run_jobs
@@ -141,6 +142,7 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_its_rows_are_kept(
     first, last = jsonl.read(runs.results_file(tmp_path, made.name)).attempts[-1].records
     assert first.payload_bytes == 1024 and first.verified is True
     assert last.failed is not None and "the log ends at 1024 bytes" in last.failed.what
+    assert not driver._is_told(runs.results_file(tmp_path, made.name))  # --resume starts it again
 
 
 def _runs(pid: str) -> bool:
@@ -161,5 +163,6 @@ def test_nvbandwidth_becomes_rows_by_our_definitions(tmp_path: Path, monkeypatch
     told = jsonl.read(runs.results_file(tmp_path, made.name))
     first, second = told.attempts[-1].records
     assert (first.group, second.group, first.num_ranks) == ("rank0", "rank1", 1)
+    assert driver._is_told(runs.results_file(tmp_path, made.name))
     assert first.reported == {"algbw_bytes_per_s": 600e9, "busbw_bytes_per_s": 1200e9}
     assert any("busbw is twice" in note for note in told.attempts[-1].header.notes)
