@@ -36,10 +36,7 @@ def test_every_scenario_can_be_planned_on_every_cluster(
     if (scenario, cluster) == ("parity", "g6e"):  # which torchrun starts, and parity is for MPI
         assert all("torchrun starts no MPI ranks" in line for line in lines if line.startswith("# skipped: "))
         return
-    if not any("-m bench." in line or line.strip().startswith("- bench.") for line in lines):
-        skipped = [line for line in lines if line.startswith("# skipped: ")]
-        assert cluster == "local" and skipped, "only a machine without GPUs can measure nothing of a scenario"
-        assert all("no NVIDIA GPU was found" in line or "is not installed" in line for line in skipped)
+    assert any("-m bench." in line or line.strip().startswith("- bench.") for line in lines)
 
 
 def test_without_an_mpirun_what_needs_none_is_planned(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
