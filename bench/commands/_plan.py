@@ -59,10 +59,11 @@ def planned(args: argparse.Namespace) -> Planned:
         scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()
     here = this_machine(cluster.python, cluster.mpirun)
+    tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
     if cluster.launcher == "auto" and shutil.which(here.mpirun) is None:  # others may do without: gloo, nccl
         lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in ("mpi", "mpi_cuda")}
         here = replace(here, lacks={**lacks, **here.lacks})
-    tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
+        tools = {name: _alone(there) for name, there in tools.items()}
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)
     note = other_mpirun(here.mpirun) if cluster.mpirun is None and _uses_mpirun(plan) else None
     if note:
@@ -112,6 +113,11 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
         lacks += f"; {tool.remedy}" * bool(tool.remedy)
         found[name] = Installed(tool, programs, lacks, {name: _build(tool, path) for name, path in programs.items()})
     return found
+
+
+def _alone(there: Installed) -> Installed:
+    """A tool where nothing starts several processes: a program that has MPI is one process of all GPUs as well."""
+    return replace(there, builds={name: build - {"mpi"} for name, build in there.builds.items()})
 
 
 def _has(file: Path, suffix: str) -> bool:

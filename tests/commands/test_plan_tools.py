@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.__main__ import main
-from bench.commands import _plan
+from bench.commands import _here, _plan
 from bench.core.case import Case
+from bench.probes import nvml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCENARIO = """
@@ -105,3 +107,16 @@ def test_of_two_builds_the_one_with_its_suffix_is_taken(tmp_path: Path) -> None:
     assert there.programs["all_reduce_perf"].endswith("all_reduce_perf_mpi")
     assert there.build(Case("allreduce")) == {"mpi", "json", "graph", "samples"}
     assert there.build(Case("broadcast")) == there.builds["empty_perf"] == frozenset()
+
+
+def test_without_an_mpirun_a_build_with_mpi_is_one_process_too(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "count_gpus", lambda: 2)
+    monkeypatch.setattr(_here, "lacks", lambda transport: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/mpirun")
+    folder = str(program(tmp_path / "tools", MPI))
+    assert plan(tmp_path, capsys, "local", "--tool-path", folder)["jobs"][1]["launcher"] == "mpirun"
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    theirs = plan(tmp_path, capsys, "local", "--tool-path", folder)["jobs"][1]
+    assert theirs["launcher"] == "direct" and theirs["command"][-2:] == ["-g", "2"]
