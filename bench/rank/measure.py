@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of, undefined_reduction
@@ -33,7 +34,10 @@ _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host."""
+    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
+
+    `own_cache`, `own_memory`: no other rank of the node has a part of it, as on a GPU.
+    """
 
     case: Case
     pattern: Pattern
@@ -43,6 +47,8 @@ class Setting:
     cache_bytes: int
     available_bytes: int  # memory this rank may take
     beat: Callable[[str], None]
+    own_cache: bool = False
+    own_memory: bool = False
 
 
 class Measurer:
@@ -204,7 +210,9 @@ class Measurer:
                 send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
             num_sets = self._num_sets(row.shape, in_place)
             steps = self._s.pattern.steps(row.shape, member)
-            need = (send_bytes + recv_bytes) * (num_sets + 2)  # two more for the expected data
+            # What compares them takes a chunk at a time; libraries on a host keep copies of their own besides.
+            set_bytes = send_bytes + recv_bytes
+            need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._s.own_memory else 2 * set_bytes)
             if need > self._s.available_bytes:
                 reason = (
                     f"{format_size(row.shape.payload_bytes)} needs {need >> 20} MiB on rank {self._rank}, "
@@ -220,11 +228,11 @@ class Measurer:
         return buffers, agreed
 
     def _num_sets(self, shape: Shape, in_place: bool) -> int:
-        """Buffer sets to rotate through: together twice the last-level cache when cold.
+        """Buffer sets to rotate through: those that share a cache together fill it twice when cold.
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """
-        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
@@ -244,8 +252,12 @@ class Measurer:
         """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
         if not self._s.cache_bytes:
             return None
-        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
-        return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
+        return "cold" if num_sets * self._in_one_cache(shape) >= 2 * self._s.cache_bytes else "hot"
+
+    def _in_one_cache(self, shape: Shape) -> int:
+        """One set of each rank that shares this rank's cache, bytes."""
+        ranks = 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
+        return self._set_bytes(shape) * ranks
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
@@ -287,6 +299,7 @@ class Measurer:
             num_buffer_sets=num_sets,
             verified=num_wrong == 0,
             num_wrong=num_wrong,
+            compared="sampled" if any(one.sampled for one in wrong) else "full",
             stop_reason=taken.stop_reason,
             clock_bound_s=None if clock_bound_s is None else clock_bound_s / per,
             flags=flags + said + tuple(f"wrong: {one.first}" for one in wrong if one.first),
@@ -298,6 +311,8 @@ class Measurer:
                 warmup=[second / per for second in taken.warmup[k]],
                 calls_per_sample=taken.calls_per_sample,
                 loop=taken.loop,
+                host_s=[second / per for second in shares.host_s],
+                enqueue_s=[second / per for second in shares.enqueue_s],
             ),
             contention=self._contest.record(taken, k, per) if self._contest else None,
         )

@@ -32,6 +32,7 @@ _REMARKS = {
     "ranks-not-kept": "of which only the slowest rank's times are in the file",
     "may-overlap": "of rooted operations back to back, which may overlap: a rate, not the time of one",
     "software-bound": "whose time is less than 3 times what the call costs without communication",
+    "launch-bound": "whose calls took the host more than 90 % of the time to issue: the device waited for the software",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
 }
