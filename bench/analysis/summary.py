@@ -88,6 +88,7 @@ class Rows:
                 f"{self.num_left_out:,} rows more than the {self.most:,} that are held for what is said of all: "
                 "they are above and in the results file",
             )
+        notes = (*notes, *_throttled(headers))
         conflicts = consistency.conflicts(headers, self.summaries)
         return Document(
             schema=DOCUMENT_SCHEMA,
@@ -103,6 +104,22 @@ class Rows:
             scalings=scaling.scalings(headers, self.summaries),
             interferences=interference.interferences(self.contended),
         )
+
+
+def _throttled(headers: Mapping[str, Header]) -> list[str]:
+    """Which GPUs ran slower than they could, as far as the looks before and after the rows tell."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for header in headers.values():
+        for host, node in header.nodes.items():
+            for key, when in (("gpus", "before"), ("gpus_at_end", "after")):
+                for gpu in node.get(key) or ():
+                    if gpu.get("throttle"):
+                        name = (host, f"gpu{gpu.get('index')}", ", ".join(map(str, gpu["throttle"])))
+                        found.setdefault(name, []).append(when)
+    return [
+        f"THROTTLED {gpu} of {host} ran slower than it could {' and '.join(dict.fromkeys(when))} the rows: {why}"
+        for (host, gpu, why), when in found.items()
+    ]
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:

@@ -89,12 +89,20 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
     cache_bytes = transport.cache_bytes() or sysfs.last_level_cache_bytes() or 0
+    own_cache = transport.cache_bytes() is not None
     local = sum(host == socket.gethostname() for host in hosts)
     available = transport.available_bytes()
+    own_memory = available is not None
     if available is None:
         available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
-    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
-    notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
+    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat,
+                              own_cache, own_memory)  # fmt: skip
+    notes = (
+        _choice(case, why, cache_bytes, own_cache),
+        *transport.notes,
+        *doubts,
+        *_limits(case, pattern, world, num_cpus),
+    )
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
@@ -123,14 +131,15 @@ def world_of(hosts: Sequence[str]) -> World:
     return World(len(names), per_node)
 
 
-def _choice(case: Case, why: str, cache_bytes: int) -> str:
+def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
     modes = "isolated and pipelined modes" if case.mode == "both" else f"{case.mode} mode"
+    name = "the GPU's L2 cache" if of_gpu else "the last-level cache"
     if case.cache == "hot":
         cache = "cache hot: one buffer is used again and again"
     elif cache_bytes:
-        cache = f"cache cold: buffers rotate through twice the last-level cache of {format_size(cache_bytes)}"
+        cache = f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
     else:
-        cache = "cache hot: the size of the last-level cache is unknown here"
+        cache = f"cache hot: the size of {name} is unknown here"
     return f"transport {case.transport} ({why}), {modes}, {cache}"
 
 

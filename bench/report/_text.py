@@ -167,7 +167,10 @@ def overhead_lines(headers: Iterable[Header]) -> list[str]:
     headers = list(headers)
     software = _range(header.calibration.get("software_s") for header in headers)
     skew = _range(header.calibration.get("sync_skew_p50_s") for header in headers)
+    enqueue = _range(header.calibration.get("enqueue_s") for header in headers)
     lines = []
+    if enqueue:
+        lines.append(f"software: issuing a call takes the host {enqueue} us; a device that is done sooner waits")
     if software:
         lines.append(f"software: {software} us of every time is the call itself, without communication; not subtracted")
     if skew:
