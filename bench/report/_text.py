@@ -209,6 +209,11 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
         if row.also_requested_bytes:
             asked = ", ".join(format_size(size) for size in (row.requested_bytes, *row.also_requested_bytes))
             lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
+    sampled = [format_size(row.payload_bytes) for row in summaries if row.compared == "sampled"]
+    if sampled:
+        lines.append(
+            f"of the data at {', '.join(dict.fromkeys(sampled))} both edges and every hundredth page are compared"
+        )
     lines += _straggler_lines(summaries)
     slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
     judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in summaries)

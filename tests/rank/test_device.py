@@ -10,10 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.pattern import Shape
+from bench.core.world import Place, World
+from bench.rank import measure
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -65,6 +71,20 @@ def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(
     [attempt] = jsonl.read(records).attempts
     assert attempt.header.nodes[host]["gpus_at_end"] == [after]
     assert all(len(one.samples.host_s) == len(one.samples.enqueue_s) == 6 for one in attempt.records if one.samples)
+
+
+@pytest.mark.parametrize(("own_cache", "sets"), [(True, 20), (False, 3)])
+def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(
+    own_cache: bool, sets: int, a_case: Callable[..., Case]
+) -> None:
+    pattern = plugins.load("pattern", "allreduce").PATTERN
+    transport: Any = SimpleNamespace(place=Place(0, 8, 0, 8, "direct"), channel=None, clock="device")
+    setting = measure.Setting(
+        a_case(), pattern, transport, World(1, 8), ("h",) * 8, 10 << 20, 1 << 30, print, own_cache
+    )
+    measurer, shape = measure.Measurer(setting), Shape(8, 512 << 10)
+    assert measurer._num_sets(shape, in_place=False) == sets
+    assert (measurer._cache(shape, sets), measurer._cache(shape, 2)) == ("cold", "hot")
 
 
 def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(tmp_path: Path) -> None:
