@@ -4,7 +4,7 @@
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
 `software_s`: the pattern's smallest operation without communication: a collective of one rank, messages from and to
 nobody (MPI_PROC_NULL); the slowest rank's best of 5 batches. What a time holds of software; it is never subtracted.
-`enqueue_s`: where a device tells the times, what the host needs to issue the pattern's smallest operation (the slowest
+`enqueue_s`: where a device tells the times, what the host needs to issue the pattern's smallest collective (the slowest
 rank's best of 5 batches). A device that is done sooner waits for it.
 `sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls; hosts with clocks of their own are
 compared before and after, and `sync_skew_bound_s` is by how much one skew may be wrong for that (0 on one clock).
@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.analysis import stats
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copies, Exchange, Group, Message, Step
+from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, Transport
 from bench.core.world import World
 from bench.rank.clocks import Clocks
@@ -133,20 +133,18 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     in_place = any(isinstance(step, Collective) and step.op in transport.in_place_only for step in steps)
     reduction = Reduction("float32", "sum")
     lacks = [transport.supports(step, reduction, in_place) for step in steps]
-    odd = any(not isinstance(step, Collective | Copies) for step in steps)
-    if any(transport.channel.share(odd or any(lacks))):
+    alone = not all(isinstance(step, Collective) for step in steps)  # a GPU's own work may wait at a gate
+    if any(transport.channel.share(alone or any(lacks))):
         return None
     send_bytes, recv_bytes = pattern.buffers(shape, rank)
     if in_place:
         send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
     buffers = transport.allocate(send_bytes, recv_bytes, 1, steps)
-    transport.share(buffers)
     group = Group("world", tuple(range(world.num_ranks)))
     compiled = transport.compile(steps, group, buffers, reduction, in_place)
     batches = [transport.time_batch(compiled, _SOFTWARE_CALLS) for _ in range(_SOFTWARE_BATCHES)]
     if compiled.release:
         compiled.release()
-    transport.share(None)
     told = transport.channel.share(min((s for batch in batches for s in batch.enqueue_s), default=None))
     return None if None in told else float(max(told))
 

@@ -25,25 +25,10 @@ class Ending:
         if self._transport.clock != "device" and self._transport.available_bytes() is None:
             return
         self._transport.stir()
-        mine = (socket.gethostname(), _now()) if self._transport.place.local_rank == 0 else None
+        mine = (socket.gethostname(), nvml.conditions()) if self._transport.place.local_rank == 0 else None
         gathered = self._transport.channel.gather(mine) or []
         self._gpus = {one[0]: one[1] for one in gathered if one is not None}
 
     def gpus(self) -> dict[str, list[dict[str, Any]]]:
         """By host; {} where no GPU had a part in it."""
         return self._gpus
-
-
-def _now() -> list[dict[str, Any]]:
-    """What changes while they work: clocks, power, temperature, and why they run slower than they could."""
-    return [
-        {
-            "index": gpu.index,
-            "sm_hz": gpu.sm_hz,
-            "memory_hz": gpu.memory_hz,
-            "power_w": gpu.power_w,
-            "temperature_c": gpu.temperature_c,
-            "throttle": list(gpu.throttle),
-        }
-        for gpu in nvml.gpus().gpus
-    ]

@@ -89,20 +89,15 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
     cache_bytes = transport.cache_bytes() or sysfs.last_level_cache_bytes() or 0
-    own_cache = transport.cache_bytes() is not None
     local = sum(host == socket.gethostname() for host in hosts)
     available = transport.available_bytes()
-    own_memory = available is not None
     if available is None:
         available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
-    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat,
-                              own_cache, own_memory)  # fmt: skip
-    notes = (
-        _choice(case, why, cache_bytes, own_cache),
-        *transport.notes,
-        *doubts,
-        *_limits(case, pattern, world, num_cpus),
+    setting = measure.Setting(
+        case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
     )
+    chosen_as = _choice(case, why, cache_bytes, setting.own_cache)
+    notes = (chosen_as, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
@@ -166,6 +161,7 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     transport.sync()
     transport.stir()
+    under_load = transport.clock == "device" and world.ranks_per_node >= nvml.count_gpus({})  # all of them are stirred
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,
@@ -173,7 +169,9 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
         "cpus": sorted(os.sched_getaffinity(0)),
         "nic": nics.of(case, transport.place.local_rank),
         "environment": environment.allowed(os.environ),
-        "node": machine.facts() | {"num_cpus": opened.num_cpus} if transport.place.local_rank == 0 else None,
+        "node": machine.facts(under_load=under_load) | {"num_cpus": opened.num_cpus}
+        if transport.place.local_rank == 0
+        else None,
     }
     gathered = transport.channel.gather(mine)
     if gathered is None:

@@ -40,8 +40,7 @@ class FakeDevice(gloo.Gloo):
 
     def stir(self) -> None:
         self.num_stirred += 1
-        if self.num_stirred == 2:  # before the rows, and after them
-            nvml.gpus = lambda: nvml.Found((a_gpu("sw power cap"),))
+        assert self.num_stirred <= 2, "before the rows, and after them"
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         arrays = TorchArrays(self._torch, "cpu")
@@ -71,14 +70,15 @@ class FakeDevice(gloo.Gloo):
         return Timing(timing.seconds, timing.loop, host_s, tuple(share * second for second in host_s))
 
 
-def a_gpu(*throttle: str) -> Gpu:
+def found(*_: Any, under_load: bool = False) -> nvml.Found:
     """What a driver might tell."""
-    return Gpu(0, "Fake", 1 << 30, None, 5, 5, 16, 16, sm_hz=1.98e9, power_w=700.0, throttle=throttle)
+    return nvml.Found((Gpu(0, "Fake", 1 << 30, None, 5, 5, 16, 16, under_load=under_load, power_w=90.0),))
 
 
 def main(words: list[str]) -> Any:
     """The pattern's whole run."""
-    nvml.gpus = lambda: nvml.Found((a_gpu(),))
+    nvml.gpus = found  # type: ignore[assignment]
+    nvml.conditions = lambda *_: [{"index": 0, "power_w": 700.0, "throttle": ["sw power cap"]}]
     nvml.count_gpus = lambda *_: 0
     gloo.TRANSPORT = FakeDevice
     run_pattern(words[0], words[1:])

@@ -65,6 +65,8 @@ def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(
     assert header["clock"] == "device" and header["calibration"]["enqueue_s"] > 0
     assert "the GPU's L2 cache of 1M" in err
     host = socket.gethostname()
+    [before] = header["nodes"][host]["gpus"]
+    assert before["under_load"] is True and before["power_w"] == 90.0, "all GPUs of the host were stirred"
     [after] = header["nodes"][host]["gpus_at_end"]
     assert (after["throttle"], after["power_w"]) == (["sw power cap"], 700.0)
     assert document["notes"] == [f"THROTTLED gpu0 of {host} ran slower than it could after the rows: sw power cap"]
@@ -78,7 +80,9 @@ def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(
     own_cache: bool, sets: int, a_case: Callable[..., Case]
 ) -> None:
     pattern = plugins.load("pattern", "allreduce").PATTERN
-    transport: Any = SimpleNamespace(place=Place(0, 8, 0, 8, "direct"), channel=None, clock="device")
+    transport: Any = SimpleNamespace(
+        place=Place(0, 8, 0, 8, "direct"), channel=None, clock="device", available_bytes=lambda: None
+    )
     setting = measure.Setting(
         a_case(), pattern, transport, World(1, 8), ("h",) * 8, 10 << 20, 1 << 30, print, own_cache
     )
