@@ -88,18 +88,28 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     if different:
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
-    cache_bytes = transport.cache_bytes() or sysfs.last_level_cache_bytes() or 0
-    local = sum(host == socket.gethostname() for host in hosts)
-    available = transport.available_bytes()
-    if available is None:
-        available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
+    cache_bytes = _cache_bytes(transport, pattern)
+    available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
     setting = measure.Setting(
         case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
     )
-    chosen_as = _choice(case, why, cache_bytes, setting.own_cache)
-    notes = (chosen_as, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
+    told = _choice(case, why, cache_bytes, setting.own_cache)
+    notes = (told, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
+
+
+def _cache_bytes(transport: Transport, pattern: Pattern) -> int:
+    """The cache that buffers must exceed to be cold: the larger one, where they lie in two kinds of memory."""
+    own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
+    return max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
+
+
+def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
+    """What one rank's buffers may take, of either kind of memory where they lie in both."""
+    own = transport.available_bytes()
+    host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
+    return host if own is None else min(own, host) if "memory" in pattern.factors else own
 
 
 def choose_transport(case: Case, me: Place) -> tuple[str, str]:
