@@ -33,9 +33,9 @@ _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What this rank knows before its first row.
+    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
 
-    `cache_bytes`: the last-level cache of its host, or with `own_cache` that of its GPU.
+    `own_cache`: no other rank of the node has a part of it, as on a GPU.
     """
 
     case: Case
@@ -227,20 +227,16 @@ class Measurer:
         return buffers, agreed
 
     def _num_sets(self, shape: Shape, in_place: bool) -> int:
-        """Buffer sets to rotate through: together twice the last-level cache when cold.
+        """Buffer sets to rotate through: those that share a cache together fill it twice when cold.
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """
-        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
+        local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
         own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
         return max(1, min(max(cold, own), _MOST_SETS))
-
-    def _cache_sharers(self, shape: Shape) -> int:
-        """Ranks of a group whose buffers go through one cache: a host's share it, each GPU has its own."""
-        return 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
         """One rank's part of a set: twice the payload, more where a window of messages has places of its own."""
@@ -255,8 +251,12 @@ class Measurer:
         """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
         if not self._s.cache_bytes:
             return None
-        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
-        return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
+        return "cold" if num_sets * self._in_one_cache(shape) >= 2 * self._s.cache_bytes else "hot"
+
+    def _in_one_cache(self, shape: Shape) -> int:
+        """One set of each rank that shares this rank's cache, bytes."""
+        ranks = 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
+        return self._set_bytes(shape) * ranks
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
