@@ -34,6 +34,8 @@ _REMARKS = {
     "software-bound": "whose time is less than 3 times what the call costs without communication",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
+    "through-host": "copied through the host's memory, as their GPUs do not reach each other: not of a peer link",
+    "shared_gpu": "of ranks that share a GPU: they show that it works, not how fast",
 }
 _MOST_STRAGGLERS = 8
 

@@ -323,6 +323,8 @@ from bench.rank import measure
 from bench.rank.place import place
 
 me = place(os.environ)
+if me.rank == 1 and "MEMORY_OF_RANK_1" in os.environ:
+    os.environ["FAKE_CUDA_MEMORY"] = os.environ["MEMORY_OF_RANK_1"]
 found = {}
 for words in sys.argv[1:]:
     options = dict(word.split("=") for word in words.split(","))
@@ -411,6 +413,14 @@ def test_a_driver_without_handles_is_a_reason_on_all_ranks_and_wrong_data_of_a_p
     assert all("gives no handle" in what for what in found["via=ipc"]) and found["via=process"] == ["verified True"]
     _, found = peers(tmp_path, ("via=ipc", "via=process"), mpirun(missing), FAKE_CUDA_DROPS="1")
     assert all(what.startswith("failed: 1 wrong elements") for whats in found.values() for what in whats)
+
+
+@pytest.mark.mpi
+def test_memory_that_ends_on_one_rank_is_a_reason_on_all_and_the_ranks_go_on(tmp_path: Path, missing: Missing) -> None:
+    ways = ("via=ipc", "via=process,access=write")
+    _, found = peers(tmp_path, ways, mpirun(missing), MEMORY_OF_RANK_1="1000000")
+    assert all(what.startswith("rank 1 ran out of memory") for what in found["via=ipc"])
+    assert "verified True" in found[ways[1]], "0 to 1, both ends held by rank 0"
 
 
 @pytest.mark.mpi
