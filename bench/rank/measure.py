@@ -59,7 +59,7 @@ class Measurer:
         self._dtype = dtype_of(setting.case.dtype)
         self._reduction = Reduction(self._dtype.name, setting.case.reduce_op)
         self._clocks = Clocks(self._transport, setting.hosts) if setting.pattern.one_way else None
-        self._of_device = setting.transport.clock == "device"
+        self._of_device = setting.transport.clock == "device" or setting.own_cache
         self._kept = 0
         self._contest: contention.Contest | None = None
 

@@ -48,8 +48,7 @@ class CudaCopy(Transport):
         self._cupy = _cuda_device.load_cupy()
         self._runtime: Any = self._cupy.cuda.runtime
         index = _cuda_device.choose(self._cupy, place, options.share_gpu)
-        self._runtime.setDevice(index)
-        self._device = _cuda_device.describe(self._cupy, index)
+        self._device = _cuda_device.take(self._cupy, index)
         self._control = _control.open_control(place, options)
         self.channel = self._control.channel
         self._shared = self._meet()

@@ -207,6 +207,16 @@ def test_a_rank_has_the_gpu_of_its_local_rank_or_the_only_one_it_was_left(
     assert _cuda_device.shared_by([("a", "1", "x"), ("b", "1", "x"), ("a", "1", "x")]) == (0, 2)
 
 
+def test_a_gpu_that_somebody_else_holds_is_refused(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held() -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError(46)
+
+    monkeypatch.setitem(cupy.cuda.runtime._NAMES, 46, "cudaErrorDevicesUnavailable")
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", held)
+    with pytest.raises(RefusedError, match="GPU 0 can not be used here .*cudaErrorDevicesUnavailable.*nvidia-smi"):
+        _cuda_device.take(cupy, 0)
+
+
 def test_without_cupy_its_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RefusedError, match="CuPy"):
