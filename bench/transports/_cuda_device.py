@@ -112,7 +112,7 @@ def describe(cupy: Any, index: int) -> Device:
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """The PCI address as the kernel writes it; the GPU's number where CUDA tells none (it takes domains of 4 digits)."""
+    """The PCI address as the kernel writes it; the GPU's number where CUDA tells none."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:

@@ -213,7 +213,7 @@ def test_a_gpu_that_somebody_else_holds_is_refused(cupy: Any, monkeypatch: pytes
 
     monkeypatch.setitem(cupy.cuda.runtime._NAMES, 46, "cudaErrorDevicesUnavailable")
     monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", held)
-    with pytest.raises(RefusedError, match="GPU 0 can not be used here .*cudaErrorDevicesUnavailable.*nvidia-smi"):
+    with pytest.raises(RefusedError, match=r"GPU 0 can not be used here .*cudaErrorDevicesUnavailable.*nvidia-smi"):
         _cuda_device.take(cupy, 0)
 
 
