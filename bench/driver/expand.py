@@ -61,7 +61,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
         )
     wishes, skipped, notes = [], [], _spare_hosts(cluster)
     for measurement in scenario.measurements:
-        for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled):
+        for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled, tools):
             reason = _why_not(wish, cluster, machine, patterns) or _why_no_tool(wish, tools)
             if reason is None:
                 wishes.append(wish)
@@ -87,7 +87,8 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
 
 
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
-            patterns: Mapping[str, Pattern], modelled: bool) -> Iterator[_Wish]:  # fmt: skip
+            patterns: Mapping[str, Pattern], modelled: bool, tools: Mapping[str, Installed],
+            ) -> Iterator[_Wish]:  # fmt: skip
     m = measurement
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
@@ -134,7 +135,8 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
             yield _Wish(case, world, tuple(env), scenario.max_s)
             for tool in m.tools if not modelled else ():
-                yield _Wish(case, world, tuple(env), scenario.max_s, tool)
+                for part in tools[tool].tool.starts(case):
+                    yield _Wish(part, world, tuple(env), scenario.max_s, tool)
 
 
 def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -228,8 +230,7 @@ def _why_no_tool(wish: _Wish, tools: Mapping[str, Installed]) -> str | None:
     there = tools[wish.tool]
     if wish.case.transport != there.tool.transport:
         return f"{there.tool.title} stands beside {there.tool.transport}, not {wish.case.transport}"
-    reason = there.tool.supports(wish.case, wish.world)
-    return reason or (None if there.tool.program(wish.case) in there.programs else there.lacks)
+    return there.why_not(wish.case, wish.world)
 
 
 def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
