@@ -119,9 +119,10 @@ def host_links(transport: CudaCopy, size: int) -> list[Line]:
 def link_rate(transport: CudaCopy) -> tuple[float | None, str]:
     """Bytes per second of the link of this GPU after encoding, read while copies run; and how it comes."""
     bus = transport.facts()["gpu_pci_bus"]
-    transport.stir()
-    found = nvml.gpus().gpus
-    transport.sync()
+    for _ in range(2):  # the first look also loads NVML, and copies may be done before it is there
+        transport.stir()
+        found = nvml.gpus(under_load=True).gpus
+        transport.sync()
     # NVML writes the domain with eight digits, CUDA with four.
     gpu = next((one for one in found if one.pci_bus and one.pci_bus.lower().lstrip("0") == bus.lstrip("0")), None)
     if gpu is None or gpu.pcie_generation not in LANE or not gpu.pcie_lanes:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import bench
 from bench.core import plugins
+from bench.core.case import ON_GPUS
 from bench.core.errors import UsageError
 from bench.probes import nvml
 
@@ -37,11 +38,10 @@ def workloads_folder() -> Path:
 
 def lacks(transport: str) -> str | None:
     """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
-    library = plugins.load("transport", transport).TRANSPORT
-    missing = [name for name in library.requires if not _installed(name)]
+    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
     if missing:
         return f"Python package {', '.join(missing)} is not installed"
-    if library.needs_gpu and nvml.count_gpus() == 0:
+    if transport in ON_GPUS and nvml.count_gpus() == 0:
         return "no NVIDIA GPU was found"
     return None
 

@@ -169,7 +169,6 @@ class Transport(ABC):
     num_threads: ClassVar[int] = 1  # of a rank that must run at the same time: the caller's, and the library's own
     separates: ClassVar[bool] = False  # can it run two patterns at once, each by a part of the ranks?
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
-    needs_gpu: ClassVar[bool] = False  # has each rank a GPU of its own?
     carries_messages: ClassVar[bool] = True  # can ranks send each other anything by it?
 
     notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences

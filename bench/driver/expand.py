@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, Case, alike, to_argv
+from bench.core.case import LADDER_ALONE, ON_GPUS, Case, alike, to_argv
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
@@ -167,7 +167,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: Machine, trans
         return asked
     if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
         return catalogue.instance(cluster.instance).gpus
-    if transport in machine.need_gpus and machine.num_gpus:
+    if transport in ON_GPUS and machine.num_gpus:
         return machine.num_gpus
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 

@@ -44,7 +44,6 @@ class Machine:
     default_launcher: Mapping[str, str]  # of each transport
     mpi: str = ""  # whose mpirun that is: mpich or openmpi; empty: not known
     separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
-    need_gpus: frozenset[str] = frozenset()  # transports whose ranks have a GPU each
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.core.case import ON_GPUS
 from bench.probes.host import Facts
 
 _MIB = 1 << 20
@@ -17,7 +18,6 @@ _MIN_RESULTS_BYTES = 16 * _MIB
 _MIN_RANK_BYTES = 256 * _MIB  # an interpreter with torch
 _MIN_SHM_RANK_BYTES = 16 * _MIB  # NCCL and MPI between ranks of one host; containers have 64 MiB in all by default
 _MIN_LOCKED_BYTES = 64 * _MIB
-_OF_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})  # transports whose ranks have a GPU each
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
 _MOST_NAMED = 4
@@ -107,7 +107,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
             f"host {host} has {told.results_free_bytes // _MIB} MiB left in {wanted.results}: make room, "
             "or choose another folder by --results DIR",
         )
-    if _OF_GPUS & wanted.transports and told.num_gpus < wanted.ranks_per_node:
+    if wanted.transports & ON_GPUS and told.num_gpus < wanted.ranks_per_node:
         yield Finding(
             (host,),
             f"host {host} has {told.num_gpus} GPUs for {wanted.ranks_per_node} ranks, which need one each: "

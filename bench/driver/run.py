@@ -57,14 +57,12 @@ class Means:
 
 
 def machine(python: str | None, mpirun: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
-            default_launcher: Mapping[str, str], separates: frozenset[str],
-            need_gpus: frozenset[str] = frozenset()) -> Machine:  # fmt: skip
+            default_launcher: Mapping[str, str], separates: frozenset[str]) -> Machine:  # fmt: skip
     """The machine at hand, with the site's mpirun, else the one that belongs to the interpreter, else that on PATH."""
     beside = Path(python or sys.executable).parent / "mpirun"
     mpirun = mpirun or (str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun")
     interpreter = python or sys.executable
-    return Machine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates,
-                   need_gpus)  # fmt: skip
+    return Machine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates)
 
 
 def _mpi_of(mpirun: str) -> str:

@@ -60,8 +60,8 @@ class Measurer:
         self._dtype = dtype_of(setting.case.dtype)
         self._reduction = Reduction(self._dtype.name, setting.case.reduce_op)
         self._clocks = Clocks(self._transport, setting.hosts) if setting.pattern.one_way else None
-        self._of_device = setting.transport.clock == "device"
         self._own_memory = setting.transport.available_bytes() is not None
+        self._of_device = setting.transport.clock == "device" or self._own_memory
         self._kept = 0
         self._contest: contention.Contest | None = None
 
@@ -231,7 +231,7 @@ class Measurer:
         return buffers, agreed
 
     def _num_sets(self, shape: Shape, in_place: bool) -> int:
-        """Buffer sets to rotate through: together twice the last-level cache when cold.
+        """Buffer sets to rotate through: those that share a cache together fill it twice when cold.
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """

@@ -35,6 +35,8 @@ _REMARKS = {
     "launch-bound": "whose calls took the host more than 90 % of the time to issue: the device waited for the software",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
+    "through-host": "copied through the host's memory, as their GPUs do not reach each other: not of a peer link",
+    "shared_gpu": "of ranks that share a GPU: they show that it works, not how fast",
 }
 _MOST_STRAGGLERS = 8
 

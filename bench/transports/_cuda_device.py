@@ -102,13 +102,33 @@ def describe(cupy: Any, index: int) -> Device:
     return Device(
         index=index,
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
-        bus=str(runtime.deviceGetPCIBusId(index)).lower(),
+        bus=_bus(runtime, index),
         uuid=uuid.hex() if isinstance(uuid, bytes) else str(uuid),
         num_sms=int(told["multiProcessorCount"]),
         l2_bytes=int(told.get("l2CacheSize", 0)),
         copy_engines=None if engines is None else int(engines),
         memory_bytes_per_s=memory_rate or None,
     )
+
+
+def _bus(runtime: Any, index: int) -> str:
+    """The PCI address as the kernel writes it; the GPU's number where CUDA tells none."""
+    try:
+        return str(runtime.deviceGetPCIBusId(index)).lower()
+    except RuntimeError:
+        return f"gpu{index}"
+
+
+def take(cupy: Any, index: int) -> Device:
+    """Make a GPU this process's own, and say what it is. Raises RefusedError where somebody else holds it."""
+    try:
+        cupy.cuda.runtime.setDevice(index)
+        cupy.cuda.runtime.memGetInfo()  # the first call that needs a context on it
+    except RuntimeError as error:
+        raise RefusedError(
+            f"GPU {index} can not be used here ({error}): nvidia-smi shows who holds it, and its compute mode"
+        ) from None
+    return describe(cupy, index)
 
 
 def shared_by(owners: Sequence[tuple[str, str, str]]) -> tuple[int, int] | None:

@@ -36,7 +36,6 @@ class CudaCopy(Transport):
     clock: Literal["host", "device", "virtual"] = "device"
     launcher = "torchrun"
     requires = ("cupy",)
-    needs_gpu = True
     carries_messages = False
     num_threads = 2  # two directions of pageable memory are copied by two threads
 
@@ -49,8 +48,7 @@ class CudaCopy(Transport):
         self._cupy = _cuda_device.load_cupy()
         self._runtime: Any = self._cupy.cuda.runtime
         index = _cuda_device.choose(self._cupy, place, options.share_gpu)
-        self._runtime.setDevice(index)
-        self._device = _cuda_device.describe(self._cupy, index)
+        self._device = _cuda_device.take(self._cupy, index)
         self._control = _control.open_control(place, options)
         self.channel = self._control.channel
         self._shared = self._meet()
@@ -60,8 +58,7 @@ class CudaCopy(Transport):
         self._streams: list[int] = []
         self._opened = _cuda_ipc.Opened(self._runtime)
         self._offered: CudaBuffers | None = None  # alive as long as another rank may reach it
-        self._alone = Group("alone", (place.rank,))
-        self._group, self._unreachable = self._alone, ""
+        self._group, self._unreachable = Group("world", tuple(range(place.num_ranks))), ""
         self._stirring: tuple[CudaBuffers, int] | None = None
         self._no_kernels = self._open_kernels()
         self._gate: Gate | None = None
@@ -187,7 +184,8 @@ class CudaCopy(Transport):
         runtime = self._runtime
         if self._stirring is None:
             step = Copies((Copy(0, 0, _STIR_BYTES, None, 0),))
-            buffers = self._new_buffers(_STIR_BYTES, _STIR_BYTES, 1, (step,), self._alone, True)
+            alone = Group("alone", (self.place.rank,))
+            buffers = self._new_buffers(_STIR_BYTES, _STIR_BYTES, 1, (step,), alone, True)
             self._stirring = (buffers, runtime.streamCreateWithFlags(_NON_BLOCKING))
         buffers, stream = self._stirring
         source, target = (buffers.address(side, 0, 0, _STIR_BYTES)[1] for side in ("send", "recv"))
@@ -208,7 +206,8 @@ class CudaCopy(Transport):
         self._opened.close()
         self._control.barrier()
         self._offered = None
-        self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
+        alone = Group("alone", (self.place.rank,))
+        self._group = next((group for group in groups if self.place.rank in group.ranks), alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Buffers where the copies of `steps` say, all written; on this rank's GPU where they say nothing."""
@@ -279,7 +278,7 @@ class CudaCopy(Transport):
         if self._options.engine != "sm":
             return None
         for copy in _copies(steps):
-            for place in self._places(buffers, copy):
+            for place in self._places(self._group, buffers, copy):
                 if place != self._device.index and not self._reaches(place):
                     return (
                         f"GPU {self._device.index} does not reach the memory of GPU {place}, so no kernel of it can "
@@ -290,7 +289,7 @@ class CudaCopy(Transport):
     def _reaches(self, other: int) -> bool:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
-    def _places(self, buffers: CudaBuffers, copy: Copy) -> list[int]:
+    def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> list[int]:
         """Where the ends of a copy lie that are in buffers of this rank."""
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset), ("recv", copy.target, copy.target_offset)
@@ -298,7 +297,7 @@ class CudaCopy(Transport):
         return [
             buffers.layout.find(side, 0, offset, copy.num_bytes)[0]
             for side, member, offset in ends
-            if self._group.ranks[member] == self.place.rank
+            if group.ranks[member] == self.place.rank
         ]
 
     # -- programs
@@ -313,7 +312,7 @@ class CudaCopy(Transport):
         if not copies:
             return Compiled([_nothing] * buffers.num_sets, keep=[buffers], flags=flags)
         streams = [self._stream(j) for j in range(len(copies))]
-        staged = any(self._is_staged(buffers, copy) for copy in copies)
+        staged = any(self._is_staged(group, buffers, copy) for copy in copies)
         issues = [
             [self._issue(copy, group, buffers, index, stream) for copy, stream in zip(copies, streams, strict=True)]
             for index in range(buffers.num_sets)
@@ -333,9 +332,9 @@ class CudaCopy(Transport):
             flags=(*flags, "through-host") if staged else flags,
         )
 
-    def _is_staged(self, buffers: CudaBuffers, copy: Copy) -> bool:
+    def _is_staged(self, group: Group, buffers: CudaBuffers, copy: Copy) -> bool:
         """Between two GPUs of this process that do not reach each other?"""
-        return any(place != HOST and not self._reaches(place) for place in self._places(buffers, copy))
+        return any(place != HOST and not self._reaches(place) for place in self._places(group, buffers, copy))
 
     def _issue(self, copy: Copy, group: Group, buffers: CudaBuffers, index: int, stream: int) -> Issue:
         source_on, source = self._end(group, buffers, "send", index, copy.source, copy.source_offset, copy.num_bytes)

@@ -28,9 +28,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "cuda_copy": "torchrun", "model": "direct"}
 NO_GPU = "no NVIDIA GPU was found"
-OF_GPUS = frozenset({"nccl", "cuda_copy"})
-LAPTOP = Machine(2, 0, dict.fromkeys(OF_GPUS, NO_GPU), "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY,
-                 need_gpus=OF_GPUS)  # fmt: skip
+LAPTOP = Machine(2, 0, {"nccl": NO_GPU, "cuda_copy": NO_GPU}, "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
 LOCAL = Cluster("local")
 P4D = Cluster("p4d", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="slurm", env={"A": "b c"})
 

@@ -145,7 +145,6 @@ def test_by_hand_one_rank_needs_no_launcher_and_no_torch(opened: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("engine", ["ce", "sm"])
-@pytest.mark.torch
 def test_two_processes_copy_between_each_other_on_one_gpu(
     opened: Any, tmp_path: Path, missing: Missing, engine: str
 ) -> None:

@@ -207,6 +207,16 @@ def test_a_rank_has_the_gpu_of_its_local_rank_or_the_only_one_it_was_left(
     assert _cuda_device.shared_by([("a", "1", "x"), ("b", "1", "x"), ("a", "1", "x")]) == (0, 2)
 
 
+def test_a_gpu_that_somebody_else_holds_is_refused(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held() -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError(46)
+
+    monkeypatch.setitem(cupy.cuda.runtime._NAMES, 46, "cudaErrorDevicesUnavailable")
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", held)
+    with pytest.raises(RefusedError, match=r"GPU 0 can not be used here .*cudaErrorDevicesUnavailable.*nvidia-smi"):
+        _cuda_device.take(cupy, 0)
+
+
 def test_without_cupy_its_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RefusedError, match="CuPy"):
@@ -259,9 +269,10 @@ def test_the_grid_of_the_copying_kernel_is_of_whole_tiles_up_to_what_the_gpu_hol
     assert _cuda_kernels.copy_grid(1 << 30, 132) == 4 * 132
 
 
+@pytest.mark.filterwarnings("ignore")  # CuPy may warn as it is imported
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 def test_the_kernels_compile_where_nvrtc_is_there(architecture: str) -> None:
-    nvrtc = pytest.importorskip("cupy.cuda.nvrtc", reason="CuPy with NVRTC is not installed")
+    nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
     try:
         nvrtc.getVersion()
     except Exception as error:
@@ -272,6 +283,7 @@ def test_the_kernels_compile_where_nvrtc_is_there(architecture: str) -> None:
         assert len(nvrtc.getCUBIN(program)) > 1000
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_the_fake_has_no_function_that_cupy_does_not_have() -> None:
     real = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
     code = (FAKE / "cupy" / "cuda" / "runtime.py").read_text(encoding="utf-8")
@@ -321,6 +333,8 @@ from bench.rank import measure
 from bench.rank.place import place
 
 me = place(os.environ)
+if me.rank == 1 and "MEMORY_OF_RANK_1" in os.environ:
+    os.environ["FAKE_CUDA_MEMORY"] = os.environ["MEMORY_OF_RANK_1"]
 found = {}
 for words in sys.argv[1:]:
     options = dict(word.split("=") for word in words.split(","))
@@ -409,6 +423,14 @@ def test_a_driver_without_handles_is_a_reason_on_all_ranks_and_wrong_data_of_a_p
     assert all("gives no handle" in what for what in found["via=ipc"]) and found["via=process"] == ["verified True"]
     _, found = peers(tmp_path, ("via=ipc", "via=process"), mpirun(missing), FAKE_CUDA_DROPS="1")
     assert all(what.startswith("failed: 1 wrong elements") for whats in found.values() for what in whats)
+
+
+@pytest.mark.mpi
+def test_memory_that_ends_on_one_rank_is_a_reason_on_all_and_the_ranks_go_on(tmp_path: Path, missing: Missing) -> None:
+    ways = ("via=ipc", "via=process,access=write")
+    _, found = peers(tmp_path, ways, mpirun(missing), MEMORY_OF_RANK_1="1000000")
+    assert all(what.startswith("rank 1 ran out of memory") for what in found["via=ipc"])
+    assert "verified True" in found[ways[1]], "0 to 1, both ends held by rank 0"
 
 
 @pytest.mark.mpi

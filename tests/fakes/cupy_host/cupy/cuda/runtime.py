@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import mmap
 import os
@@ -92,6 +93,14 @@ class _Event:
 
 _state = _State()
 _here = threading.local()
+
+
+@atexit.register
+def _clean() -> None:
+    """Files of memory that nobody gave back."""
+    for allocation in _state.allocations.values():
+        if allocation.file is not None:
+            allocation.file.unlink(missing_ok=True)
 
 
 def _check(device: int) -> None:
