@@ -1,0 +1,146 @@
+"""As much of CuPy as transports/mpi_cuda.py calls, over host memory that a real MPI really moves.
+
+FAKE_CUPY (words by comma) tells it what to be:
+  gpus=N        so many GPUs (2)
+  driver        no driver answers
+  unreachable   memory that the host can not touch, as a GPU's: a library without CUDA ends in a fault
+  hang, wrong   in a process that is no rank: the GPU's stream never ends; what is read back is not what was moved
+  pooled        an allocation of more than 1 MiB fails
+"""
+
+import ctypes
+import mmap
+import os
+import time
+
+import numpy as np
+
+__version__ = "0.fake"
+_TOLD = os.environ.get("FAKE_CUPY", "").split(",")
+_NUM_GPUS = next((int(word[5:]) for word in _TOLD if word.startswith("gpus=")), 2)
+_A_RANK = "PMI_RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ
+_MOST_BYTES = 1 << 20 if "pooled" in _TOLD else 1 << 40
+
+
+def _odd(what):
+    return what in _TOLD and not _A_RANK
+
+
+class _Pointer:
+    def __init__(self, memory):
+        self._memory = memory
+        self.ptr = memory.ctypes.data
+
+    def memset(self, value, size):
+        if "unreachable" not in _TOLD:
+            self._memory[:size] = value
+
+
+class ndarray:
+    """Bytes on the device."""
+
+    def __init__(self, memory):
+        self._memory = memory
+
+    def __len__(self):
+        return len(self._memory)
+
+    def __getitem__(self, where):
+        return ndarray(self._memory[where])
+
+    @property
+    def data(self):
+        return _Pointer(self._memory)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self._memory.shape, "typestr": "|u1", "version": 3,
+                "data": (self._memory.ctypes.data if len(self._memory) else 0, False)}  # fmt: skip
+
+    def set(self, array):
+        assert array.flags.c_contiguous and array.dtype == np.uint8 and array.shape == self._memory.shape
+        if "unreachable" not in _TOLD:
+            self._memory[:] = array
+
+    def get(self, out=None):
+        found = self._memory.copy()
+        if _odd("wrong"):
+            found[-1] ^= 1
+        if out is None:
+            return found
+        out[:] = found
+        return out
+
+
+def empty(num_bytes, dtype):
+    """Device memory."""
+    assert np.dtype(dtype) == np.uint8
+    if num_bytes > _MOST_BYTES:
+        raise cuda.memory.OutOfMemoryError(f"Out of memory allocating {num_bytes:,} bytes")
+    if "unreachable" in _TOLD:
+        return ndarray(np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(_no_access(num_bytes))))
+    return ndarray(np.empty(num_bytes, np.uint8))
+
+
+def _no_access(num_bytes):
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+    return libc.mmap(None, num_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+
+
+class cuda:
+    """cupy.cuda."""
+
+    class memory:
+        """cupy.cuda.memory."""
+
+        class OutOfMemoryError(MemoryError):
+            """As CuPy's."""
+
+    class runtime:
+        """cupy.cuda.runtime."""
+
+        class CUDARuntimeError(RuntimeError):
+            """As CuPy's."""
+
+        @staticmethod
+        def getDeviceCount():
+            if "driver" in _TOLD:
+                raise cuda.runtime.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+            return _NUM_GPUS
+
+        @staticmethod
+        def getDeviceProperties(index):
+            return {"name": b"Fake GPU", "uuid": bytes([index] * 4), "l2CacheSize": 1 << 20}
+
+        @staticmethod
+        def memGetInfo():
+            return 4 << 30, 8 << 30
+
+        @staticmethod
+        def runtimeGetVersion():
+            return 13000
+
+    class Device:
+        """cupy.cuda.Device."""
+
+        def __init__(self, index):
+            assert 0 <= index < _NUM_GPUS
+            self.pci_bus_id = f"0000:0{index}:00.0"
+
+        def use(self):
+            pass
+
+    @staticmethod
+    def get_current_stream():
+        return cuda
+
+    @staticmethod
+    def synchronize():
+        while _odd("hang"):
+            time.sleep(1)
+
+    @staticmethod
+    def alloc_pinned_memory(num_bytes):
+        return bytearray(num_bytes)
