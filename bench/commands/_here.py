@@ -7,6 +7,7 @@ from pathlib import Path
 
 import bench
 from bench.core import plugins
+from bench.core.case import ON_GPUS
 from bench.core.errors import UsageError
 from bench.probes import nvml
 
@@ -40,7 +41,7 @@ def lacks(transport: str) -> str | None:
     missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
     if missing:
         return f"Python package {', '.join(missing)} is not installed"
-    if transport == "nccl" and nvml.count_gpus() == 0:
+    if transport in ON_GPUS and nvml.count_gpus() == 0:
         return "no NVIDIA GPU was found"
     return None
 

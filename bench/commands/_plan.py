@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.commands import _here
 from bench.core import plugins
+from bench.core.case import ON_GPUS
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
@@ -109,7 +110,7 @@ def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
     names = plugins.names("transport")
     transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
     # Another interpreter's packages are not known here: its ranks will say what they miss.
-    reasons = {name: _here.lacks(name) for name in names if python is None or name == "nccl"}
+    reasons = {name: _here.lacks(name) for name in names if python is None or name in ON_GPUS}
     return machine(
         python,
         mpirun,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.core.case import ON_GPUS
 from bench.probes.host import Facts
 
 _MIB = 1 << 20
@@ -106,7 +107,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
             f"host {host} has {told.results_free_bytes // _MIB} MiB left in {wanted.results}: make room, "
             "or choose another folder by --results DIR",
         )
-    if "nccl" in wanted.transports and told.num_gpus < wanted.ranks_per_node:
+    if wanted.transports & ON_GPUS and told.num_gpus < wanted.ranks_per_node:
         yield Finding(
             (host,),
             f"host {host} has {told.num_gpus} GPUs for {wanted.ranks_per_node} ranks, which need one each: "

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bench.analysis import stats
 from bench.core import plugins
-from bench.core.case import Case, to_argv
+from bench.core.case import ON_GPUS, Case, to_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern
@@ -251,7 +251,7 @@ def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
 
 def _links(case: Case, world: World) -> dict[str, Any]:
     """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
-    one_per_gpu = case.transport in ("nccl", "model")
+    one_per_gpu = case.transport in ON_GPUS | {"model"}
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
 
 

@@ -18,8 +18,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,9 @@ def refusal(checked: Checked, env: Mapping[str, str]) -> str:
             "use --transport nccl, or name an MPI that was built with CUDA by MPI4PY_LIBMPI "
             "(on a Cray set MPICH_GPU_SUPPORT_ENABLED=1)"
         )
-    told = " and ompi_info that it was built without CUDA" if built == "false" else ""
+    told = ", and ompi_info that it was built without CUDA" if built == "false" else ""
     return (
-        f"{library} can not use GPU memory here: whether it can it answers {checked.answer}{told}, "
+        f"{library} can not use GPU memory here: asked about it, it answers {checked.answer}{told}, "
         f"and {checked.wrong}: {remedy}"
     )
 
@@ -158,13 +159,13 @@ def _try(device: int) -> None:
     for num_bytes in _NUM_BYTES:
         data = (np.arange(num_bytes, dtype=np.uint32) * 2654435761 >> 16).astype(np.uint8)
         sent, received = cupy.empty(num_bytes, dtype=np.uint8), cupy.empty(num_bytes, dtype=np.uint8)
-        moves = {
-            "message": lambda s=sent, r=received: comm.Sendrecv([s, MPI.BYTE], 0, 0, [r, MPI.BYTE], 0, 0),
-            "sum": lambda s=sent, r=received: comm.Allreduce([s, MPI.UINT8_T], [r, MPI.UINT8_T], MPI.SUM),
+        moves: dict[str, Callable[[], Any]] = {
+            "message": partial(comm.Sendrecv, [sent, MPI.BYTE], 0, 0, [received, MPI.BYTE], 0, 0),
+            "sum": partial(comm.Allreduce, [sent, MPI.UINT8_T], [received, MPI.UINT8_T], MPI.SUM),
         }
         for doing, move in moves.items():
             sent.set(data)
-            received.data.memset(0, num_bytes)
+            received.data.memset_async(0, num_bytes)
             cupy.cuda.get_current_stream().synchronize()
             _say(doing=doing)
             move()

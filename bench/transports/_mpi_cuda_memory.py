@@ -30,8 +30,8 @@ def load_cupy() -> Any:
             "CuPy is not installed here, which holds the GPU memory for MPI: pip install cupy-cuda13x (or cupy-cuda12x)"
         ) from None
     except ImportError as error:
-        words = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
-        raise RefusedError(f"CuPy can not be loaded: {words}") from None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
+        raise RefusedError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
     return cupy
 
 
@@ -60,7 +60,7 @@ class Gpu:
             cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context when they start
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
-            raise RefusedError(f"GPU {self.index} can not be used by rank {place.rank} ({_first_line(error)})") from None
+            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({_first_line(error)})") from None
         # Parts of one GPU (MIG) have its address on the bus in common, but not its identity.
         identity = self._about.get("uuid")
         told = identity.hex() if isinstance(identity, bytes) else str(identity or "")
@@ -124,7 +124,7 @@ class DeviceBuffers(Buffers):
         first = -int(whole.data.ptr) % alignment_bytes
         self._block = whole[first : first + self._stride * num_sets]
         self._address = int(whole.data.ptr) + first
-        whole.data.memset(GUARD, self._stride * num_sets + alignment_bytes)
+        whole.data.memset_async(GUARD, self._stride * num_sets + alignment_bytes)
         gpu.finish()
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
@@ -143,7 +143,7 @@ class DeviceBuffers(Buffers):
         if len(view) == 0:
             return
         if isinstance(data, int):
-            view.data.memset(data, len(view))
+            view.data.memset_async(data, len(view))
         else:
             view.set(np.ascontiguousarray(data))
         self._gpu.finish()

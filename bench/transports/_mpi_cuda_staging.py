@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from bench.core.units import format_duration, format_size
+from bench.core.units import format_bytes, format_duration
 from bench.transports._mpi_cuda_memory import Gpu
 
 NUM_BYTES = 64 << 20
@@ -29,7 +29,7 @@ def room(gpu: Gpu, num_bytes: int) -> tuple[Any, Any] | None:
     """(device memory, pinned host memory) for a message; None where there is not enough of either."""
     try:
         device = gpu.empty(num_bytes)
-        device.data.memset(1, num_bytes)
+        device.data.memset_async(1, num_bytes)
         gpu.finish()
         return device, gpu.pinned(num_bytes)
     except (MemoryError, RuntimeError):  # CUDA's own errors are RuntimeErrors
@@ -72,8 +72,8 @@ def words(device_s: float, staged_s: float, other: int, hosts: Sequence[str], nu
     """(the fact, the note) of what was measured."""
     where = "on one host" if hosts[other] == hosts[0] else "between two hosts"
     took = (
-        f"{format_size(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) in {format_duration(device_s)}, "
-        f"{format_duration(staged_s)} copied to the host, sent, and copied back"
+        f"{format_bytes(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) in "
+        f"{format_duration(device_s)}, {format_duration(staged_s)} copied to the host, sent, and copied back"
     )
     if device_s < _GAIN * staged_s:
         return "faster than staging through the host", (

@@ -27,7 +27,7 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number, an address is not
 
 
 @runtime_checkable
-class Memory(Protocol):
+class Addressed(Protocol):
     """Buffers whose memory MPI is given as it lies: as an object that mpi4py takes, and by address."""
 
     num_sets: int
@@ -42,7 +42,7 @@ class Memory(Protocol):
 class Builder:
     """Turns the steps of one group into calls: of mpi4py, or for the compiled loop."""
 
-    def __init__(self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Memory,
+    def __init__(self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed,
                  reduction: Reduction, in_place: bool) -> None:  # fmt: skip
         self._mpi, self._world, self._comm, self._ranks = mpi, world, comm, group.ranks
         self._buffers, self._in_place = buffers, in_place

@@ -22,7 +22,7 @@ from bench.core.program import Collective, Exchange, Group, Round, Step, needs_d
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _arrival, _host, _mpi_loop
-from bench.transports._mpi_steps import OPS, TYPES, Builder, Memory
+from bench.transports._mpi_steps import OPS, TYPES, Addressed, Builder
 
 # MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
 # 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
@@ -159,7 +159,7 @@ class Mpi(Transport):
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
         """Calls with their arguments bound; exchanges as persistent requests."""
-        assert isinstance(buffers, Memory)
+        assert isinstance(buffers, Addressed)
         builder = Builder(self._mpi, self._world, self._comms.get(group.ranks), group, buffers, reduction, in_place)
         if self._loop is None or max(map(_most_bytes, steps), default=0) // builder.element_bytes > _MOST_COUNT:
             return Compiled(builder.calls(steps), keep=[buffers], release=builder.free)

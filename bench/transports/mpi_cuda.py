@@ -51,10 +51,13 @@ class MpiCuda(Transport):
         self._num_sharing = list(devices.values()).count(devices[place.rank])
         if not options.share_gpu and (twice := _arrival.twice(devices)):
             raise RefusedError(twice)
-        self._available_bytes = min(self.channel.share(gpu.available_bytes(self._num_sharing)))
+        self._available_bytes: int = min(self.channel.share(gpu.available_bytes(self._num_sharing)))
         self._tried: _mpi_cuda_check.Checked = self.channel.broadcast(checked)
         self._path, note = self._compared()
-        denied = f"the library says {self._tried.answer} to CUDA, but moved GPU memory whole when it was tried"
+        denied = (
+            f"asked whether it can use GPU memory the library answers {self._tried.answer}, "
+            "yet moved it whole when that was tried"
+        )
         sharing = "ranks share a GPU: times say nothing of the links of one"
         self.notes = tuple(filter(None, (
             *self._mpi.notes, note, denied if self._tried.says_no else "", sharing if self._num_sharing > 1 else "",

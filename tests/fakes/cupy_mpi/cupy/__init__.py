@@ -5,13 +5,16 @@ FAKE_CUPY (words by comma) tells it what to be:
   driver        no driver answers
   unreachable   memory that the host can not touch, as a GPU's: a library without CUDA ends in a fault
   hang, wrong   in a process that is no rank: the GPU's stream never ends; what is read back is not what was moved
-  pooled        an allocation of more than 1 MiB fails
+  small         a rank gets no more than 1 MiB at a time
 """
+
+from __future__ import annotations
 
 import ctypes
 import mmap
 import os
 import time
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +22,19 @@ __version__ = "0.fake"
 _TOLD = os.environ.get("FAKE_CUPY", "").split(",")
 _NUM_GPUS = next((int(word[5:]) for word in _TOLD if word.startswith("gpus=")), 2)
 _A_RANK = "PMI_RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ
-_MOST_BYTES = 1 << 20 if "pooled" in _TOLD else 1 << 40
+_MOST_BYTES = 1 << 20 if "small" in _TOLD and _A_RANK else 1 << 40
 
 
-def _odd(what):
+def _odd(what: str) -> bool:
     return what in _TOLD and not _A_RANK
 
 
 class _Pointer:
-    def __init__(self, memory):
+    def __init__(self, memory: Any) -> None:
         self._memory = memory
         self.ptr = memory.ctypes.data
 
-    def memset(self, value, size):
+    def memset_async(self, value: int, size: int) -> None:
         if "unreachable" not in _TOLD:
             self._memory[:size] = value
 
@@ -39,30 +42,30 @@ class _Pointer:
 class ndarray:
     """Bytes on the device."""
 
-    def __init__(self, memory):
+    def __init__(self, memory: Any) -> None:
         self._memory = memory
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._memory)
 
-    def __getitem__(self, where):
+    def __getitem__(self, where: slice) -> ndarray:
         return ndarray(self._memory[where])
 
     @property
-    def data(self):
+    def data(self) -> _Pointer:
         return _Pointer(self._memory)
 
     @property
-    def __cuda_array_interface__(self):
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"shape": self._memory.shape, "typestr": "|u1", "version": 3,
                 "data": (self._memory.ctypes.data if len(self._memory) else 0, False)}  # fmt: skip
 
-    def set(self, array):
+    def set(self, array: Any) -> None:
         assert array.flags.c_contiguous and array.dtype == np.uint8 and array.shape == self._memory.shape
         if "unreachable" not in _TOLD:
             self._memory[:] = array
 
-    def get(self, out=None):
+    def get(self, out: Any = None) -> Any:
         found = self._memory.copy()
         if _odd("wrong"):
             found[-1] ^= 1
@@ -72,7 +75,7 @@ class ndarray:
         return out
 
 
-def empty(num_bytes, dtype):
+def empty(num_bytes: int, dtype: Any) -> ndarray:
     """Device memory."""
     assert np.dtype(dtype) == np.uint8
     if num_bytes > _MOST_BYTES:
@@ -82,11 +85,11 @@ def empty(num_bytes, dtype):
     return ndarray(np.empty(num_bytes, np.uint8))
 
 
-def _no_access(num_bytes):
+def _no_access(num_bytes: int) -> int:
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
-    return libc.mmap(None, num_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    return int(libc.mmap(None, num_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
 
 
 class cuda:
@@ -105,42 +108,42 @@ class cuda:
             """As CuPy's."""
 
         @staticmethod
-        def getDeviceCount():
+        def getDeviceCount() -> int:
             if "driver" in _TOLD:
                 raise cuda.runtime.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
             return _NUM_GPUS
 
         @staticmethod
-        def getDeviceProperties(index):
+        def getDeviceProperties(index: int) -> dict[str, Any]:
             return {"name": b"Fake GPU", "uuid": bytes([index] * 4), "l2CacheSize": 1 << 20}
 
         @staticmethod
-        def memGetInfo():
+        def memGetInfo() -> tuple[int, int]:
             return 4 << 30, 8 << 30
 
         @staticmethod
-        def runtimeGetVersion():
+        def runtimeGetVersion() -> int:
             return 13000
 
     class Device:
         """cupy.cuda.Device."""
 
-        def __init__(self, index):
+        def __init__(self, index: int) -> None:
             assert 0 <= index < _NUM_GPUS
             self.pci_bus_id = f"0000:0{index}:00.0"
 
-        def use(self):
+        def use(self) -> None:
             pass
 
     @staticmethod
-    def get_current_stream():
+    def get_current_stream() -> type[cuda]:
         return cuda
 
     @staticmethod
-    def synchronize():
+    def synchronize() -> None:
         while _odd("hang"):
             time.sleep(1)
 
     @staticmethod
-    def alloc_pinned_memory(num_bytes):
+    def alloc_pinned_memory(num_bytes: int) -> bytearray:
         return bytearray(num_bytes)
