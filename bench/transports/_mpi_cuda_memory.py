@@ -1,21 +1,24 @@
 """One GPU through CuPy: which one a rank has, and buffers on it.
 
-Only copies and memset are used, no kernels: nothing has to be compiled, and no stream but CuPy's current one is used.
-Each write ends with that stream's end, so that MPI, which knows of no stream, finds the bytes in place.
+No stream but CuPy's current one is used. Each write ends with that stream's end, so that MPI, which knows of no stream,
+finds the bytes in place.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from bench.core.arrays import Memory
 from bench.core.errors import RefusedError
-from bench.core.transport import Buffers
+from bench.core.payload import Bytes, Tiled
+from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
 from bench.transports import _host
+from bench.transports._device import CupyArrays
 
-GUARD_BYTES, GUARD = 256, _host.GUARD  # 256: as cudaMalloc aligns
+_ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
 _RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
 
 
@@ -43,7 +46,7 @@ class Gpu:
 
         Raises RefusedError when there is none for this rank.
         """
-        self._cupy, self._runtime = cupy, cupy.cuda.runtime
+        self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
         num_gpus, why = self._count()
         if num_gpus == 0:
             raise RefusedError(
@@ -99,13 +102,13 @@ class Gpu:
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> DeviceBuffers:
         """Raises MemoryError: CuPy's OutOfMemoryError is one; so is what the runtime itself says of it."""
         try:
-            return DeviceBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, GUARD_BYTES))
+            return DeviceBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
         except self._runtime.CUDARuntimeError as error:
             raise MemoryError(_first_line(error)) from None
 
     def empty(self, num_bytes: int) -> Any:
         """Device memory: a CuPy array of bytes."""
-        return self._cupy.empty(num_bytes, dtype=np.uint8)
+        return self.arrays.empty(num_bytes)
 
     def pinned(self, num_bytes: int) -> Any:
         """Host memory that the GPU can copy to by itself: a numpy array of bytes."""
@@ -128,40 +131,35 @@ class DeviceBuffers(Buffers):
         gpu.finish()
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
-    def view(self, which: Literal["send", "recv"], index: int) -> Any:
+    def view(self, which: Which, index: int) -> Any:
         """The device memory itself: what mpi4py is given."""
         start = index * self._stride + self._start[which]
-        return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
+        return self._block[start : start + self._num_bytes(which)]
 
-    def address(self, which: Literal["send", "recv"], index: int) -> int:
+    def address(self, which: Which, index: int) -> int:
         """Where that memory begins: what the compiled loop is given."""
         return self._address + index * self._stride + self._start[which]
 
-    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
-        """Copy a whole buffer's bytes (or one byte, everywhere) to the device; they are there when this returns."""
-        view = self.view(which, index)
-        if len(view) == 0:
-            return
-        if isinstance(data, int):
-            view.data.memset_async(data, len(view))
-        else:
-            view.set(np.ascontiguousarray(data))
+    def memory(self, which: Which, index: int) -> tuple[Memory]:
+        """A whole buffer of set `index`."""
+        return (Memory(self._gpu.arrays, self.view(which, index)),)
+
+    def guards(self, index: int) -> list[Memory]:
+        """All between and around the buffers of a set."""
+        first = index * self._stride
+        send, recv = first + self._start["send"], first + self._start["recv"]
+        ends = ((first, send), (send + self.send_bytes, recv), (recv + self.recv_bytes, first + self._stride))
+        return [Memory(self._gpu.arrays, self._block[begin:end]) for begin, end in ends]
+
+    def write(self, which: Which, index: int, data: Bytes | int) -> None:
+        """As always, and the bytes are there when this returns."""
+        super().write(which, index, data)
         self._gpu.finish()
 
-    def read(self, which: Literal["send", "recv"], index: int) -> Any:
-        """A host copy of a whole buffer of set `index`."""
-        return self.view(which, index).get()
-
-    def guards_intact(self, index: int) -> bool:
-        """Are all bytes around both buffers of a set unchanged?"""
-        first = index * self._stride
-        inside = [(first + self._start["send"], self.send_bytes), (first + self._start["recv"], self.recv_bytes)]
-        begin = first
-        for start, num_bytes in [*inside, (first + self._stride, 0)]:
-            if (self._block[begin:start].get() != GUARD).any():
-                return False
-            begin = start + num_bytes
-        return True
+    def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
+        """As always, and the bytes are there when this returns."""
+        super().fill(which, index, begin, num_bytes, content)
+        self._gpu.finish()
 
 
 def _first_line(error: BaseException) -> str:

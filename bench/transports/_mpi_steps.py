@@ -9,11 +9,11 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from bench.core.dtypes import DTYPES
 from bench.core.program import Collective, Exchange, Group, Message, Step
-from bench.core.transport import Reduction, chain
+from bench.core.transport import Reduction, Which, chain
 from bench.transports import _mpi_loop
 
 TYPES = {
@@ -32,10 +32,10 @@ class Addressed(Protocol):
 
     num_sets: int
 
-    def view(self, which: Literal["send", "recv"], index: int) -> Any:
+    def view(self, which: Which, index: int) -> Any:
         """A buffer's bytes, which can be sliced."""
 
-    def address(self, which: Literal["send", "recv"], index: int) -> int:
+    def address(self, which: Which, index: int) -> int:
         """Where they begin."""
 
 

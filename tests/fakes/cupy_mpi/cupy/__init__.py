@@ -39,8 +39,14 @@ class _Pointer:
             self._memory[:size] = value
 
 
+def _plain(value: Any) -> Any:
+    return value._memory if isinstance(value, ndarray) else value
+
+
 class ndarray:
-    """Bytes on the device."""
+    """An array on the device: no numpy array, and no buffer to Python."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -48,8 +54,39 @@ class ndarray:
     def __len__(self) -> int:
         return len(self._memory)
 
-    def __getitem__(self, where: slice) -> ndarray:
+    def __bool__(self) -> bool:
+        return bool(self._memory)
+
+    def __int__(self) -> int:
+        return int(self._memory)
+
+    def __getitem__(self, where: Any) -> ndarray:
         return ndarray(self._memory[where])
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        self._memory[where] = _plain(value)
+
+    def __ne__(self, other: object) -> Any:
+        return ndarray(self._memory != _plain(other))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._memory.shape)
+
+    def view(self, dtype: Any) -> ndarray:
+        return ndarray(self._memory.view(dtype))
+
+    def reshape(self, *shape: Any) -> ndarray:
+        return ndarray(self._memory.reshape(*shape))
+
+    def any(self, *axis: int) -> ndarray:
+        return ndarray(self._memory.any(*axis))
+
+    def sum(self) -> ndarray:
+        return ndarray(self._memory.sum())
+
+    def argmax(self) -> ndarray:
+        return ndarray(self._memory.argmax())
 
     @property
     def data(self) -> _Pointer:
@@ -73,6 +110,24 @@ class ndarray:
             return found
         out[:] = found
         return out
+
+
+uint8, int64 = np.uint8, np.int64
+
+
+def asarray(array: Any) -> ndarray:
+    """A copy on the device."""
+    return ndarray(np.array(array))
+
+
+def asnumpy(array: ndarray) -> Any:
+    """A copy on the host."""
+    return array.get()
+
+
+def broadcast_to(array: ndarray, shape: tuple[int, ...]) -> ndarray:
+    """The same memory again and again."""
+    return ndarray(np.broadcast_to(array._memory, shape))
 
 
 def empty(num_bytes: int, dtype: Any) -> ndarray:
