@@ -94,6 +94,13 @@ def _absent(run: Material, name: str, case: Case, header: Header) -> Iterator[Fa
         for job, _, records in run.told if launch_of(job) == name
         for record in records for size in record.requested_bytes
     }  # fmt: skip
+    if case.schedule == "ladder" and header.topology == "pairs":
+        # Which pairs are measured follows from what was seen, and at the largest size only.
+        largest = max(case.sizes)
+        for mode in case.modes:
+            if not any((size, one) == (largest, mode) for size, one, _ in present):
+                yield Fault("asked for, but the ladder has no row, nor a reason", name, mode, largest)
+        return
     for size in case.sizes:
         for mode in case.modes:
             for group in (group.name for groups in in_time for group in groups):
