@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 _NUM_BYTES = (64, 4 << 20)  # as one piece with its envelope, and after an agreement on where to
 # What tells a process that it is a rank: the process that tries must be a world of its own.
 _OF_A_RANK = re.compile(
-    r"(PMI|PMIX|HYDI|HYDRA|MPI_LOCAL|PRTE|PALS|FLUX|JSM|SLURM|MV2_COMM|ALPS)_?"
+    r"(PMI|PMIX|HYDI|HYDRA|MPI_LOCAL|PRTE|PALS|FLUX|JSM|SLURM|MV2_COMM|ALPS)"
     r"|OMPI_(?!MCA_|ALLOW_)"
     r"|OMPI_MCA_(ess|orte|pmix|plm|ras|rmaps|initial_wdir|num_procs|cpu_type|PREFIXES)"
 )

@@ -22,6 +22,7 @@ from bench.core.errors import RefusedError
 from bench.core.payload import constant
 from bench.core.transport import GUARD
 from bench.core.world import Place
+from bench.probes import nvml
 from bench.transports import _mpi_cuda_check as checking
 from bench.transports import _mpi_cuda_staging as staging
 from bench.transports._mpi_cuda_memory import Gpu, load_cupy
@@ -336,6 +337,64 @@ def test_the_stream_is_idle_before_anything_is_timed() -> None:
     transport.time_batch(None, 1)
     transport.sync()
     assert order == ["finish", "time_each", "finish", "time_batch", "finish", "sync"]
+
+
+# -- a GPU that is there
+
+
+@pytest.fixture
+def cupy(missing: Missing) -> Any:
+    """The real CuPy, on a machine with a GPU."""
+    if nvml.count_gpus() == 0 or importlib.util.find_spec("cupy") is None:
+        missing("gpu", "no NVIDIA GPU was found, or no CuPy")
+    return load_cupy()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
+def test_buffers_on_a_gpu_are_written_read_compared_and_guarded(cupy: Any) -> None:
+    gpu = Gpu(cupy, place(0, 1), False)
+    facts = gpu.facts()
+    assert facts["memory"] == "device" and facts["gpu"] and "." in facts["cuda"]
+    assert (gpu.cache_bytes() or 0) > 1 << 20 and gpu.available_bytes(1) > 1 << 30
+    buffers = gpu.allocate(1 << 20, 1000, 2, 4096)
+    data = np.arange(1 << 20, dtype=np.uint32).astype(np.uint8)
+    buffers.write("send", 1, data)
+    buffers.write("recv", 1, 5)
+    assert (buffers.read("send", 1) == data).all() and (buffers.read("recv", 1) == 5).all()
+    assert (buffers.read("send", 0) == GUARD).all() and buffers.guards_intact(0) and buffers.guards_intact(1)
+    assert buffers.view("recv", 1).data.ptr == buffers.address("recv", 1)
+    assert buffers.count_wrong("recv", 1, 0, 1000, constant(5), 4).num_wrong == 0
+    assert buffers.count_wrong("recv", 1, 0, 1000, constant(6), 4).num_wrong == 250
+    memory = staging.room(gpu, 1 << 20)
+    assert memory is not None
+    device, host = memory
+    device.get(out=host)
+    assert (host == 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
+def test_a_gpu_without_room_is_a_memory_error(cupy: Any) -> None:
+    gpu = Gpu(cupy, place(0, 1), False)
+    with pytest.raises(MemoryError):
+        gpu.allocate(1 << 46, 8, 1, 64)
+    assert len(gpu.empty(8)) == 8, "and the next one has room"
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
+@pytest.mark.mpi
+def test_on_a_gpu_the_library_either_moves_its_memory_or_is_refused_by_name(cupy: Any, tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "bench.allreduce", "--transport", "mpi_cuda", "--sizes", "64,64K", *QUICK)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = Ran(subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False))
+    if ran.code == 0:
+        assert all(row["verified"] is True for row in ran.document["summaries"])
+        return
+    assert ran.code == 3, ran.err
+    (said,) = ran.errors
+    assert "can not use GPU memory here" in said or "mpi4py" in said
 
 
 # -- staging
