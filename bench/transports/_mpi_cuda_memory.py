@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.core.arrays import Memory
 from bench.core.errors import RefusedError
-from bench.core.payload import Bytes, Tiled
+from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
 from bench.transports import _host
@@ -64,10 +64,24 @@ class Gpu:
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
             raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({_first_line(error)})") from None
+        self._compiles(place.rank)
         # Parts of one GPU (MIG) have its address on the bus in common, but not its identity.
         identity = self._about.get("uuid")
         told = identity.hex() if isinstance(identity, bytes) else str(identity or "")
         self.name = f"{cupy.cuda.Device(self.index).pci_bus_id} {told}".strip()
+
+    def _compiles(self, rank: int) -> None:
+        """Buffers are filled and compared by CuPy's kernels: a missing compiler is found now, not at the first row."""
+        try:
+            Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
+            self.finish()
+        except MemoryError:
+            raise RefusedError(f"GPU {self.index} of rank {rank} has no memory left: end what uses it") from None
+        except Exception as error:
+            raise RefusedError(
+                f"CuPy of rank {rank} can not compile for GPU {self.index} ({_first_line(error)}): "
+                "install CUDA's compiler for it, pip install 'cupy-cuda13x[ctk]'"
+            ) from None
 
     def _count(self) -> tuple[int, str]:
         try:

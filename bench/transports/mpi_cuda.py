@@ -25,6 +25,7 @@ class MpiCuda(Transport):
     """MPI on COMM_WORLD, this rank's buffers on the GPU of its local rank."""
 
     clock = "host"
+    needs_gpu = True
     launcher = "mpirun"
     requires = ("mpi4py", "cupy")
     calls_alone = True

@@ -280,6 +280,12 @@ def test_without_a_gpu_the_reason_is_the_drivers(fake: Any, told: str) -> None:
         Gpu(fake(told), place(0, 1), False)
 
 
+def test_a_cupy_that_can_not_compile_is_found_before_the_first_row(fake: Any) -> None:
+    said = r"CuPy of rank 0 can not compile for GPU 0 \(CuPy failed to load libnvrtc\.so\.13\): install"
+    with pytest.raises(RefusedError, match=said):
+        Gpu(fake("no compiler"), place(0, 1), False)
+
+
 def test_cupy_that_is_missing_or_broken_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RefusedError, match=r"CuPy is not installed here.*pip install cupy-cuda13x"):

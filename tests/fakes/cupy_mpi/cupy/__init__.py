@@ -5,6 +5,7 @@ FAKE_CUPY (words by comma) tells it what to be:
   driver        no driver answers
   unreachable   memory that the host can not touch, as a GPU's: a library without CUDA ends in a fault
   hang, wrong   in a process that is no rank: the GPU's stream never ends; what is read back is not what was moved
+  no compiler   what takes a kernel of CuPy's own fails
   small         a rank gets no more than 1 MiB at a time
 """
 
@@ -64,7 +65,10 @@ class ndarray:
         return ndarray(self._memory[where])
 
     def __setitem__(self, where: Any, value: Any) -> None:
-        self._memory[where] = _plain(value)
+        if "no compiler" in _TOLD:
+            raise RuntimeError("CuPy failed to load libnvrtc.so.13\nsee the manual")
+        if "unreachable" not in _TOLD:
+            self._memory[where] = _plain(value)
 
     def __ne__(self, other: object) -> Any:
         return ndarray(self._memory != _plain(other))
