@@ -163,6 +163,7 @@ def test_ranks_without_a_gpu_of_their_own_are_refused_in_one_sentence(
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_ranks_may_share_a_gpu_where_that_is_asked_for_and_it_is_said(start: Start) -> None:
     ran = start(2, "broadcast", "--sizes", "64", "--share-gpu", "1", *QUICK, told="gpus=1,small")
     assert ran.code == 0, ran.err
