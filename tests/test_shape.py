@@ -38,7 +38,14 @@ HOMES = {
     "psutil": ("probes/",),
     "pynvml": ("probes/",),
     "matplotlib": ("figures/",),
-    "subprocess": ("driver/batch.py", "driver/execute.py", "driver/hosts.py", "probes/", "transports/_mpi_loop.py"),
+    "subprocess": (
+        "driver/batch.py",
+        "driver/execute.py",
+        "driver/hosts.py",
+        "probes/",
+        "transports/_mpi_loop.py",
+        "transports/_mpi_cuda_check.py",
+    ),
 }
 PRINTS = ("commands/", "rank/main.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.analysis._lint_input import Fault, Material, Row, launch_of
 from bench.analysis.summary import BOUND_TOLERANCE
-from bench.core.case import Case, from_argv
+from bench.core.case import ON_GPUS, Case, from_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, known
@@ -20,9 +20,9 @@ _NODE_KEYS = ("cpu_model", "num_cpus", "num_cores", "num_sockets", "governor", "
 _GPU_KEYS = ("name", "memory_bytes", "pcie_generation", "pcie_max_generation", "pcie_lanes", "pcie_max_lanes")
 _VERSIONS = ("bench", "commit", "python", "kernel")
 # What moved the bytes: versions and facts of each transport.
-_LIBRARY_VERSIONS = {"mpi": ("mpi4py",), "gloo": ("torch",), "nccl": ("torch",)}
-_LIBRARY_FACTS = {"mpi": ("mpi_library", "mpi_thread_level")}
-_GPU_TRANSPORTS = ("nccl",)
+_LIBRARY_VERSIONS = {"mpi": ("mpi4py",), "gloo": ("torch",), "nccl": ("torch",), "mpi_cuda": ("mpi4py",)}
+_LIBRARY_FACTS = {"mpi": ("mpi_library", "mpi_thread_level"),
+                  "mpi_cuda": ("mpi_library", "mpi_thread_level", "mpi_cuda_answer")}  # fmt: skip
 
 _TIMING = {
     "sync": "what synchronised the ranks before an isolated call",
@@ -94,6 +94,13 @@ def _absent(run: Material, name: str, case: Case, header: Header) -> Iterator[Fa
         for job, _, records in run.told if launch_of(job) == name
         for record in records for size in record.requested_bytes
     }  # fmt: skip
+    if case.schedule == "ladder" and header.topology == "pairs":
+        # Which pairs are measured follows from what was seen, and at the largest size only.
+        largest = max(case.sizes)
+        for mode in case.modes:
+            if not any((size, one) == (largest, mode) for size, one, _ in present):
+                yield Fault("asked for, but the ladder has no row, nor a reason", name, mode, largest)
+        return
     for size in case.sizes:
         for mode in case.modes:
             for group in (group.name for groups in in_time for group in groups):
@@ -143,7 +150,7 @@ def _missing_hardware(header: Header) -> Iterator[str]:
     for host, facts in header.nodes.items():
         yield from (f"nodes.{host}.{key}" for key in _NODE_KEYS if key not in facts)
         gpus: list[Mapping[str, Any]] = list(facts.get("gpus") or ())
-        if header.transport in _GPU_TRANSPORTS and not gpus:
+        if header.transport in ON_GPUS and not gpus:
             yield f"nodes.{host}.gpus: the bytes moved between GPUs"
         for gpu in gpus:
             yield from (f"nodes.{host}.gpus[{gpu.get('index')}].{key}" for key in _GPU_KEYS if key not in gpu)

@@ -67,11 +67,13 @@ def _points(cell: Cell, headers: Mapping[str, Header]) -> list[_Point]:
     """The cell as a point, where it may stand on a curve: all ranks in one group, two of them at least, right data."""
     medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
-    if first is None or first.src is not None or first.topology != "world" or known(first.num_ranks) < _SMALLEST:
+    if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
+        return []
+    header = headers[first.job]
+    if None in (first.num_nodes, header.ranks_per_node):  # as another tool left them untold
         return []
     factors = tuple((name, value) for name, value in cell.factors.items() if name not in (*_OF_THE_WORLD, "order"))
     alike = (first.pattern, first.mode, first.group, first.requested_bytes, *factors)
-    header = headers[first.job]
     cpus = [node["num_cpus"] for node in header.nodes.values() if node.get("num_cpus")]
     ranks_per_node = known(header.ranks_per_node)
     oversubscribed = any(ranks_per_node > num for num in cpus)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.commands import _here
 from bench.core import plugins
-from bench.core.case import ON_GPUS
+from bench.core.case import ON_GPUS, OVER_MPI
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
@@ -62,7 +62,7 @@ def planned(args: argparse.Namespace) -> Planned:
     here = this_machine(cluster.python, cluster.mpirun)
     tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
     if cluster.launcher == "auto" and shutil.which(here.mpirun) is None:  # others may do without: gloo, nccl
-        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in ("mpi", "mpi_cuda")}
+        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in OVER_MPI}
         here = replace(here, lacks={**lacks, **here.lacks})
         tools = {name: _alone(there) for name, there in tools.items()}
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)

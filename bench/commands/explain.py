@@ -86,7 +86,9 @@ def _of_logs(names: Sequence[str], told: imports.Told, patterns: Mapping[str, Pa
     troubles = imports.troubles([log for log, _ in logs])
     if not any(log.runs for log, _ in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
-    for sentence in troubles:
+    # The number of nodes that the user gives counts more than a log's here; of ranks it does not.
+    said = _import().untaken([run for log, _ in logs for run in log.runs], replace(told, num_nodes=None))
+    for sentence in (*troubles, *said):
         print(f"bench: {sentence}", file=sys.stderr)
     for log, listener in logs:
         begins = [run.line for run in log.runs]

@@ -33,8 +33,10 @@ BINDS = ("auto", "none")
 REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
 _AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to be told to stop
 SCHEDULES = ("full", "ladder")
-# Which need a GPU for each rank. Told here, as plans are made where no transport is opened.
-ON_GPUS = frozenset({"nccl", "mpi_cuda", "cuda_copy"})
+# Whose ranks are MPI's, with its launchers and choices; and which need a GPU for each rank. Told here, as
+# plans are made where no transport is opened.
+OVER_MPI = frozenset({"mpi", "mpi_cuda"})
+ON_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
 # Measure as another tool does, so that figures stand beside its own: what is fixed for each.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},

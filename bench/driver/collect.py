@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis import summary
+from bench.core.errors import UsageError
 from bench.core.record import Document
 from bench.store import jsonl, runs
 
@@ -24,15 +25,24 @@ def document(path: Path) -> Document:
 
 def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
     """The same of what was already read of it."""
-    outcomes = runs.read_outcomes(path) if path.is_dir() else {}
+    outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    found = summary.document(told, notes=warnings)
+    found = summary.document(told, notes=(*warnings, *doubts))
     return replace(found, failures=(*found.failures, *_failures(outcomes)))
 
 
 def nothing(path: Path) -> Document:
     """The document of a run's folder without a results file: how its jobs failed, where that is known."""
-    return replace(summary.document([]), failures=tuple(_failures(runs.read_outcomes(path))))
+    outcomes, doubts = _ends(path)
+    return replace(summary.document([], notes=doubts), failures=tuple(_failures(outcomes)))
+
+
+def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
+    """How jobs ended, and a sentence where the file that tells it can not be read: it may have told of failures."""
+    try:
+        return runs.outcomes_or_error(path), []
+    except UsageError as error:
+        return {}, [str(error)]
 
 
 def _failures(outcomes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

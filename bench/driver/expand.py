@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, ON_GPUS, Case, alike, to_argv
+from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, to_argv
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
@@ -97,7 +97,7 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        of_mpi = transport == "mpi"
+        of_mpi = transport in OVER_MPI
         factors: dict[str, tuple[Any, ...]] = {
             "dtype": m.dtypes,
             "reduce_op": m.reduce_ops if pattern.reduces else (_DEFAULT.reduce_op,),
@@ -188,7 +188,7 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
         return machine.lacks[case.transport]
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
-    if cluster.launcher == "torchrun" and case.transport == "mpi":
+    if cluster.launcher == "torchrun" and case.transport in OVER_MPI:
         return "torchrun starts no MPI ranks: let mpirun or slurm start them"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bench.analysis.localise_rounds import least_rounds
-from bench.core.case import Case, to_argv
+from bench.core.case import ON_GPUS, OVER_MPI, Case, to_argv
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, Site
@@ -133,7 +133,7 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
-        mpi=machine.mpi if case.transport == "mpi" or tool else "",
+        mpi=machine.mpi if case.transport in OVER_MPI or tool else "",
     )
     pattern, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern}", *arguments]
@@ -169,7 +169,7 @@ def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> i
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Rounds of groups, for each size and mode; of a ladder, those that it takes where nothing is slow."""
     if case.schedule == "ladder" and pattern.topology == "pairs":
-        num_nics = len(case.nics) or (world.ranks_per_node if case.transport == "nccl" else 1)
+        num_nics = len(case.nics) or (world.ranks_per_node if case.transport in ON_GPUS else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
 

@@ -47,7 +47,7 @@ def retest(folder: Path, asked: Again, reasons: Sequence[str], here: Machine, pa
     for job_again in todo:
         means.say(f"again: {job_again.name}: {job_again.num_rows} rows on {job_again.world.num_nodes} nodes")
     means.ready(cluster, todo)
-    before = runs.read_outcomes(folder)
+    before = runs.outcomes_or_error(folder)
     entry = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "jobs": {job.name: list(asked.suspects) if job.name in asked.ladders and hosts else [] for job in todo},

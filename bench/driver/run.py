@@ -101,7 +101,7 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
     launchers, tools, say = means.launchers, means.tools, means.say
     stored = runs.read_plan(folder)
     cluster = cluster_of(stored["cluster"])
-    todo, ended = [], runs.read_outcomes(folder)
+    todo, ended = [], runs.outcomes_or_error(folder)
     for job in stored["jobs"]:
         case = from_argv(job["case"])
         world = World(**job["world"])

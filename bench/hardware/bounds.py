@@ -307,7 +307,7 @@ def _between_domains(traffic: _Traffic, num_domains: int) -> float | None:
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
     """What copying alone reached on this machine: a message through memory is copied once at least."""
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
-    if not points:
+    if not points or header.facts.get("memory") == "device":
         return
     assert record.bus_factor is not None
     rate = _interpolated(points, record.payload_bytes)

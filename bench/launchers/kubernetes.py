@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from bench.core.case import OVER_MPI
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, Site
 from bench.core.plugins import nearest
@@ -166,7 +167,7 @@ def resource_name(job: str) -> str:
 
 
 def _speaks_mpi(words: list[str]) -> bool:
-    return "--transport" in words and words[words.index("--transport") + 1] == "mpi"
+    return "--transport" in words and words[words.index("--transport") + 1] in OVER_MPI
 
 
 def _checked(options: Mapping[str, str]) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from bench.analysis import localise_input, stats
 from bench.analysis.localise import Evidence, Places
 from bench.analysis.localise_rounds import Asked, next_rounds
-from bench.core.case import Case
+from bench.core.case import ON_GPUS, Case
 from bench.core.program import Group, Round
 from bench.core.record import Record
 from bench.rank import nics
@@ -17,7 +17,8 @@ from bench.rank import nics
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
     """Where the ranks are, as the case says; where it names no NICs, each GPU of a host has one of its own."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
-    found = [nics.of(case, k) if case.nics or clock != "device" else f"gpu{k}" for k in local]
+    of_gpus = clock == "device" or case.transport in ON_GPUS
+    found = [nics.of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from bench.core.case import Case
+from bench.core.case import OVER_MPI, Case
 
 # What a library reads: Gloo, NCCL; MPICH over UCX, Open MPI over TCP.
 _OF_TRANSPORT = {
     "gloo": ("GLOO_SOCKET_IFNAME",),
     "mpi": ("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
+    "mpi_cuda": ("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
     "nccl": ("NCCL_SOCKET_IFNAME",),
 }
 _ADAPTERS = "NCCL_IB_HCA"  # for a NIC that is no network interface, such as mlx5_0
@@ -24,7 +25,7 @@ def of(case: Case, local_rank: int) -> str | None:
     None where none are named, and of MPI where several are: its ranks must all reach each other when it starts, so that
     a rank can not be held to one rail.
     """
-    if not case.nics or (case.transport == "mpi" and len(case.nics) > 1):
+    if not case.nics or (case.transport in OVER_MPI and len(case.nics) > 1):
         return None
     return case.nics[local_rank % len(case.nics)]
 

@@ -275,7 +275,7 @@ def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
 
 def _links(case: Case, world: World) -> dict[str, Any]:
     """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
-    one_per_gpu = case.transport in ("nccl", "model")
+    one_per_gpu = case.transport in ("nccl", "mpi_cuda", "model")
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
 
 

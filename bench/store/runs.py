@@ -98,6 +98,9 @@ def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> N
     _write_whole(folder / "outcomes.json", json.dumps(outcomes, indent=1) + "\n")
 
 
+_UNKNOWN_ENDS = "how the jobs ended is not known (without the file they count as not ended)"
+
+
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
     """How each job of a run ended; empty for a run that never got so far, or whose file is broken."""
     try:
@@ -114,9 +117,9 @@ def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         outcomes = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not whole ({error})") from None
+        raise UsageError(f"{path} is not whole ({error}): {_UNKNOWN_ENDS}") from None
     if not isinstance(outcomes, dict) or not all(isinstance(end, dict) for end in outcomes.values()):
-        raise UsageError(f"{path} does not say how jobs ended")
+        raise UsageError(f"{path} is no list of jobs: {_UNKNOWN_ENDS}")
     return outcomes
 
 

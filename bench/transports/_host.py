@@ -25,7 +25,7 @@ class HostBuffers(Buffers):
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
         self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
-        send_room, recv_room = _room(send_bytes, alignment_bytes), _room(recv_bytes, alignment_bytes)
+        send_room, recv_room = room(send_bytes, alignment_bytes), room(recv_bytes, alignment_bytes)
         self._stride = send_room + recv_room
         block = np.empty(self._stride * num_sets + alignment_bytes, dtype=np.uint8)
         start = -block.ctypes.data % alignment_bytes
@@ -37,6 +37,10 @@ class HostBuffers(Buffers):
         """The memory itself: what the library is given."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
+
+    def address(self, which: Which, index: int) -> int:
+        """Where that memory begins."""
+        return int(self.view(which, index).ctypes.data)
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
         """A whole buffer of set `index`."""
@@ -58,7 +62,7 @@ class HostBuffers(Buffers):
         return self.view(which, index)[begin : None if num_bytes is None else begin + num_bytes]
 
 
-def _room(num_bytes: int, alignment_bytes: int) -> int:
+def room(num_bytes: int, alignment_bytes: int) -> int:
     """Guards before and after a buffer; what follows is aligned again."""
     return alignment_bytes + -(-(num_bytes + GUARD_BYTES) // alignment_bytes) * alignment_bytes
 

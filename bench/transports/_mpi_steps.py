@@ -9,12 +9,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from bench.core.dtypes import DTYPES
 from bench.core.program import Collective, Exchange, Group, Message, Step
-from bench.core.transport import Reduction, chain
-from bench.transports import _host, _mpi_loop
+from bench.core.transport import Reduction, Which, chain
+from bench.transports import _mpi_loop
 
 TYPES = {
     "float64": "DOUBLE", "float32": "FLOAT", "int64": "INT64_T", "int32": "INT32_T", "int16": "INT16_T",
@@ -26,10 +26,23 @@ REDUCTIONS = ("allreduce", "reduce", "reducescatter")
 _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number, an address is not
 
 
+@runtime_checkable
+class Addressed(Protocol):
+    """Buffers whose memory MPI is given as it lies: as an object that mpi4py takes, and by address."""
+
+    num_sets: int
+
+    def view(self, which: Which, index: int) -> Any:
+        """A buffer's bytes, which can be sliced."""
+
+    def address(self, which: Which, index: int) -> int:
+        """Where they begin."""
+
+
 class Builder:
     """Turns the steps of one group into calls: of mpi4py, or for the compiled loop."""
 
-    def __init__(self, mpi: Any, world: Any, comm: Any, group: Group, buffers: _host.HostBuffers,
+    def __init__(self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed,
                  reduction: Reduction, in_place: bool) -> None:  # fmt: skip
         self._mpi, self._world, self._comm, self._ranks = mpi, world, comm, group.ranks
         self._buffers, self._in_place = buffers, in_place
@@ -124,7 +137,7 @@ class Builder:
     # -- for the compiled loop
 
     def _native(self, step: Step, index: int, loop: _mpi_loop.Loop, keep: list[Any]) -> _mpi_loop.Step:
-        send, recv = self._buffers.view("send", index).ctypes.data, self._buffers.view("recv", index).ctypes.data
+        send, recv = self._buffers.address("send", index), self._buffers.address("recv", index)
         if isinstance(step, Exchange):
             return self._native_exchange(step, index, loop, keep)
         assert isinstance(step, Collective)
@@ -161,18 +174,17 @@ class Builder:
         return loop.step("alltoallv", type=self._type, comm=self._comm, send=send, recv=recv, **addresses)
 
     def _native_exchange(self, step: Exchange, index: int, loop: _mpi_loop.Loop, keep: list[Any]) -> _mpi_loop.Step:
-        send_memory, recv_memory = self._buffers.view("send", index), self._buffers.view("recv", index)
         if len(step.sends) + len(step.recvs) == 1:
             statuses = loop.status()
             keep.append(statuses)
             operation, message = ("send", step.sends[0]) if step.sends else ("recv", step.recvs[0])
-            where = (send_memory if step.sends else recv_memory).ctypes.data + message.offset_bytes
+            where = self._buffers.address("send" if step.sends else "recv", index) + message.offset_bytes
             count = message.num_bytes // self.element_bytes
             return loop.step(
                 operation, type=self._type, comm=self._world, send=where, recv=where, send_count=count,
                 recv_count=count, peer=self._ranks[message.peer], statuses=ctypes.addressof(statuses),
             )  # fmt: skip
-        requests = self._posted(step, send_memory, recv_memory)
+        requests = self._posted(step, self._buffers.view("send", index), self._buffers.view("recv", index))
         handles, statuses = loop.handles(requests), loop.status(len(requests))
         keep += [handles, statuses]
         return loop.step("exchange", send_count=len(requests), requests=ctypes.addressof(handles),

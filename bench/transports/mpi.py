@@ -22,13 +22,13 @@ from bench.core.program import Collective, Exchange, Group, Round, Step, needs_d
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _arrival, _host, _mpi_loop
-from bench.transports._mpi_steps import OPS, TYPES, Builder
+from bench.transports._mpi_steps import OPS, TYPES, Addressed, Builder
 
 # MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
 # 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
-_ARRIVAL_S = 15.0  # for the first bytes between ranks that MPI has already brought together
+ARRIVAL_S = 15.0  # for the first bytes between ranks that MPI has already brought together
 _REMEDY = {
     "mpirun": "they belong to different MPI libraries; "
     "use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun",
@@ -47,8 +47,8 @@ class Mpi(Transport):
     calls_alone = True
     separates = True
 
-    def __init__(self, place: Place, options: Options) -> None:
-        """Initialise MPI at the thread level asked for.
+    def __init__(self, place: Place, options: Options, arrival_s: float = ARRIVAL_S) -> None:
+        """Initialise MPI at the thread level asked for; `arrival_s`: how long ranks may come after one another.
 
         Raises RefusedError when MPI can not be loaded, sees another world than the launcher, or must be timed by a
         compiled loop that can not be built; AbsentError naming the ranks that no first byte came from.
@@ -67,7 +67,7 @@ class Mpi(Transport):
                 f"{place.launcher} started {place.num_ranks} processes, but {_name(self._mpi)} sees a world of "
                 f"{self._world.Get_size()}: {_REMEDY.get(place.launcher, _REMEDY['mpirun'])}"
             )
-        _arrival.over_mpi(self._world, self._mpi.BYTE, min(_ARRIVAL_S, options.timeout_s))
+        _arrival.over_mpi(self._world, self._mpi.BYTE, min(arrival_s, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
         # OSU's single barrier is one on the measured communicator itself, which costs what follows it up to 7 %.
@@ -100,6 +100,10 @@ class Mpi(Transport):
         barrier = loop.step("barrier", comm=self._sync_comm)
         self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
         self._barrier_before_batch = loop.program([[barrier]], [])
+
+    def world_and_bytes(self) -> tuple[Any, Any]:
+        """MPI's COMM_WORLD and its type of a byte, for what is neither control nor measured."""
+        return self._world, self._mpi.BYTE
 
     def close(self) -> None:
         """Nothing: mpi4py finalises MPI when the process ends."""
@@ -155,7 +159,7 @@ class Mpi(Transport):
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
         """Calls with their arguments bound; exchanges as persistent requests."""
-        assert isinstance(buffers, _host.HostBuffers)
+        assert isinstance(buffers, Addressed)
         builder = Builder(self._mpi, self._world, self._comms.get(group.ranks), group, buffers, reduction, in_place)
         if self._loop is None or max(map(_most_bytes, steps), default=0) // builder.element_bytes > _MOST_COUNT:
             return Compiled(builder.calls(steps), keep=[buffers], release=builder.free)
@@ -230,12 +234,17 @@ def _most_bytes(step: Step) -> int:
     return max((message.num_bytes for message in (*step.sends, *step.recvs)), default=0)
 
 
-def _load(library: str | None, thread_level: str) -> Any:
-    """mpi4py's MPI module, bound to the library of the mpirun that started us where both kinds are installed."""
+def choose_library(library: str | None) -> None:
+    """Have mpi4py load the library of the mpirun that started us, where both kinds are installed."""
     if library and "MPI4PY_LIBMPI" not in os.environ and "MPI4PY_MPIABI" not in os.environ:
         found = _library_path(library, os.environ)
         if found:
             os.environ["MPI4PY_LIBMPI"] = found
+
+
+def _load(library: str | None, thread_level: str) -> Any:
+    """mpi4py's MPI module."""
+    choose_library(library)
     try:
         import mpi4py
     except ImportError:

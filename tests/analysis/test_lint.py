@@ -118,6 +118,20 @@ def test_a_skipped_row_says_why(document: Document) -> None:
     assert failed(lint(replace(document, skipped=(row,)), [told()]))[2].sentences == ("skipped without a reason",)
 
 
+@pytest.mark.parametrize(("rows", "missing"), [(("0-1", "2-3", "0-2"), ()), ((), ("pipelined",))])
+def test_of_a_ladder_only_its_beginning_can_be_asked(
+    rows: tuple[str, ...], missing: tuple[str, ...], a_header: Make, a_record: Make
+) -> None:
+    words = ("pairs", "--transport", "mpi", "--schedule", "ladder", "--sizes", "1K,1M")
+    header = a_header(job="a", case=words, pattern="pairs", topology="pairs", num_ranks=4, num_nodes=2)
+    records = tuple(a_record(mode="pipelined", group=pair, num_ranks=2, num_nodes=1) for pair in rows)
+    job = ("a", header, records)
+    found = failed(lint(summary.document([job]), [job], {"jobs": [{"name": "a", "case": list(words)}]}))
+    absent = [row for row in found[2].rows if "asked for" in row["what"]] if 2 in found else []
+    assert tuple(row["mode"] for row in absent) == missing
+    assert all(row["payload_bytes"] == 1 << 20 for row in absent)
+
+
 def test_how_much_of_a_host_there_is_beside_what_was_used_is_told() -> None:
     job, header, records = told()
     [(host, facts)] = header.nodes.items()

@@ -55,6 +55,17 @@ def test_a_world_inside_a_node_is_no_reference_for_the_network(a_header: Make, a
     assert {one.ranks_per_node for one in found} == {2}
 
 
+@pytest.mark.parametrize("untold", ["ranks_per_node", "num_nodes", "num_ranks"])
+def test_a_world_that_is_not_told_whole_stands_on_no_curve(untold: str, a_header: Make, a_record: Make) -> None:
+    whole = [run(a_header, a_record, world, 1e-3) for world in ("1x2", "1x4")]
+    job, header, [record] = run(a_header, a_record, "1x3", 1e-3)
+    left_out: dict[str, Any] = {untold: None}
+    if untold != "ranks_per_node":
+        record = replace(record, **left_out)
+    part = (job, replace(header, **left_out), [record])
+    assert {one.value for one in summary.document([*whole, part]).scalings} == {"2", "4"}
+
+
 def test_a_single_rank_is_no_reference(a_header: Make, a_record: Make) -> None:
     assert scalings(run(a_header, a_record, "1x1", 1e-3), run(a_header, a_record, "1x2", 1e-3)) == {}
 

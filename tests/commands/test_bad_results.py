@@ -40,6 +40,21 @@ def with_samples(lines: list[dict[str, Any]], **samples: Any) -> list[dict[str, 
     return [lines[0], lines[1] | {"samples": {"calls_per_sample": 1, "loop": "python"} | samples}]
 
 
+@pytest.mark.parametrize("command", ["report", "lint"])
+def test_outcomes_that_can_not_be_read_are_said_and_are_no_good_news(
+    command: str, lines: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "allreduce-mpi.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main([command, str(folder)])
+    assert "outcomes.json" not in "".join(capsys.readouterr())
+    (folder / "outcomes.json").write_text('{"allreduce-mpi": {"what": "rank 1 died"')
+    main([command, str(folder)])
+    said = " ".join("".join(capsys.readouterr()).replace("#", " ").split())
+    assert "outcomes.json is not whole" in said and "how the jobs ended is not known" in said
+
+
 @pytest.mark.parametrize(
     "seconds",
     [[], [float("nan"), 1e-6], [float("inf")], [1e-6, -1e-6], [0.0, 1e-6], [-5e-7] * 40],

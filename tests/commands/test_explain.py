@@ -119,6 +119,17 @@ def test_the_number_of_ranks_can_be_told(tmp_path: Path, capsys: Out) -> None:
     assert "# sendrecv, 8 ranks on 1 node" in page and "Where you stand: NORMAL" in page
 
 
+def test_a_number_of_ranks_that_the_log_tells_otherwise_is_said(tmp_path: Path, capsys: Out) -> None:
+    file = tmp_path / "some.log"
+    file.write_text(log(curve("allreduce", 8, 230.0), "NVIDIA H200"))
+    main(["explain", str(file), "--num-ranks", "4"])
+    told = capsys.readouterr()
+    assert "bench: --num-ranks 4 is not taken where a log tells its ranks itself (8)" in told.err
+    assert "8 ranks" in told.out
+    main(["explain", str(file), "--num-ranks", "8"])
+    assert "is not taken" not in capsys.readouterr().err
+
+
 def test_json_holds_every_section_and_si_units(tmp_path: Path, capsys: Out) -> None:
     text = log(curve("allreduce", 16, 92.2), "NVIDIA H200", 16, 2)
     code, out = explained(tmp_path, capsys, text, "--format", "json")

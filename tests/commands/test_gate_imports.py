@@ -52,6 +52,17 @@ def test_copies_that_nvbandwidth_measured_are_gated(capsys: Out) -> None:
     assert told["failures"] == {"too-low": 1} and told["demands"][1]["worst_group"] == "gpu0>gpu1"
 
 
+def test_a_pair_that_was_waived_is_neither_a_pass_nor_a_rate_of_zero(capsys: Out) -> None:
+    """Only some pairs of a matrix filled: the good ones do not speak for the others."""
+    text = samples.P2P.replace("Device=1 CAN Access", "Device=1 CANNOT Access")
+    assert text != samples.P2P
+    text = text.replace("     1\t     1     1", "     1\t     0     1")
+    imported(text)
+    rule = "{pattern: peer_copy, direction: d2d, busbw: at least 20 GB/s, imported: true, allow: unverified}"
+    told = gated(capsys, f"rules:\n  - {rule}\n")
+    assert not told["passed"] and set(told["failures"]) == {"size-skipped"}, told["failures"]
+
+
 def test_copies_that_the_cuda_sample_measured_are_gated(capsys: Out) -> None:
     imported(samples.P2P)
     rule = "{pattern: peer_copy, direction: d2d, busbw: at least 20 GB/s, imported: true, allow: unverified}"

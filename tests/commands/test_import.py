@@ -488,6 +488,8 @@ NOISE: dict[str, Callable[[bytes], bytes]] = {
     "CRLF": lambda text: text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
     "colours": lined(lambda line: b"\x1b[32m" + line.rstrip(b"\n") + b"\x1b[0m\n"),
     "indentation": lined(lambda line: b"    " + line),
+    "a pod's name before a tag": lined(lambda line: b"[pod/bench-worker-0/main] [1,3]<stdout>:" + line),
+    "colours, tags, CRLF": lined(lambda line: b"[1,0]<stdout>:\x1b[32m" + line.rstrip(b"\r\n") + b"\x1b[0m\r\n"),
 }
 
 

@@ -99,9 +99,9 @@ def test_a_transport_whose_package_is_missing_says_so(
 def test_nccl_is_not_available_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(nvml, "count_gpus", lambda: 0)
-    assert _here.lacks("nccl") == "no NVIDIA GPU was found"
+    assert _here.lacks("nccl") == _here.lacks("mpi_cuda") == "no NVIDIA GPU was found"
     monkeypatch.setattr(nvml, "count_gpus", lambda: 8)
-    assert _here.lacks("nccl") is None
+    assert _here.lacks("nccl") is _here.lacks("mpi_cuda") is None
 
 
 def test_a_launcher_whose_program_is_missing_says_so(

@@ -54,6 +54,15 @@ def test_without_an_mpirun_what_needs_none_is_planned(capsys: Out, monkeypatch: 
     assert plan["jobs"], plan["skipped"]
 
 
+@pytest.mark.parametrize("tool", ["perftest", "p2p_bandwidth_latency"])
+def test_a_tool_whose_logs_are_only_read_can_not_be_planned(tool: str, capsys: Out, tmp_path: Path) -> None:
+    scenario = tmp_path / "beside.yaml"
+    scenario.write_text(f"description: x\nmeasure:\n  - {{patterns: [pingpong], transport: mpi, tools: [{tool}]}}\n")
+    assert main(["plan", str(scenario), *CONFIG]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("bench: error: ") and f"{tool} can not be started here: its logs are read" in said
+
+
 def test_a_plan_in_json_has_the_very_command_and_the_case(capsys: Out) -> None:
     words = ["plan", str(ROOT / "scenarios" / "smoke.yaml"), "--cluster", "p4d", "--model", *CONFIG, "--format", "json"]
     assert main(words) == 0

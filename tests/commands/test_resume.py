@@ -22,3 +22,6 @@ def test_another_scenario_than_the_runs_own_is_refused(
     for own in ([], ["smoke"]):
         assert main(["run", *own, "--resume", str(folder), *where]) == 0
         assert "0 of " in capsys.readouterr().err
+    (folder / "outcomes.json").write_text("{")  # it may tell of a ladder that was cut
+    assert main(["run", "--resume", str(folder), *where]) == 2
+    assert "outcomes.json is not whole" in capsys.readouterr().err

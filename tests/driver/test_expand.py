@@ -26,9 +26,11 @@ LAUNCHERS: Mapping[str, Launcher] = {
     name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")
 }
 ROOT = Path(__file__).resolve().parent.parent.parent
-LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "cuda_copy": "torchrun", "model": "direct"}
+LAUNCHED_BY = {"mpi": "mpirun", "mpi_cuda": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "cuda_copy": "torchrun",
+               "model": "direct"}  # fmt: skip
 NO_GPU = "no NVIDIA GPU was found"
-LAPTOP = Machine(2, 0, {"nccl": NO_GPU, "cuda_copy": NO_GPU}, "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
+OF_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
+LAPTOP = Machine(2, 0, dict.fromkeys(OF_GPUS, NO_GPU), "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
 LOCAL = Cluster("local")
 P4D = Cluster("p4d", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="slurm", env={"A": "b c"})
 
@@ -109,6 +111,20 @@ def test_what_only_mpi_knows_is_no_factor_of_others() -> None:
     assert len({job.name for job in jobs}) == len(jobs) == 4 + 1
     assert {job.case.thread_level for job in jobs if job.case.transport == "gloo"} == {"single"}
     assert {job.case.bind for job in jobs} == {"none"}
+
+
+def test_mpi_over_gpu_memory_is_planned_as_mpi_with_a_rank_on_each_gpu() -> None:
+    box = replace(LAPTOP, num_gpus=4, lacks={}, mpi="openmpi")
+    wide = Measurement(("allreduce",), ("mpi_cuda",), thread_levels=("single", "multiple"), syncs=("none",))
+    jobs = plan_of(wide, machine=box).jobs
+    assert {(job.launcher, job.world.num_ranks) for job in jobs} == {("mpirun", 4)}
+    assert {(job.case.thread_level, job.case.sync) for job in jobs} == {("single", "none"), ("multiple", "none")}
+    (over_mpi,) = plan_of(Measurement(("allreduce",), ("mpi",), ranks_per_node=(4,)), machine=box).jobs
+    (over_gpus,) = plan_of(Measurement(("allreduce",), ("mpi_cuda",)), machine=box).jobs
+    assert [word.replace("mpi_cuda", "mpi") for word in over_gpus.command] == list(over_mpi.command)
+    assert over_gpus.env == over_mpi.env, "what the mpirun at hand needs is set for both"
+    (skip,) = plan_of(wide, machine=replace(box, lacks={"mpi_cuda": "no NVIDIA GPU was found"})).skipped
+    assert skip.reason == "no NVIDIA GPU was found"
 
 
 def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
@@ -222,6 +238,15 @@ def test_hosts_that_stay_unused_are_told() -> None:
 def test_what_is_skipped_for_one_reason_is_told_once() -> None:
     wide = Measurement(("allreduce",), ("mpi", "gloo"), dtypes=("float32", "int8"), ranks_per_node=(1, 2, 4))
     assert len(plan_of(wide, cluster=Cluster("lab", launcher="torchrun")).skipped) == 1
+
+
+@pytest.mark.parametrize("transport", ["mpi", "mpi_cuda"])
+def test_torchrun_starts_no_ranks_of_either_mpi(transport: str) -> None:
+    (skip,) = plan_of(
+        Measurement(("allreduce",), (transport,)), cluster=Cluster("lab", launcher="torchrun"),
+        machine=replace(LAPTOP, lacks={}),
+    ).skipped  # fmt: skip
+    assert "torchrun starts no MPI ranks" in skip.reason
 
 
 def test_torchrun_starts_no_mpi_ranks() -> None:

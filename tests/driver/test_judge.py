@@ -66,6 +66,8 @@ NCCL = replace(WANTED, transports=frozenset({"nccl"}))
         (WANTED, {"h0": {"results_problem": "no space left on device"}}, ("h0",),
          "host h0 can not write to /shared/results (no space left on device): make room"),
         (WANTED, {"h0": {"results_free_bytes": 1 << 20}}, ("h0",), "host h0 has 1 MiB left in /shared/results"),
+        (replace(NCCL, transports=frozenset({"mpi_cuda"})), {h: {"num_gpus": 8 if h != "h1" else 0} for h in HOSTS},
+         ("h1",), "host h1 has 0 GPUs for 2 ranks"),
         (NCCL, {h: {"num_gpus": 8 if h != "h2" else 1} for h in HOSTS}, ("h2",), "host h2 has 1 GPUs for 2 ranks"),
         (WANTED, {"h1": {"memory_bytes": 100 << 20}}, ("h1",), "host h1 has 100 MiB of free memory for 2 ranks"),
         (WANTED, {"h1": {"max_files": 256}}, ("h1",), "a process on host h1 may open 256 files"),

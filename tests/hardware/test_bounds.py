@@ -221,6 +221,12 @@ def test_memory_copies_measured_at_start_are_a_reference_between_their_sizes() -
     assert rates == pytest.approx([10.0, 10.0, 7.0, 4.0, 4.0])
 
 
+def test_copies_of_host_memory_bound_nothing_that_a_gpu_holds() -> None:
+    measured = {"memcpy": [[1 << 20, 10e9]]}
+    gpu = header("allreduce", None, transport="mpi_cuda", calibration=measured, facts={"memory": "device"})
+    assert bounds_of(gpu, record("allreduce", 8)) == ()
+
+
 def test_the_floor_is_a_measured_message_times_the_steps() -> None:
     cpu = header("allreduce", None, transport="mpi", calibration={"message_s": 2e-6})
     floor = floor_of(cpu, record("allreduce", 16))

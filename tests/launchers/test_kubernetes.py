@@ -120,7 +120,8 @@ def valid(missing: Callable[[str, str], NoReturn]) -> Callable[[Document], bool]
     return check
 
 
-ALL = [document for program in (NCCL, MPI) for document in documents(program)]
+OVER_GPUS = ["-m", "bench.allreduce", "--transport", "mpi_cuda"]
+ALL = [document for program in (NCCL, MPI, OVER_GPUS) for document in documents(program)]
 KINDS = [document["kind"] for document in ALL]
 
 
@@ -182,8 +183,9 @@ def test_every_pod_with_ranks_has_shared_memory_devices_and_may_pin_memory() -> 
         assert {"name": "results", "persistentVolumeClaim": {"claimName": "claim"}} in pod["spec"]["volumes"]
 
 
-def test_mpi_is_an_mpijob_whose_launcher_holds_no_gpu() -> None:
-    [job] = documents(MPI, mpi="mpich")
+@pytest.mark.parametrize("program", [MPI, OVER_GPUS])
+def test_mpi_is_an_mpijob_whose_launcher_holds_no_gpu(program: list[str]) -> None:
+    [job] = documents(program, mpi="mpich")
     replicas = job["spec"]["mpiReplicaSpecs"]
     assert (job["spec"]["slotsPerWorker"], replicas["Worker"]["replicas"]) == (8, 2)
     assert job["spec"]["mpiImplementation"] == "MPICH"

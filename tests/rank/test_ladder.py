@@ -23,6 +23,12 @@ def measured(round_: Round, slow: int) -> tuple[Record, ...]:
     )  # fmt: skip
 
 
+def test_where_no_nics_are_named_each_gpu_has_its_own() -> None:
+    for transport, clock, nics in (("nccl", "device", "gpu1"), ("mpi_cuda", "host", "gpu1"), ("mpi", "host", None)):
+        case = Case("pairs", transport=transport, schedule="ladder", sizes=(1 << 20,))
+        assert ladder.places(case, ["h0", "h0", "h1", "h1"], 2, clock).nics[1] == nics
+
+
 def test_rounds_go_on_until_the_slow_nic_is_known() -> None:
     places = ladder.places(CASE, [f"h{rank // 2}" for rank in range(8)], 2, "host")
     assert places.nics[:3] == ("eth0", "eth1", "eth0")

@@ -17,8 +17,12 @@ def test_ranks_take_the_nics_in_turn() -> None:
 
 
 def test_mpi_is_held_to_one_nic_only() -> None:
-    assert nics.of(Case("pairs", transport="mpi", nics=("eth0", "eth1")), 1) is None
-    assert nics.of(Case("pairs", transport="mpi", nics=("eth0",)), 1) == "eth0"
+    for transport in ("mpi", "mpi_cuda"):
+        assert nics.of(Case("pairs", transport=transport, nics=("eth0", "eth1")), 1) is None
+        assert nics.of(Case("pairs", transport=transport, nics=("eth0",)), 1) == "eth0"
+        env: dict[str, str] = {}
+        nics.use("eth0", transport, env)
+        assert env == {"UCX_NET_DEVICES": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0"}
 
 
 def test_the_library_is_told_unless_the_user_has() -> None:

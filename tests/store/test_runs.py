@@ -38,6 +38,14 @@ def test_a_broken_plan_is_refused(tmp_path: Path, text: str) -> None:
         runs.read_plan(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"job": 5}'])
+def test_broken_outcomes_are_an_error_for_who_must_know(tmp_path: Path, text: str) -> None:
+    assert runs.outcomes_or_error(tmp_path) == {}, "a run that never got so far"
+    (tmp_path / "outcomes.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"\.json is (not whole|no list of jobs).*how the jobs ended is not known"):
+        runs.outcomes_or_error(tmp_path)
+
+
 def test_outcomes_that_are_not_there_or_broken_are_none(tmp_path: Path) -> None:
     assert runs.read_outcomes(tmp_path) == {}
     (tmp_path / "outcomes.json").write_text("{", encoding="utf-8")

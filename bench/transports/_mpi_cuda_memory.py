@@ -1,0 +1,180 @@
+"""One GPU through CuPy: which one a rank has, and buffers on it.
+
+No stream but CuPy's current one is used. Each write ends with that stream's end, so that MPI, which knows of no stream,
+finds the bytes in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.core.arrays import Memory
+from bench.core.errors import RefusedError
+from bench.core.payload import Bytes, Tiled, constant
+from bench.core.transport import GUARD, Buffers, Which
+from bench.core.world import Place
+from bench.transports import _host
+from bench.transports._device import CupyArrays
+
+_ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
+_RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
+
+
+def load_cupy() -> Any:
+    """CuPy. Raises RefusedError when it is not installed, or can not be loaded."""
+    try:
+        import cupy
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise RefusedError(f"CuPy can not be loaded: {error}") from None
+        raise RefusedError(
+            "CuPy is not installed here, which holds the GPU memory for MPI: pip install cupy-cuda13x (or cupy-cuda12x)"
+        ) from None
+    except ImportError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
+        raise RefusedError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
+    return cupy
+
+
+class Gpu:
+    """The GPU of this rank, made current."""
+
+    def __init__(self, cupy: Any, place: Place, shared: bool) -> None:
+        """The GPU of the local rank; the only one, where each rank was given one to see; `shared`: around again.
+
+        Raises RefusedError when there is none for this rank.
+        """
+        self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
+        num_gpus, why = self._count()
+        if num_gpus == 0:
+            raise RefusedError(
+                f"no GPU for rank {place.rank} ({why}): give it one (CUDA_VISIBLE_DEVICES), or use --transport mpi"
+            )
+        if 1 < num_gpus < place.local_size and not shared:
+            raise RefusedError(
+                f"{place.local_size} ranks on this host need a GPU each, CUDA shows {num_gpus}: "
+                "start fewer ranks per node, or use --transport mpi"
+            )
+        self.index = place.local_rank % num_gpus
+        try:
+            cupy.cuda.Device(self.index).use()
+            cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context when they start
+            self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
+        except self._runtime.CUDARuntimeError as error:
+            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({_first_line(error)})") from None
+        self._compiles(place.rank)
+        # Parts of one GPU (MIG) have its address on the bus in common, but not its identity.
+        identity = self._about.get("uuid")
+        told = identity.hex() if isinstance(identity, bytes) else str(identity or "")
+        self.name = f"{cupy.cuda.Device(self.index).pci_bus_id} {told}".strip()
+
+    def _compiles(self, rank: int) -> None:
+        """Buffers are filled and compared by CuPy's kernels: a missing compiler is found now, not at the first row."""
+        try:
+            Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
+            self.finish()
+        except MemoryError:
+            raise RefusedError(f"GPU {self.index} of rank {rank} has no memory left: end what uses it") from None
+        except Exception as error:
+            raise RefusedError(
+                f"CuPy of rank {rank} can not compile for GPU {self.index} ({_first_line(error)}): "
+                "install CUDA's compiler for it, pip install 'cupy-cuda13x[ctk]'"
+            ) from None
+
+    def _count(self) -> tuple[int, str]:
+        try:
+            return int(self._runtime.getDeviceCount()), "CUDA shows none"
+        except self._runtime.CUDARuntimeError as error:
+            return 0, _first_line(error)
+
+    def facts(self) -> dict[str, str]:
+        """What the header keeps of it."""
+        model = self._about.get("name", b"")
+        runtime = int(self._runtime.runtimeGetVersion())
+        return {
+            "memory": "device",
+            "gpu": model.decode(errors="replace") if isinstance(model, bytes) else str(model),
+            "cupy": str(self._cupy.__version__),
+            "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        }
+
+    def available_bytes(self, num_sharing: int) -> int:
+        """Memory that buffers of this rank may take, of a GPU that so many ranks use."""
+        free = int(self._runtime.memGetInfo()[0]) // num_sharing
+        return max(free - _RESERVE_BYTES, free // 2)
+
+    def cache_bytes(self) -> int | None:
+        """The GPU's second-level cache; None where it is not told."""
+        return int(self._about.get("l2CacheSize", 0)) or None
+
+    def finish(self) -> None:
+        """Wait until everything that was begun on the current stream has ended."""
+        self._cupy.cuda.get_current_stream().synchronize()
+
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> DeviceBuffers:
+        """Raises MemoryError: CuPy's OutOfMemoryError is one; so is what the runtime itself says of it."""
+        try:
+            return DeviceBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
+        except self._runtime.CUDARuntimeError as error:
+            raise MemoryError(_first_line(error)) from None
+
+    def empty(self, num_bytes: int) -> Any:
+        """Device memory: a CuPy array of bytes."""
+        return self.arrays.empty(num_bytes)
+
+    def pinned(self, num_bytes: int) -> Any:
+        """Host memory that the GPU can copy to by itself: a numpy array of bytes."""
+        return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(num_bytes), np.uint8, num_bytes)
+
+
+class DeviceBuffers(Buffers):
+    """Sets of a send and a receive buffer in one block on the GPU, all of it written before use, guards around each."""
+
+    def __init__(self, gpu: Gpu, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> None:
+        self._gpu = gpu
+        self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
+        send_room, recv_room = _host.room(send_bytes, alignment_bytes), _host.room(recv_bytes, alignment_bytes)
+        self._stride = send_room + recv_room
+        whole = gpu.empty(self._stride * num_sets + alignment_bytes)
+        first = -int(whole.data.ptr) % alignment_bytes
+        self._block = whole[first : first + self._stride * num_sets]
+        self._address = int(whole.data.ptr) + first
+        whole.data.memset_async(GUARD, self._stride * num_sets + alignment_bytes)
+        gpu.finish()
+        self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
+
+    def view(self, which: Which, index: int) -> Any:
+        """The device memory itself: what mpi4py is given."""
+        start = index * self._stride + self._start[which]
+        return self._block[start : start + self._num_bytes(which)]
+
+    def address(self, which: Which, index: int) -> int:
+        """Where that memory begins: what the compiled loop is given."""
+        return self._address + index * self._stride + self._start[which]
+
+    def memory(self, which: Which, index: int) -> tuple[Memory]:
+        """A whole buffer of set `index`."""
+        return (Memory(self._gpu.arrays, self.view(which, index)),)
+
+    def guards(self, index: int) -> list[Memory]:
+        """All between and around the buffers of a set."""
+        first = index * self._stride
+        send, recv = first + self._start["send"], first + self._start["recv"]
+        ends = ((first, send), (send + self.send_bytes, recv), (recv + self.recv_bytes, first + self._stride))
+        return [Memory(self._gpu.arrays, self._block[begin:end]) for begin, end in ends]
+
+    def write(self, which: Which, index: int, data: Bytes | int) -> None:
+        """As always, and the bytes are there when this returns."""
+        super().write(which, index, data)
+        self._gpu.finish()
+
+    def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
+        """As always, and the bytes are there when this returns."""
+        super().fill(which, index, begin, num_bytes, content)
+        self._gpu.finish()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,84 @@
+"""Do messages of device memory gain anything over host memory and two copies? Measured once, before the first row.
+
+A message is half of a ping-pong, the best of some. Staged: copied to pinned host memory, sent from there, and copied to
+the device at the other end, one after the other. A library that is not faster moves device memory the same way; one
+that is faster may still go through the host, in pieces that overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from bench.core.units import format_bytes, format_duration
+from bench.transports._mpi_cuda_memory import Gpu
+
+NUM_BYTES = 64 << 20
+_TIMES, _TAG = 4, 8
+_GAIN = 0.9  # of the staged time: what is not below it is no gain, as both are told by few messages
+
+
+def partner(hosts: Sequence[str]) -> int | None:
+    """The rank that rank 0 sends to: the first one on another host, else rank 1; None for one rank."""
+    elsewhere = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), None)
+    return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
+
+
+def room(gpu: Gpu, num_bytes: int) -> tuple[Any, Any] | None:
+    """(device memory, pinned host memory) for a message; None where there is not enough of either."""
+    try:
+        device = gpu.empty(num_bytes)
+        device.data.memset_async(1, num_bytes)
+        gpu.finish()
+        return device, gpu.pinned(num_bytes)
+    except (MemoryError, RuntimeError):  # CUDA's own errors are RuntimeErrors
+        return None
+
+
+def compare(world: Any, byte: Any, gpu: Gpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
+    """Seconds of one message between rank 0 and another, as device memory and staged; (0, 0) on all other ranks."""
+    me = world.Get_rank()
+    if me not in (0, other):
+        return 0.0, 0.0
+    peer, (device, host) = other - me, memory
+
+    def direct(send: bool) -> None:
+        (world.Send if send else world.Recv)([device, byte], peer, _TAG)
+
+    def staged(send: bool) -> None:
+        if send:
+            device.get(out=host)
+            world.Send([host, byte], peer, _TAG)
+        else:
+            world.Recv([host, byte], peer, _TAG)
+            device.set(host)
+            gpu.finish()
+
+    return _message_s(direct, me == 0), _message_s(staged, me == 0)
+
+
+def _message_s(move: Callable[[bool], None], first: bool) -> float:
+    best_s = float("inf")
+    for _ in range(_TIMES):
+        begin = perf_counter()
+        move(first)
+        move(not first)
+        best_s = min(best_s, (perf_counter() - begin) / 2)
+    return best_s
+
+
+def words(device_s: float, staged_s: float, other: int, hosts: Sequence[str], num_bytes: int) -> tuple[str, str]:
+    """(the fact, the note) of what was measured."""
+    where = "on one host" if hosts[other] == hosts[0] else "between two hosts"
+    took = (
+        f"{format_bytes(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) in "
+        f"{format_duration(device_s)}, {format_duration(staged_s)} copied to the host, sent, and copied back"
+    )
+    if device_s < _GAIN * staged_s:
+        return "faster than staging through the host", (
+            f"{took}: GPU memory is sent faster than by way of the host, unless the library overlaps such pieces"
+        )
+    return "not faster than staging through the host", (
+        f"{took}: not faster than staging through the host, so GPU-direct is not in use"
+    )

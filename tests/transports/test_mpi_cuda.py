@@ -1,0 +1,431 @@
+"""CUDA-aware MPI without a GPU: a CuPy whose arrays lie in host memory, which a real MPI library moves.
+
+The check of the library is real, too: memory that the host can not touch ends it in a real segmentation fault.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from bench.core.errors import RefusedError
+from bench.core.payload import constant
+from bench.core.transport import GUARD
+from bench.core.world import Place
+from bench.probes import nvml
+from bench.transports import _mpi_cuda_check as checking
+from bench.transports import _mpi_cuda_staging as staging
+from bench.transports._mpi_cuda_memory import Gpu, load_cupy
+from bench.transports.mpi_cuda import MpiCuda
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FAKES = ROOT / "tests" / "fakes" / "cupy_mpi"
+QUICK = ("-n", "5", "-w", "1", "--format", "json")
+
+Missing = Callable[[str, str], NoReturn]
+Start = Callable[..., "Ran"]
+
+
+class Ran:
+    """A finished command."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.err, self.out = done.returncode, done.stderr, done.stdout
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What was printed."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def errors(self) -> list[str]:
+        """The suite's own error lines, without what a launcher adds."""
+        return [line.partition("bench: error: ")[2] for line in self.err.splitlines() if "bench: error: " in line]
+
+
+def environment(told: str) -> dict[str, str]:
+    """Of this process, with the checkout and the fake importable; `told`: what the fake is to be."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **root, "PYTHONPATH": f"{ROOT}{os.pathsep}{FAKES}", "FAKE_CUPY": told}
+
+
+@pytest.fixture
+def needs_mpi(missing: Missing) -> None:
+    """An MPI library that mpi4py can load."""
+    if importlib.util.find_spec("mpi4py") is None or not (Path(sys.executable).parent / "mpirun").exists():
+        missing("mpi", "no mpirun and mpi4py beside the interpreter")
+
+
+@pytest.fixture
+def start(needs_mpi: None, tmp_path: Path) -> Start:
+    """`start(2, "allreduce", ..., told="gpus=1")`: ranks of a pattern over mpi_cuda."""
+
+    def go(num_ranks: int, pattern: str, *words: str, told: str = "") -> Ran:
+        mpirun = (str(Path(sys.executable).parent / "mpirun"), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
+        command = (*mpirun, "-n", str(num_ranks), sys.executable, "-m", f"bench.{pattern}", "--transport", "mpi_cuda")
+        done = subprocess.run((*command, *words), env=environment(told), cwd=tmp_path, capture_output=True, text=True,
+                              timeout=100, check=False)  # fmt: skip
+        return Ran(done)
+
+    return go
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """`fake("gpus=1")`: the fake as a module of its own, not in the place of CuPy."""
+
+    def load(told: str = "") -> ModuleType:
+        monkeypatch.setenv("FAKE_CUPY", told)
+        spec = importlib.util.spec_from_file_location("fake_cupy", FAKES / "cupy" / "__init__.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+# -- the ranks
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("allreduce", ("--in-place", "1", "-o", "max")),
+        pytest.param("alltoallv", (), marks=pytest.mark.slow),
+        ("sendrecv", ()),
+        pytest.param("allgather", ("--loop", "python"), marks=pytest.mark.slow),
+        pytest.param("sendrecv", ("--loop", "python"), marks=pytest.mark.slow),
+        pytest.param("reduce", ("--alignment", "4096"), marks=pytest.mark.slow),
+        pytest.param("oneway", (), marks=pytest.mark.slow),
+    ],
+)
+def test_bytes_of_gpu_memory_arrive_and_the_header_says_what_moved_them(
+    start: Start, pattern: str, words: tuple[str, ...]
+) -> None:
+    ran = start(2, pattern, "--sizes", "64,64K", *words, *QUICK)
+    assert ran.code == 0, ran.err
+    rows = ran.document["summaries"]
+    assert {row["requested_bytes"] for row in rows} == {64, 65536}
+    assert all(row["verified"] is True and row["num_wrong"] == 0 for row in rows)
+    (header,) = ran.document["headers"].values()
+    assert (header["transport"], header["clock"]) == ("mpi_cuda", "host")
+    facts = header["facts"]
+    assert (facts["memory"], facts["gpu"], facts["cuda"], facts["cupy"]) == ("device", "Fake GPU", "13.0", "0.fake")
+    assert facts["mpi_library"] and facts["mpi_cuda_answer"].endswith("(MPIX_Query_cuda_support)")
+    assert "staging through the host" in facts["device_messages"]
+    notes = " ".join(header["notes"])
+    assert "64 MiB of GPU memory from rank 0 to rank 1 (on one host) in" in notes
+    assert "the library answers no (MPIX_Query_cuda_support), yet moved it whole when that was tried" in notes
+    assert "memory copy" not in {row["bound_name"] for row in rows}, "host memory bounds nothing here"
+
+
+@pytest.mark.mpi
+def test_a_library_without_cuda_is_refused_with_what_it_said_and_what_to_use(start: Start) -> None:
+    ran = start(2, "allreduce", "--sizes", "64", told="unreachable")
+    assert ran.code == 3, ran.err
+    (said,) = ran.errors
+    library = "Open MPI" if said.startswith("Open MPI") else "MPICH"
+    assert said.startswith(f"{library} ") and " can not use GPU memory here: asked about it, it answers no (" in said
+    assert "a message of device memory to itself ended in SIGSEGV: use --transport nccl, or name an MPI that" in said
+    assert ("ompi_info that it was built without CUDA" in said) == (library == "Open MPI")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("num_ranks", "told", "said"),
+    [
+        pytest.param(
+            2, "driver", "no GPU for rank 0 (cudaErrorInsufficientDriver: CUDA driver", marks=pytest.mark.slow
+        ),
+        pytest.param(3, "gpus=2", "3 ranks on this host need a GPU each, CUDA shows 2", marks=pytest.mark.slow),
+        (2, "gpus=1", "ranks 0 and 1 are on the same GPU"),
+    ],
+)
+def test_ranks_without_a_gpu_of_their_own_are_refused_in_one_sentence(
+    start: Start, num_ranks: int, told: str, said: str
+) -> None:
+    ran = start(num_ranks, "allreduce", "--sizes", "64", told=told)
+    assert ran.code == 3, ran.err
+    assert len(ran.errors) == 1 and ran.errors[0].startswith(said), ran.err
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_ranks_may_share_a_gpu_where_that_is_asked_for_and_it_is_said(start: Start) -> None:
+    ran = start(2, "broadcast", "--sizes", "64", "--share-gpu", "1", *QUICK, told="gpus=1,small")
+    assert ran.code == 0, ran.err
+    (header,) = ran.document["headers"].values()
+    assert header["facts"]["shared_gpu"] == "yes"
+    assert any("ranks share a GPU" in note for note in header["notes"])
+    assert any("not compared with staging through the host: rank 0 has no memory" in note for note in header["notes"])
+    assert all(row["verified"] for row in ran.document["summaries"])
+
+
+# -- the process that tries
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ("", None),
+        ("unreachable", "a message of device memory to itself ended in SIGSEGV"),
+        ("wrong", "a message of device memory to itself (64 bytes) brought other bytes than were sent"),
+        ("gpus=0", "opening the GPU ended with exit code 1 (AssertionError)"),
+    ],
+)
+def test_what_becomes_of_gpu_memory_is_an_answer(needs_mpi: None, told: str, wrong: str | None) -> None:
+    found = checking.check(0, environment(told))
+    assert found.wrong == wrong
+    assert found.library.startswith(("MPICH", "Open MPI"))
+    assert found.answer == "no (MPIX_Query_cuda_support)" and found.says_no
+
+
+@pytest.mark.mpi
+def test_what_hangs_is_ended(needs_mpi: None) -> None:
+    found = checking.check(0, environment("hang"), limit_s=3)
+    assert found.wrong is not None and found.wrong.endswith("had not ended after 3 s")
+
+
+@pytest.mark.mpi
+def test_what_no_mpi_library_can_say_is_told_by_its_last_words(needs_mpi: None) -> None:
+    found = checking.check(0, {**environment(""), "MPI4PY_LIBMPI": "/no/such/libmpi.so"})
+    assert found.library == "" and found.answer == "it was not asked"
+    assert found.wrong is not None and found.wrong.startswith("MPI's start as a world of one ended with exit code 1 (")
+
+
+def test_a_process_of_its_own_is_no_rank_but_keeps_every_setting() -> None:
+    of_ranks = {
+        "PMI_RANK": "1", "PMI_FD": "7", "PMIX_RANK": "1", "PMIX_NAMESPACE": "x", "HYDI_CONTROL_FD": "9",
+        "MPI_LOCALRANKID": "1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_UNIVERSE_SIZE": "2", "SLURM_PROCID": "1",
+        "PALS_RANKID": "1", "PRTE_LAUNCHED": "1",
+        "OMPI_MCA_ess_base_jobid": "5", "OMPI_MCA_num_procs": "2", "FLUX_TASK_RANK": "0", "MV2_COMM_WORLD_RANK": "0",
+    }  # fmt: skip
+    settings = {
+        "OMPI_MCA_pml": "ucx", "OMPI_MCA_opal_cuda_support": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "PATH": "/bin",
+        "PMIX_MCA_gds": "hash", "UCX_TLS": "cuda", "MPICH_GPU_SUPPORT_ENABLED": "1", "MPIR_CVAR_ENABLE_GPU": "1",
+        "OPAL_PREFIX": "/opt", "MPI4PY_LIBMPI": "x", "CUDA_VISIBLE_DEVICES": "1", "PYTHONPATH": "/y",
+    }  # fmt: skip
+    assert checking.alone({**of_ranks, **settings}) == settings | {"PYTHONPATH": f"{ROOT}{os.pathsep}/y"}
+
+
+@pytest.mark.parametrize(
+    ("env", "remedy"),
+    [
+        ({}, "use --transport nccl, or name an MPI that was built with CUDA by MPI4PY_LIBMPI"),
+        ({"MPICH_GPU_SUPPORT_ENABLED": "0"}, "MPICH_GPU_SUPPORT_ENABLED=0 turns that off: unset it"),
+        ({"OMPI_MCA_opal_cuda_support": "False"}, "OMPI_MCA_opal_cuda_support=False turns that off: unset it"),
+        ({"MPIR_CVAR_ENABLE_GPU": "1"}, "use --transport nccl"),
+    ],
+)
+def test_a_refusal_names_the_variable_that_turned_it_off(env: Mapping[str, str], remedy: str) -> None:
+    said = checking.refusal(checking.Checked("MPICH 5.0", "no (MPIX_Query_cuda_support)", "it ended in SIGSEGV"), env)
+    assert said.startswith("MPICH 5.0 can not use GPU memory here: asked about it, it answers no (MPIX_Query")
+    assert "and it ended in SIGSEGV: " in said and remedy in said
+
+
+@pytest.mark.parametrize(
+    ("built", "said"),
+    [
+        ("true", "built with CUDA: set OMPI_MCA_opal_cuda_support=1"),
+        ("false", "ompi_info that it was built without CUDA"),
+        ("", "can not use GPU memory here"),
+    ],
+)
+def test_open_mpis_own_tool_tells_what_was_built_from_what_was_turned_off(
+    tmp_path: Path, built: str, said: str
+) -> None:
+    program = tmp_path / "bin" / "ompi_info"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho mca:opal:base:param:opal_built_with_cuda_support:value:{built}\n")
+    program.chmod(0o755)
+    checked = checking.Checked("Open MPI 5.0.3", "no (MPIX_Query_cuda_support)", "it hung")
+    assert said in checking.refusal(checked, {"OPAL_PREFIX": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+# -- one GPU
+
+
+def place(local_rank: int, local_size: int) -> Place:
+    """A rank on one host."""
+    return Place(local_rank, local_size, local_rank, local_size, "mpirun")
+
+
+@pytest.mark.parametrize(
+    ("told", "local_rank", "local_size", "shared", "index"),
+    [("gpus=4", 2, 4, False, 2), ("gpus=1", 2, 4, False, 0), ("gpus=2", 3, 4, True, 1), ("gpus=8", 3, 4, False, 3)],
+)
+def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_sees(
+    fake: Any, told: str, local_rank: int, local_size: int, shared: bool, index: int
+) -> None:
+    assert Gpu(fake(told), place(local_rank, local_size), shared).index == index
+
+
+@pytest.mark.parametrize("told", ["gpus=0", "driver"])
+def test_without_a_gpu_the_reason_is_the_drivers(fake: Any, told: str) -> None:
+    why = "CUDA shows none" if told == "gpus=0" else "cudaErrorInsufficientDriver"
+    with pytest.raises(RefusedError, match=rf"no GPU for rank 0 \({why}.*use --transport mpi"):
+        Gpu(fake(told), place(0, 1), False)
+
+
+def test_a_cupy_that_can_not_compile_is_found_before_the_first_row(fake: Any) -> None:
+    said = r"CuPy of rank 0 can not compile for GPU 0 \(CuPy failed to load libnvrtc\.so\.13\): install"
+    with pytest.raises(RefusedError, match=said):
+        Gpu(fake("no compiler"), place(0, 1), False)
+
+
+def test_cupy_that_is_missing_or_broken_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(RefusedError, match=r"CuPy is not installed here.*pip install cupy-cuda13x"):
+        load_cupy()
+    monkeypatch.delitem(sys.modules, "cupy")
+    (tmp_path / "cupy.py").write_text(
+        "raise ImportError('''\n=====\nFailed\n\nOriginal error:\n  no libx.so\n=====\n''')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RefusedError, match=r"CuPy can not be loaded: no libx\.so$"):
+        load_cupy()
+
+
+@pytest.mark.parametrize("alignment", [64, 4096])
+def test_buffers_are_aligned_guarded_and_found_by_address(fake: Any, alignment: int) -> None:
+    buffers = Gpu(fake(), place(0, 1), False).allocate(100, 7, 3, alignment)
+    for index in range(3):
+        for which in ("send", "recv"):
+            view = buffers.view(which, index)
+            assert view.data.ptr == buffers.address(which, index) and buffers.address(which, index) % alignment == 0
+            assert (buffers.read(which, index) == GUARD).all(), "written before use"
+            buffers.write(which, index, np.full(len(view), index, np.uint8))
+    assert [set(buffers.read("send", index).tolist()) for index in range(3)] == [{0}, {1}, {2}]
+    assert all(buffers.guards_intact(index) for index in range(3))
+    beyond = buffers.view("recv", 1)
+    start = buffers.address("recv", 1) - int(buffers._block.data.ptr)
+    for at in (start - 1, start + 7, start + 7 + 63):
+        kept = buffers._block[at : at + 1].get()
+        buffers._block[at : at + 1].set(np.zeros(1, np.uint8))
+        assert [buffers.guards_intact(index) for index in range(3)] == [True, False, True]
+        buffers._block[at : at + 1].set(kept)
+    assert len(beyond) == 7
+
+
+def test_what_is_written_is_complete_before_mpi_can_send_it(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy, done = fake(), []
+    buffers = Gpu(cupy, place(0, 1), False).allocate(64, 64, 1, 64)
+    monkeypatch.setattr(cupy.cuda, "synchronize", lambda: done.append(buffers.read("send", 0)[0]))
+    buffers.write("send", 0, np.full(64, 7, np.uint8))
+    buffers.write("send", 0, 9)
+    buffers.fill("send", 0, 0, 64, constant(11))
+    assert (done[0], done[-1]) == (7, 11) and 9 in done
+
+
+def test_the_stream_is_idle_before_anything_is_timed() -> None:
+    order: list[str] = []
+
+    class Recorder:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *words: order.append(name)
+
+    transport = MpiCuda.__new__(MpiCuda)
+    transport._gpu = transport._mpi = Recorder()  # type: ignore[assignment]
+    transport.time_each(None, 1)
+    transport.time_batch(None, 1)
+    transport.sync()
+    assert order == ["finish", "time_each", "finish", "time_batch", "finish", "sync"]
+
+
+# -- a GPU that is there
+
+
+@pytest.fixture
+def cupy(missing: Missing) -> Any:
+    """The real CuPy, on a machine with a GPU."""
+    if nvml.count_gpus() == 0 or importlib.util.find_spec("cupy") is None:
+        missing("gpu", "no NVIDIA GPU was found, or no CuPy")
+    return load_cupy()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
+def test_buffers_on_a_gpu_are_written_read_compared_and_guarded(cupy: Any) -> None:
+    gpu = Gpu(cupy, place(0, 1), False)
+    facts = gpu.facts()
+    assert facts["memory"] == "device" and facts["gpu"] and "." in facts["cuda"]
+    assert (gpu.cache_bytes() or 0) > 1 << 20 and gpu.available_bytes(1) > 1 << 30
+    buffers = gpu.allocate(1 << 20, 1000, 2, 4096)
+    data = np.arange(1 << 20, dtype=np.uint32).astype(np.uint8)
+    buffers.write("send", 1, data)
+    buffers.write("recv", 1, 5)
+    assert (buffers.read("send", 1) == data).all() and (buffers.read("recv", 1) == 5).all()
+    assert (buffers.read("send", 0) == GUARD).all() and buffers.guards_intact(0) and buffers.guards_intact(1)
+    assert buffers.view("recv", 1).data.ptr == buffers.address("recv", 1)
+    assert buffers.count_wrong("recv", 1, 0, 1000, constant(5), 4).num_wrong == 0
+    assert buffers.count_wrong("recv", 1, 0, 1000, constant(6), 4).num_wrong == 250
+    memory = staging.room(gpu, 1 << 20)
+    assert memory is not None
+    device, host = memory
+    device.get(out=host)
+    assert (host == 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
+def test_a_gpu_without_room_is_a_memory_error(cupy: Any) -> None:
+    gpu = Gpu(cupy, place(0, 1), False)
+    with pytest.raises(MemoryError):
+        gpu.allocate(1 << 46, 8, 1, 64)
+    assert len(gpu.empty(8)) == 8, "and the next one has room"
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
+@pytest.mark.mpi
+def test_on_a_gpu_the_library_either_moves_its_memory_or_is_refused_by_name(cupy: Any, tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "bench.allreduce", "--transport", "mpi_cuda", "--sizes", "64,64K", *QUICK)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = Ran(subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False))
+    if ran.code == 0:
+        assert all(row["verified"] is True for row in ran.document["summaries"])
+        return
+    assert ran.code == 3, ran.err
+    (said,) = ran.errors
+    assert "can not use GPU memory here" in said or "mpi4py" in said
+
+
+# -- staging
+
+
+@pytest.mark.parametrize(
+    ("hosts", "other"), [(("a",), None), (("a", "a"), 1), (("a", "a", "b", "b"), 2), (("a", "b"), 1)]
+)
+def test_staging_is_compared_between_hosts_where_there_are_two(hosts: tuple[str, ...], other: int | None) -> None:
+    assert staging.partner(hosts) == other
+
+
+@pytest.mark.parametrize(
+    ("device_s", "fact", "note"),
+    [
+        (0.4, "faster than staging through the host", "sent faster than by way of the host"),
+        (0.97, "not faster than staging through the host", "so GPU-direct is not in use"),
+        (3.0, "not faster than staging through the host", "3 s, 1 s copied to the host, sent, and copied back"),
+    ],
+)
+def test_what_gains_nothing_over_the_host_is_not_called_gpu_direct(device_s: float, fact: str, note: str) -> None:
+    said = staging.words(device_s, 1.0, 1, ("a", "b"), 64 << 20)
+    assert (
+        said[0] == fact
+        and note in said[1]
+        and "64 MiB of GPU memory from rank 0 to rank 1 (between two hosts)" in said[1]
+    )
