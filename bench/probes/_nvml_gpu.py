@@ -16,6 +16,7 @@ from bench.probes import pci
 
 # Values of nvml.h. pynvml has names for most; its NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many.
 _SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR, _UNCORRECTED, _AGGREGATE = 1, 2, 0, 1, 1
+_NODE_WORDS, _NODE_SCOPE = 16, 0  # a mask of 1024 memory nodes
 _LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, MB/s of the link that `scopeId` names, before its coding
 _MAX_LINKS = 18  # until NVLink 4; newer libraries say themselves
 _ULL = 3  # which member of a field's union holds its value
@@ -55,10 +56,8 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
     """All that is known of one GPU. `peer` of its NVLinks is a PCI address where it is not known to be a switch."""
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
-    most, own = (
-        ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-    )
+    most = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
+    own = ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", handle)
     now = conditions(nvml, handle)
     slot_generation, slot_lanes = _believable(pci.slot(address, root), now["pcie_generation"], now["pcie_lanes"])
     if slot_generation is None and None not in (most, own) and most < own:
@@ -121,12 +120,16 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 
 
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
-    """The kernel's word first: NVML's is the node of a GPU's own memory where the machine has one."""
+    """The node of host memory that is near: the kernel's word, else NVML's where it names one.
+
+    nvmlDeviceGetNumaNodeId is not asked: it is the node that a GPU's own memory is, where it is one.
+    """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:
         return where.numa_node
-    told = ask(nvml, "nvmlDeviceGetNumaNodeId", handle)
-    return told if told is not None and told >= 0 else None
+    words = ask(nvml, "nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, _NODE_SCOPE) or ()
+    near = [64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    return near[0] if len(near) == 1 else None
 
 
 def _believable(

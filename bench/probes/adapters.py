@@ -30,7 +30,7 @@ def _fabric(port: Path) -> Adapter:
         bytes_per_s=float(rate[1]) * 1e9 / 8 if rate and float(rate[1]) > 0 else None,
         state=(read(port / "state") or "").rpartition(": ")[2].lower() or None,
         pci_bus=_pci_bus(device),
-        numa_node=node_of(device / "device"),
+        numa_node=_numa_node(device),
     )
 
 
@@ -49,7 +49,7 @@ def _ethernet(path: Path) -> Adapter:
         bytes_per_s=megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None,
         state=read(path / "operstate"),
         pci_bus=_pci_bus(path),
-        numa_node=node_of(path / "device"),
+        numa_node=_numa_node(path),
     )
 
 
@@ -58,3 +58,9 @@ def _pci_bus(path: Path) -> str | None:
     device = path / "device"
     found = [each for part in device.resolve().parts if (each := pci.address(part))] if device.exists() else []
     return found[-1] if found else None
+
+
+def _numa_node(path: Path) -> int | None:
+    """The device's memory node, or that of the device which it stands below."""
+    device = (path / "device").resolve()
+    return next((node for each in (device, device.parent) if (node := node_of(each)) is not None), None)

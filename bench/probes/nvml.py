@@ -63,13 +63,13 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
         )
 
 
-def conditions() -> list[dict[str, Any]]:
+def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
     """What changes while GPUs work, quick enough for before and after a job; empty without a driver.
 
     Of each GPU, keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
     `memory_hz`, `power_w`, `temperature_c`, `throttle`.
     """
-    if not has_device():
+    if not has_device(root):
         return []
     with _library() as nvml:
         if isinstance(nvml, str):

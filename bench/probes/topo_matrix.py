@@ -21,7 +21,8 @@ _WHY_NOT = {
     "TNS": "the topology does not support it", "DR": "disabled by a setting of the driver", "NS": "not supported",
 }  # fmt: skip
 _ACCESS = "|".join(("OK", "U", "X", *sorted(_WHY_NOT, key=len, reverse=True)))
-_NAME = re.compile(r"(?:GPU|NIC)\d+|[A-Za-z]\w*_?\w*\d\w*")
+_NUMBERED = r"(?:GPU|NIC)\d+"
+_NAME = re.compile(rf"{_NUMBERED}|(?!GPU)[A-Za-z]\w*\d\w*")
 _COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s+(\w+)")
 _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p`: NVLink and atomics say nothing of access over PCIe
 
@@ -81,7 +82,8 @@ def inventory(text: str) -> Inventory:
 def tables(text: str) -> Iterator[Table]:
     """Every table in the order of the text, prompts and legends left aside."""
     table, command = None, None
-    for line in _COLOUR.sub("", text).splitlines():
+    whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # a text that ends in NV1 may have been cut in NV18
+    for line in whole.splitlines():
         told = _COMMAND.search(line)
         command = told[1] if told else command
         names = _heading(line)
@@ -91,7 +93,7 @@ def tables(text: str) -> Iterator[Table]:
             table = Table(names, "", command)
         elif table is not None and line.split()[:1] and line.split()[0] in table.names:
             _take(table, line)
-        elif table is not None and table.words:
+        elif table is not None and table.words and not line.strip():
             yield table
             table = None
     if table is not None and table.words:
@@ -100,16 +102,22 @@ def tables(text: str) -> Iterator[Table]:
 
 def _heading(line: str) -> tuple[str, ...] | None:
     """The names of the columns when the line names devices and nothing else; a row has a cell after its name."""
-    words = re.split(r"\bCPU\b", line)[0].split()
+    glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
+    words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]
     if not words or not re.fullmatch(r"GPU\d+", words[0]) or not all(_NAME.fullmatch(word) for word in words):
         return None
     cells = re.compile(f"{_WAY}|{_ACCESS}")
     return None if any(cells.fullmatch(word) for word in words[1:]) else tuple(words)
 
 
+def _all_numbered(word: str) -> bool:
+    return re.fullmatch(f"(?:{_NUMBERED})+", word) is not None
+
+
 def _take(table: Table, line: str) -> None:
     """One row: cells up to the last that is certain."""
-    fields = [each.strip() for each in line.split("\t")] if "\t" in line else line.split()
+    parts = line.strip().split("\t")
+    fields = [word for part in parts for word in part.split() or [""]]
     name, told = fields[0], fields[1:]
     table.rows.add(name)
     table.words = table.words or (_ACCESS if _is_access(told) else _WAY)
