@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.core.fabric import NVLINK_PEERS
 from bench.core.inventory import Gpu
 from bench.hardware import live
 from bench.hardware._health_rule import Finding, Node, grouped, names, num_nvlinks
@@ -24,7 +23,7 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
     idle = [each for each in node.gpus if not each.under_load]
     if idle:
         below = "; ".join(f"{who}: {evidence}" for who, evidence in grouped(idle, map(_below, idle)))
-        yield Finding("link_below_both_ends", "unknown", f"how {names(idle)} are linked by PCIe under load",
+        yield Finding("link_below_both_ends", "unknown", f"PCIe links under load: {names(idle)}",
                       f"they were idle, and idle links slow down{f' ({below})' if below else ''}")  # fmt: skip
 
 
@@ -68,7 +67,7 @@ def nvlink_down(node: Node) -> Iterator[Finding]:
         return  # nobody to be linked with
     silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
     if silent:
-        yield Finding("nvlink_down", "unknown", f"how many NVLinks of {names(silent)} are active",
+        yield Finding("nvlink_down", "unknown", f"how many NVLinks are active: {names(silent)}",
                       "the driver does not tell it")  # fmt: skip
     told = [each for each in node.gpus if each.nvlinks]
     most = max(active.values(), default=0)
@@ -78,7 +77,7 @@ def nvlink_down(node: Node) -> Iterator[Finding]:
         inactive = sorted({link.index for each in told if _fewer(active[each.index], wanted[each.index])
                            for link in each.nvlinks if link.active is False})  # fmt: skip
         which = f"; not active: {', '.join(map(str, inactive))}" if inactive else ""
-        yield Finding("nvlink_down", "wrong", f"NVLinks of {who} are down", f"{evidence}{which}",
+        yield Finding("nvlink_down", "wrong", f"NVLinks are down: {who}", f"{evidence}{which}",
                       "`nvidia-smi nvlink -s` and `-e` tell state and errors; reset the GPU or the node, and have the "
                       "board looked at if they stay down")  # fmt: skip
 
@@ -90,7 +89,7 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
     for who, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
         if state != "completed":
             yield Finding("fabric_not_ready", "wrong",
-                          f"{who} have not joined the other GPUs on NVSwitch (SYSTEM_NOT_READY)",
+                          f"not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {who}",
                           f"fabric state: {state}; {_manager(node)}", remedy)  # fmt: skip
     unsaid = [each for each in node.gpus if each.fabric is None]
     if len(node.gpus) < 2 or not unsaid or not _expects_switch(node) or node.facts.get("fabric_manager"):
@@ -99,7 +98,7 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
         yield Finding("fabric_not_ready", "wrong", "the fabric manager does not run (SYSTEM_NOT_READY)",
                       f"no process of it on a machine whose {names(unsaid)} are on NVSwitch", remedy)  # fmt: skip
     else:
-        yield Finding("fabric_not_ready", "unknown", f"whether {names(unsaid)} have joined the NVSwitch fabric",
+        yield Finding("fabric_not_ready", "unknown", f"whether these joined the NVSwitch fabric: {names(unsaid)}",
                       f"the GPUs do not tell it; {_manager(node)}")  # fmt: skip
 
 
@@ -184,7 +183,7 @@ def _expects_switch(node: Node) -> bool:
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return not direct and any(num_nvlinks(each) for each in node.gpus) and live.peer_kind(node.found) in (
-        *NVLINK_PEERS[:1], "pcie_p2p", "host")  # fmt: skip
+        "nvswitch", "pcie_p2p", "host", live.UNKNOWN)  # fmt: skip
 
 
 def _manager(node: Node) -> str:

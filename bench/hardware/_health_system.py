@@ -90,7 +90,7 @@ def ecc_errors(node: Node) -> Iterator[Finding]:
         yield Finding(
             "ecc_errors",
             "doubtful",
-            f"{who} had memory errors that could not be corrected",
+            f"memory errors that could not be corrected: {who}",
             f"{num} in all",
             "`nvidia-smi -q -d ECC,ROW_REMAPPER` tells whether rows wait to be remapped: reset the GPU then",
         )
@@ -100,7 +100,7 @@ def throttled(node: Node) -> Iterator[Finding]:
     """GPUs that run slower than they could, and the driver's reasons."""
     for who, reasons in grouped(node.gpus, [", ".join(each.throttle) for each in node.gpus]):
         brakes = any(reason in _BRAKES for reason in reasons.split(", "))
-        yield Finding("throttled", "wrong" if brakes else "doubtful", f"{who} run slower than they could",
+        yield Finding("throttled", "wrong" if brakes else "doubtful", f"slower than it could be: {who}",
                       f"the driver's reasons: {reasons}", "look to cooling and power supply" if brakes else
                       "`nvidia-smi -q -d CLOCK,POWER` shows limits that somebody set")  # fmt: skip
 

@@ -20,6 +20,7 @@ _LOADED = "NVML and sysfs of this machine, read under load"
 _IDLE = "NVML and sysfs of this machine, which was idle: the most that both ends of the link can do"
 _ACTIVE = "NVML of this machine: active links x the rate of one"
 _PORTS = "sysfs of this machine: the rates of its active adapters"
+UNKNOWN = "unknown"  # how GPUs reach each other
 _LESS = 0.999  # of a rate: below it another is really less
 
 
@@ -33,8 +34,13 @@ def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
         return None
     models = {gpu_printed(each.name) for each in found.gpus}
     named = gpu_links(model, len(found.gpus)) if len(models) == 1 and (model := models.pop()) else None
-    peer, ports = peer_kind(found), [nvlink_rate(each) for each in found.gpus]
-    nvlink = min((rate for rate in ports if rate is not None), default=None)
+    peer = peer_kind(found)
+    ports = [nvlink_rate(each) for each in found.gpus]
+    nvlink = None if None in ports else min(rate for rate in ports if rate is not None)
+    assumed = peer == UNKNOWN
+    if assumed:  # no bound may be tighter than what may be there
+        peer = named.peer if named else "nvswitch"
+        nvlink = named.nvlink_bytes_per_s if named else None
     pcie = [rate for each in found.gpus if (rate := pcie_rate(each)) is not None]
     nics = active_adapters(found)
     nic_rates = [each.bytes_per_s for each in nics]
@@ -45,7 +51,9 @@ def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
     latency = yaml_file("links")["latency"]
     by_c2c = named is not None and _has_c2c(found.gpus[0])
     told = {
-        "nvlink": _ACTIVE if nvlink and peer in NVLINK_PEERS else None,
+        "nvlink": (named.sources.get("nvlink") if assumed and named else _ACTIVE)
+        if nvlink and peer in NVLINK_PEERS
+        else None,
         "pcie": None if not pcie else named.sources["pcie"] if named and by_c2c else pcie_source(found.gpus),
         "network": _PORTS if all_known else None,
         "nic": _PORTS if all_known else None,
@@ -56,7 +64,7 @@ def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
         gpus=len(found.gpus),
         peer=peer,
         nvlink_bytes_per_s=nvlink if peer in NVLINK_PEERS else None,
-        pair_bytes_per_s=_pair_rate(found) if peer == "nvlink_mesh" else None,
+        pair_bytes_per_s=None if peer != "nvlink_mesh" or assumed else _pair_rate(found),
         pcie_bytes_per_s=min(pcie, default=None),
         nic_bytes_per_s=max(known) if all_known else None,  # of different ones: never less than there is
         num_nics=len(nics) if all_known else None,
@@ -185,20 +193,22 @@ def active_nvlinks(each: Gpu) -> tuple[NvLink, ...]:
 
 
 def peer_kind(found: Inventory) -> str:
-    """How the GPUs of a node reach each other, one of core/fabric.py's PEERS."""
+    """How the GPUs of a node reach each other: one of core/fabric.py's PEERS, or UNKNOWN where nothing tells it."""
     between = {path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")}
     joined = [path for path in between if _num_links(path)]
     active = [active_nvlinks(each) for each in found.gpus]
     num = len(found.gpus)
     if num == 1:
         return "nvswitch" if active[0] and all(link.peer == "switch" for link in active[0]) else "host"
-    if all(active) and _all_to_switches(active, joined, num):
+    if _all_to_switches(active, joined, num):
         return "nvswitch"
     if joined:
         peers = {name: {p for path in joined for p in (path.a, path.b) if name in (path.a, path.b) and p != name}
                  for name in (f"gpu{each.index}" for each in found.gpus)}  # fmt: skip
         return "nvlink_pairs" if max(map(len, peers.values())) == 1 else "nvlink_mesh"
-    return "pcie_p2p" if between and all(path.peer_access for path in between) else "host"
+    if len({frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}) < num * (num - 1) // 2:
+        return UNKNOWN
+    return "pcie_p2p" if all(path.peer_access for path in between) else "host"
 
 
 def path_between(found: Inventory, a: int, b: int) -> Path | None:
@@ -224,12 +234,13 @@ def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
 
 
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
-    """Said by the links themselves; where they do not say, every pair then has as many links as a GPU has in all."""
+    """Said by the links themselves; where they do not say, pairs have more links in all than a GPU has."""
     ends = {link.peer for links in active for link in links}
-    if ends == {"switch"}:
+    if ends == {"switch"} and all(active):
         return True
-    whole = len(joined) == num * (num - 1) // 2 and num > 2
-    return whole and all(_num_links(path) == min(map(len, active)) for path in joined)
+    most = max(map(len, active), default=0) or max(each["most_links"] for each in yaml_file("links")["nvlink"].values())
+    least = min(map(_num_links, joined), default=0)
+    return len(joined) == num * (num - 1) // 2 and least * (num - 1) > most
 
 
 def _pair_rate(found: Inventory) -> float | None:
