@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
@@ -15,6 +17,9 @@ from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
 THROUGH_HOST = "through-host"  # the flag of a row that was copied by way of the host's memory
 _SAME_SWITCH = ("PIX", "PXB")
 _GIVEN = "given for this run"
+_MOST_READ = 4096
+_read: dict[int, tuple[Mapping[str, Any], Any]] = {}  # the facts are kept, too, so that their id stays theirs
+T = TypeVar("T")
 _DEFAULT_CACHE_BYTES = 128 << 20  # as large as any GPU's last-level cache was when this was written
 
 
@@ -54,7 +59,7 @@ def between(header: Header, record: Record) -> Between | None:
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
     if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:
         return None
-    found = from_facts(header.nodes[ends[0][0]])
+    found = _devices(header.nodes[ends[0][0]])
     path = live.path_between(found, ends[0][1].index, ends[1][1].index)
     links = NodeLinks.from_dict(header.links) if header.links else live.links_of(header.nodes[ends[0][0]])
     if path is None or links is None or _GIVEN in (links.sources.get("nvlink"), links.sources.get("pcie")):
@@ -85,6 +90,16 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     return Between(told, path, _way(path, staged))
 
 
+def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
+    """The links that bound a row: of a part of the ranks, which may be the faster ones, the fastest GPU's."""
+    told = (links.instance, *(links.sources.get(link) for link in ("nvlink", "pcie")))
+    whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
+    if whole or told[0] or _GIVEN in told or not header.nodes:
+        return links
+    fastest: NodeLinks | None = _once(header.nodes, lambda nodes: live.links_of_all(nodes.values(), max))
+    return fastest or links
+
+
 def memory_bound(header: Header, record: Record) -> Bound | None:
     """The peak of a GPU's own memory, through which each byte of a copy goes twice; None where it is not known.
 
@@ -113,7 +128,7 @@ def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
         return None
     told = header.ranks[rank]
     host = str(told.get("host"))
-    gpus = from_facts(header.nodes.get(host) or {}).gpus
+    gpus = _devices(header.nodes[host]).gpus if host in header.nodes else ()
     named = {str(told[key]).lower() for key in ("gpu_pci_bus", "gpu_uuid") if told.get(key)}
     if named:
         ours = (each for each in gpus if {(each.pci_bus or "?").lower(), (each.uuid or "?").lower()} & named)
@@ -158,3 +173,18 @@ def _way(path: Path, staged: bool) -> str:
     if path.kind in _SAME_SWITCH:
         return f"{ends} are joined by PCIe switches ({path.kind}), by each one's own link in each direction"
     return f"{ends} reach each other by PCIe through the host's bridges ({path.kind})"
+
+
+def _devices(node: Mapping[str, Any]) -> Inventory:
+    return _once(node, from_facts)
+
+
+def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
+    """What is read of facts, read once: each row of a run asks again, and facts in a header do not change."""
+    kept = _read.get(id(facts))
+    if kept is None or kept[0] is not facts:
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        kept = _read[id(facts)] = (facts, read(facts))
+    found: T = kept[1]
+    return found

@@ -102,19 +102,19 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     if header.links:
         links = NodeLinks.from_dict(header.links)
         useful_bytes = record.payload_bytes * record.bus_factor
-        traffic = _Traffic(header, record, _of_pair(header, record, links), record.num_ranks, record.num_nodes,
+        traffic = _Traffic(header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes,
                            useful_bytes)  # fmt: skip
         found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
 
 
-def _of_pair(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
+def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """The links of the two GPUs themselves where a row is of two; by NVLink a library may go round by a third one."""
-    if record.num_nodes != 1 or header.transport in HOST_MEMORY_TRANSPORTS or header.modelled:
+    if header.transport in HOST_MEMORY_TRANSPORTS or header.modelled:
         return links
     joined = _live_copies.between(header, record)
     if joined is None or (links.peer in NVLINK_PEERS and not joined.by_nvlink):
-        return links
+        return _live_copies.links_of_part(header, record, links)
     return replace(joined.links, nvls=links.nvls)
 
 

@@ -6,7 +6,7 @@ was read bounds; else the most that both of its ends can do, and `sources` says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +21,15 @@ _IDLE = "NVML and sysfs of this machine, which was idle: the most that both ends
 _ACTIVE = "NVML of this machine: active links x the rate of one"
 _PORTS = "sysfs of this machine: the rates of its active adapters"
 UNKNOWN = "unknown"  # how GPUs reach each other
+Pick = Callable[..., Any]  # min or max
 _LESS = 0.999  # of a rate: below it another is really less
 
 
-def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
+def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     """The links of one node, whose `node` is what `probes.machine.facts` tells of it; None of one without GPUs.
 
-    Rates are those of the slowest GPU: what all of them do together waits for it.
+    Rates are those of the slowest GPU, as what all of them do together waits for it; by `pick` max, which bounds any
+    part of them, those of the fastest.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -36,7 +38,7 @@ def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
     named = gpu_links(model, len(found.gpus)) if len(models) == 1 and (model := models.pop()) else None
     peer = peer_kind(found)
     ports = [nvlink_rate(each) for each in found.gpus]
-    nvlink = None if None in ports else min(rate for rate in ports if rate is not None)
+    nvlink = None if None in ports else pick(rate for rate in ports if rate is not None)
     assumed = peer == UNKNOWN
     if assumed:  # no bound may be tighter than what may be there
         peer = named.peer if named else "nvswitch"
@@ -65,7 +67,7 @@ def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
         peer=peer,
         nvlink_bytes_per_s=nvlink if peer in NVLINK_PEERS else None,
         pair_bytes_per_s=None if peer != "nvlink_mesh" or assumed else _pair_rate(found),
-        pcie_bytes_per_s=min(pcie, default=None),
+        pcie_bytes_per_s=pick(pcie) if pcie else None,
         nic_bytes_per_s=max(known) if all_known else None,  # of different ones: never less than there is
         num_nics=len(nics) if all_known else None,
         peer_s=latency["peer"]["us"] * 1e-6,
@@ -82,23 +84,23 @@ def links_of(node: Mapping[str, Any]) -> NodeLinks | None:
     )
 
 
-def links_of_all(nodes: Iterable[Mapping[str, Any]]) -> NodeLinks | None:
-    """The links of a node of a run: of several the slowest of each kind, as what they do together waits for it.
+def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
+    """The links of a node of a run: of several the slowest of each kind, or the fastest, by `pick` as in `links_of`.
 
     None where a node tells nothing of its GPUs.
     """
-    found = [links_of(node) for node in nodes]
+    found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
     if not known or len(known) < len(found):
         return None
-    first = max(known, key=lambda links: PEERS.index(links.peer))
+    first = (max if pick is min else min)(known, key=lambda links: PEERS.index(links.peer))
     slowest: dict[str, Any] = {
-        name: min((rate for links in known if (rate := getattr(links, name)) is not None), default=None)
+        name: pick(rates) if (rates := [r for links in known if (r := getattr(links, name)) is not None]) else None
         for name in ("nvlink_bytes_per_s", "pair_bytes_per_s", "pcie_bytes_per_s")
         if first.peer in NVLINK_PEERS or name == "pcie_bytes_per_s"
     }
     network = [links for links in known if links.nic_bytes_per_s is not None and links.num_nics]
-    least = min(network, key=lambda links: (links.nic_bytes_per_s or 0.0) * (links.num_nics or 0), default=first)
+    least = pick(network, key=lambda links: (links.nic_bytes_per_s or 0.0) * (links.num_nics or 0), default=first)
     return replace(
         first,
         gpus=min(links.gpus for links in known),
