@@ -1,4 +1,4 @@
-"""Other people's records of machines. What stands in each file was read by eye and written down before a parser ran.
+"""Other people's records of machines. What stands in each file was read by eye; none of it is taken from a parser.
 
 The files are those of BENCH_LOG_CORPUS (folders topo_logs, topo_xml, pcie_logs); nothing of their text is here, only
 what they say of GPUs, links and adapters.
