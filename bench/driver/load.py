@@ -14,7 +14,9 @@ from bench.driver import hosts
 from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 60.0, 0.2
-_COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--max-seconds", "3s")
+# 128 GB: seconds over any link.
+_COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--mode", "isolated",
+         "-n", "2000")  # fmt: skip
 
 
 def under_load(

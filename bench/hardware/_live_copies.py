@@ -123,18 +123,22 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
 
 
 def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
-    """(host, GPU) of a rank: by the PCI address or UUID that its entry names, else by its place on its node."""
+    """(host, GPU) of a rank: by the PCI address that is told of it, else by its place on its node."""
     if rank >= len(header.ranks):
         return None
-    told = header.ranks[rank]
+    told = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
     host = str(told.get("host"))
     gpus = _devices(header.nodes[host]).gpus if host in header.nodes else ()
-    named = {str(told[key]).lower() for key in ("gpu_pci_bus", "gpu_uuid") if told.get(key)}
-    if named:
-        ours = (each for each in gpus if {(each.pci_bus or "?").lower(), (each.uuid or "?").lower()} & named)
-        return next(((host, each) for each in ours), None)
-    index = _index(told.get("local_rank"), told.get("visible", header.environment.get("CUDA_VISIBLE_DEVICES")))
+    bus = _bus(told.get("gpu_pci_bus"))
+    if bus is not None:
+        return next(((host, each) for each in gpus if _bus(each.pci_bus) == bus), None)
+    index = _index(told.get("local_rank"), header.environment.get("CUDA_VISIBLE_DEVICES"))
     return next(((host, each) for each in gpus if each.index == index), None)
+
+
+def _bus(address: object) -> str | None:
+    """A PCI address without the zeros by which libraries differ: `00000000:1B:00.0` and `0000:1b:00.0` are one."""
+    return str(address).lower().lstrip("0") if address else None
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:

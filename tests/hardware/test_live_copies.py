@@ -107,7 +107,7 @@ def test_a_part_of_the_ranks_may_be_the_faster_ones() -> None:
 def test_which_gpu_a_rank_has() -> None:
     of = header("peer_copy", uneven())
     assert gb(replace(of, environment={"CUDA_VISIBLE_DEVICES": "2,0"}), pair(0, 1)) == 25.0
-    named = tuple({"host": "h0", "local_rank": k, "gpu_pci_bus": f"00000000:0{2 - k}:00.0"} for k in range(2))
+    named = tuple({"host": "h0", "local_rank": k, "gpu_pci_bus": f"0000:0{2 - k}:00.0"} for k in range(2))
     assert gb(replace(of, ranks=named), pair(0, 1)) == pytest.approx(63.015, rel=1e-4)
     masked = replace(of, environment={"CUDA_VISIBLE_DEVICES": "GPU-7f"})
     assert hard(masked, pair(0, 1)) == hard(replace(of, nodes={}), pair(0, 1))  # not known: the node's own
