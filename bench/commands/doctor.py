@@ -165,12 +165,11 @@ def _table(
     wrong = [f"wrong: {finding.what}" for finding in findings if finding.refuses]
     doubtful = [f"note: {finding.what}" for finding in findings if not finding.refuses]
     verdict = [f"a run on cluster {cluster} would {'be refused' if wrong else 'start'}"] if cluster else []
-    pages = [
-        line
-        for host, each in machines.items()
-        for line in ("", *_machine.page(host, each["facts"], each["promises"], each["findings"]))
-    ]
-    return "\n".join([*(lines if hosts else []), *wrong, *doubtful, *verdict, *pages]).lstrip("\n")
+    pages: dict[tuple[str, ...], list[str]] = {}  # of hosts that are alike one
+    for host, each in machines.items():
+        pages.setdefault(tuple(_machine.page(each["facts"], each["promises"], each["findings"])), []).append(host)
+    told_of = [line for page, alike in pages.items() for line in ("", _machine.title(alike), *page)]
+    return "\n".join([*(lines if hosts else []), *wrong, *doubtful, *verdict, *told_of]).lstrip("\n")
 
 
 def _state(host: str, findings: Sequence[Finding]) -> str:

@@ -18,9 +18,14 @@ _MOST = 4
 _UNKNOWN = "unknown"
 
 
-def page(host: str, node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[Finding]) -> list[str]:
-    """The lines of the page."""
-    lines = [f"machine {host}", *_wrapped(_has(node))]
+def title(hosts: Sequence[str]) -> str:
+    """The line above the page of hosts that have the same."""
+    return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
+
+
+def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[Finding]) -> list[str]:
+    """The lines below it."""
+    lines = [*_wrapped(_has(node))]
     if promised:
         lines += ["", "what its links should give", *_wrapped(_promise(each) for each in promised)]
     lines += ["", "what is wrong with its links", *_wrapped(_said(findings))]

@@ -57,6 +57,15 @@ def test_what_is_wrong_has_its_evidence_its_remedy_and_exit_code_1(
     assert page["facts"]["shm_bytes"] == 64 << 20 and page["promises"][0]["bounds"][0]["kind"] == "reference"
 
 
+def test_hosts_that_are_alike_have_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = {"h0": hgx(), "h1": hgx(), "h2": hgx(shm_bytes=1 << 20)}
+    (tmp_path / "a.jsonl").write_text(json.dumps({"nodes": nodes}) + "\n")
+    code, out, _ = doctor(capsys, "--facts", str(tmp_path / "a.jsonl"))
+    assert code == 1 and [line for line in out.splitlines() if line.startswith("machine")] == [
+        "machines h[0-1]", "machine h2",
+    ]  # fmt: skip
+
+
 def test_what_may_be_wrong_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = doctor(capsys, "--facts", str(header_of(tmp_path / "a.jsonl", hgx(governor="powersave"))))
     assert code == 0 and "doubtful: the processors slow down" in out
@@ -83,5 +92,5 @@ def test_this_machine_has_a_page_after_its_line(capsys: pytest.CaptureFixture[st
 
 def test_pages_of_machines_that_tell_little() -> None:
     for facts in (sandbox(), node([], []), {}):
-        lines = _machine.page("h0", facts, promises(facts), findings(facts))
-        assert lines[0] == "machine h0" and any("unknown" in line or "none" in line for line in lines)
+        lines = _machine.page(facts, promises(facts), findings(facts))
+        assert any("unknown" in line or "none" in line for line in lines)
