@@ -54,6 +54,7 @@ class Pattern(ABC):
     topology: str | None = None  # a topology of its own (pairs), else the one asked for
     usual_topology = "world"  # where none is asked for
     min_ranks = 1
+    transport: str | None = None  # the only one that can carry it out, where it is one
     one_way = False  # does its time begin on member 0 and end on member 1, which may read another clock?
 
     def way(self, direction: str) -> str:

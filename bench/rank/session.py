@@ -15,7 +15,7 @@ from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
-from bench.core.pattern import Pattern
+from bench.core.pattern import Pattern, Shape
 from bench.core.record import Header, Record
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
@@ -28,6 +28,7 @@ from bench.rank import binding, calibrate, measure, nics, preflight, sampling
 from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
+_ANY_BYTES = 64  # of a shape whose size does not matter
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
@@ -73,7 +74,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     options = Options(
         mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
-        engine=case.engine, memory=case.memory, graph=case.graph, share_gpu=case.share_gpu, require=case.require,
+        engine=case.engine, memory=case.memory if "memory" in pattern.factors else "pinned", graph=case.graph,
+        share_gpu=case.share_gpu, require=case.require, near_cpus=sysfs.cpus_beside,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
     opened(transport)
@@ -89,21 +91,38 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     if different:
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
-    cache_bytes = transport.cache_bytes() or sysfs.last_level_cache_bytes() or 0
-    local = sum(host == socket.gethostname() for host in hosts)
-    available = transport.available_bytes()
-    if available is None:
-        available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
-    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
+    cache_bytes = _cache_bytes(transport, pattern)
+    available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
+    setting = measure.Setting(
+        case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
+    )
     notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
 
+def _cache_bytes(transport: Transport, pattern: Pattern) -> int:
+    """The cache that buffers must exceed to be cold: the larger one, where they lie in two kinds of memory."""
+    own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
+    return max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
+
+
+def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
+    """What one rank's buffers may take, of either kind of memory where they lie in both."""
+    own = transport.available_bytes()
+    host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
+    return host if own is None else min(own, host) if "memory" in pattern.factors else own
+
+
 def choose_transport(case: Case, me: Place) -> tuple[str, str]:
-    """(transport, why): NCCL where every rank has a GPU of its own, else MPI under mpirun, else Gloo."""
+    """(transport, why): the pattern's only one; NCCL where every rank has a GPU of its own, else MPI under mpirun,
+    else Gloo.
+    """
     if case.transport != "auto":
         return case.transport, "as asked"
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
+    if pattern.transport is not None:
+        return pattern.transport, f"{case.pattern} needs it"
     if nvml.count_gpus() >= me.local_size > 0:
         return "nccl", "every rank has a GPU of its own"
     if me.launcher in ("mpirun", "slurm"):
@@ -138,7 +157,7 @@ def _choice(case: Case, why: str, cache_bytes: int) -> str:
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
     """What these ranks can not measure, said before the figures."""
     limits = []
-    if world.num_ranks == 1:
+    if world.num_ranks == 1 and pattern.bus_factor(Shape(1, _ANY_BYTES)) is None:
         limits.append(
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
             f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
