@@ -87,7 +87,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
     None either where nobody knows how many ranks there were, or on how many nodes, or where ranks shared a GPU.
     """
-    if header.facts.get("shared_gpu") or "shared_gpu" in record.flags:
+    if _shares_gpu(header, record):
         return ()
     if header.pattern in COPIES:
         return _copy_bounds(header, record)
@@ -106,6 +106,11 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
                            useful_bytes)  # fmt: skip
         found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+
+
+def _shares_gpu(header: Header, record: Record) -> bool:
+    """Several ranks on one GPU show that something works, and nothing of links."""
+    return bool(header.facts.get("shared_gpu")) or "shared_gpu" in record.flags
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
@@ -144,6 +149,8 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     Pipelined operations overlap: their latency is no floor.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
+        return None
+    if _shares_gpu(header, record):
         return None
     steps = record.min_steps
     message_s = header.calibration.get("message_s")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.core.record import Bound, Header, Record, Samples
-from bench.hardware.bounds import bounds_of
+from bench.hardware.bounds import bounds_of, floor_of
 from bench.hardware.catalogue import node_links
 from bench.hardware.live import links_of
 from bench.hardware.promises import promises
@@ -142,6 +142,8 @@ def test_ranks_that_share_a_gpu_are_held_to_nothing(pattern: str) -> None:
     assert bounds_of(of, pair(0, 1))
     assert bounds_of(replace(of, facts={"shared_gpu": "yes"}), pair(0, 1)) == ()
     assert bounds_of(of, pair(0, 1, flags=("shared_gpu",))) == ()
+    assert floor_of(of, pair(0, 1, mode="isolated")) is not None
+    assert floor_of(of, pair(0, 1, mode="isolated", flags=("shared_gpu",))) is None
 
 
 def test_what_a_machine_promises() -> None:
