@@ -163,10 +163,15 @@ def pcie_rate(each: Gpu) -> float | None:
 
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """(generation, lanes): as they are while data goes over them, else the most that both ends can do."""
-    if each.under_load and each.pcie_generation and each.pcie_lanes:
+    if _seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
     generation, lanes = both_ends(each)
     return (generation, lanes) if generation and lanes else None
+
+
+def _seen_at_work(each: Gpu) -> bool:
+    """Generation 1 is where links go that have nothing to do: a reading that came too late is no bound."""
+    return each.under_load and (each.pcie_generation or 0) > 1
 
 
 def both_ends(each: Gpu) -> tuple[int | None, int | None]:
@@ -180,7 +185,7 @@ def pcie_source(gpus: Sequence[Gpu]) -> str:
     """Where the rates of GPUs' PCIe links come from, and which links these are."""
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
-    return f"{named}: {_LOADED if all(each.under_load for each in gpus) else _IDLE}"
+    return f"{named}: {_LOADED if all(map(_seen_at_work, gpus)) else _IDLE}"
 
 
 def nvlink_rate(each: Gpu) -> float | None:

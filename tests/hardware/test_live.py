@@ -53,6 +53,11 @@ def test_an_idle_link_counts_as_the_most_that_both_ends_can_do_and_says_so() -> 
     assert under.pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
 
 
+def test_generation_1_is_taken_for_a_link_that_went_idle_before_it_was_read() -> None:
+    found = links(node([gpu(pcie_generation=1, pcie_lanes=8, under_load=True)], []))
+    assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 16], rel=1e-4) and "idle" in found.sources["pcie"]
+
+
 def test_a_link_that_is_not_told_has_no_rate() -> None:
     bare = links(node([gpu(pcie_max_generation=None, slot_generation=None, nvlinks=[])], []))
     assert (bare.pcie_bytes_per_s, bare.nvlink_bytes_per_s, bare.nic_bytes_per_s) == (None, None, None)
