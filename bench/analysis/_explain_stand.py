@@ -9,6 +9,7 @@ from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
 from bench.core.foreign import Row
 from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
+from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.machine import Machine
 from bench.hardware.reference import best_of_each, limits
 
@@ -53,7 +54,7 @@ def _why_not(seen: Seen) -> str | None:
         return "no row has a bandwidth."
     if seen.modelled:
         return "these rows are modelled: nothing was measured."
-    if seen.num_ranks == 1:
+    if seen.num_ranks == 1 and seen.run.pattern not in COPIES_OF_ONE_GPU:
         return "with one rank nothing crosses a link."
     if shared := seen.hint("shared"):
         return f"ranks share a GPU ({shared.value}, line {shared.line}): what they exchange may cross no link at all."

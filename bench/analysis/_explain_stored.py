@@ -119,7 +119,7 @@ def _seen(
         tool=f"bench over {header.transport}", line=0, pattern=header.pattern, num_ranks=header.num_ranks,
         num_nodes=header.num_nodes, hosts=tuple(header.nodes), rows=_own_rows([row for _, row in rows]),
     )  # fmt: skip
-    gpu = instance(header.instance).gpu if header.instance in instances() else None
+    gpu = instance(header.instance).gpu if header.instance in instances() else _gpu(header)
     machine = Machine(header.instance, gpu, _links(header), header.instance or _hosts(header))
     seen = Seen(run, machine, run.rows, header.num_ranks, header.num_nodes, modelled=header.modelled, own=True,
                 doubtful=_own_rows(left_out))  # fmt: skip
@@ -143,6 +143,13 @@ def _links(header: Header) -> NodeLinks | None:
     if link is None or model is None:
         return None
     return gpu_links(model, header.ranks_per_node or 1).with_rates({"pcie": pcie_bytes_per_s(*link)})
+
+
+def _gpu(header: Header) -> str | None:
+    """The model of all GPUs that the nodes tell of, if it is one."""
+    gpus = [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
+    models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
+    return models.pop() if len(models) == 1 and header.transport not in HOST_MEMORY_TRANSPORTS else None
 
 
 def _hosts(header: Header) -> str:

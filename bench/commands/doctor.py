@@ -1,7 +1,10 @@
 """Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
 
-`python -m bench doctor --cluster lab`: one line per host, and a sentence with a remedy for all that is wrong; exit code
-3 when a run would be refused, else 0.
+`python -m bench doctor --cluster lab`: one line per host, a sentence with a remedy for all that would stop a run, then
+a page about each machine: what it has, what its links should give, and what is wrong with them. Exit code 3 when a run
+would be refused, 1 when something is wrong with a machine's links, else 0. `--load` copies for some seconds while it
+looks, as idle links tell little; `--facts FILE` is about another machine, from a results file or from what
+`nvidia-smi topo -m`, `nvidia-smi -q`, `lspci -vvv` printed there.
 """
 
 from __future__ import annotations
@@ -10,31 +13,43 @@ import argparse
 import json
 import os
 import shutil
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.commands import _here, _output, _plan
-from bench.core.errors import EXIT_DONE, EXIT_REFUSED, RefusedError
+from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes
-from bench.driver import batch, preflight
+from bench.driver import batch, load, preflight
 from bench.driver.judge import Finding
+from bench.hardware import health
+from bench.hardware.promises import promises
+from bench.probes import machine, topology, versions
 from bench.probes.host import Facts
+from bench.report import _machine
 
 SCHEMA = "bench.doctor/1"
+Nodes = dict[str, dict[str, Any]]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench doctor`."""
     _plan.add_plan_arguments(parser)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs would be kept")
+    parser.add_argument("--load", action="store_true", help="copy to this machine's GPUs while looking at their links")
+    parser.add_argument(
+        "--facts", type=Path, metavar="FILE", help="a results file, or what nvidia-smi or lspci printed"
+    )
     _output.add_output_arguments(parser, formats=("table", "json"))
 
 
 def main(args: argparse.Namespace) -> int:
-    """Ask, print, and say by the exit code whether a run would start."""
+    """Ask, print, and say by the exit code whether a run would start, and whether its links are as they should be."""
+    if args.facts is not None:
+        return _tell("", {}, [], _judged(_recorded(args.facts), {}, None), args)
     planned = _plan.planned(args)
     findings: list[Finding] = []
     try:
@@ -45,24 +60,96 @@ def main(args: argparse.Namespace) -> int:
     jobs = planned.plan.jobs
     for line in preflight.patience(cluster):
         print(line, file=sys.stderr, flush=True)
-    found = preflight.look(cluster, jobs, planned.machine, planned.launchers, args.results, _here.PACKAGE_ROOT)
+    found = preflight.look(
+        cluster, jobs, planned.machine, planned.launchers, args.results, _here.PACKAGE_ROOT, node=True
+    )
     findings += found.findings
     if not findings and batch.wanted(jobs, os.environ) and (refusal := batch.refusal(jobs, cluster)):
         findings.append(Finding((), refusal))
     told = {host: found.facts.get(host) for host in found.wanted.hosts}
-    _output.emit((_json if args.format == "json" else _table)(cluster.name, told, findings), args)
-    return EXIT_REFUSED if any(finding.refuses for finding in findings) else EXIT_DONE
+    nodes: Nodes = {host: dict(facts.node) for host, facts in told.items() if facts is not None and facts.node}
+    software = {host: facts.software for host, facts in told.items() if facts is not None}
+    if not told and not any(planned.launchers[job.launcher].remote for job in jobs):
+        nodes, software = {socket.gethostname(): machine.facts()}, {socket.gethostname(): versions.software()}
+    if args.load:
+        if cluster.hosts:
+            raise UsageError("--load copies on this machine only: leave --cluster away, or run it on each host")
+        nodes = {host: _loaded(node, cluster.python or sys.executable) for host, node in nodes.items()}
+    return _tell(cluster.name, told, findings, _judged(nodes, software, cluster.instance), args)
 
 
-def _json(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Finding]) -> str:
+def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
+    if not node.get("gpus"):
+        return node
+    seen, why = load.under_load(node, python, _here.PACKAGE_ROOT)
+    if why is not None:
+        print(f"--load: {why}", file=sys.stderr, flush=True)
+    return seen
+
+
+def _recorded(path: Path) -> Nodes:
+    """The nodes that a file tells of: the header of a results file, else a recorded text of one machine."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"--facts {path} can not be read: {error.strerror}") from None
+    try:
+        first = json.loads(text.partition("\n")[0])
+        nodes = first.get("nodes") or first.get("header", {}).get("nodes")
+        if nodes:
+            return {str(host): dict(node) for host, node in nodes.items()}
+    except (ValueError, AttributeError, TypeError):
+        pass
+    found = topology.inventory_of(text)
+    if found is None:
+        raise UsageError(
+            f"--facts {path} is neither a results file nor a text that nvidia-smi (topo -m, -q, -q -x), lspci -vvv or "
+            "NCCL (topology file) wrote: give one of these"
+        )
+    return {path.name: asdict(found)}
+
+
+def _judged(nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: str | None) -> dict[str, dict[str, Any]]:
+    """Of each host its facts, promises and findings; what differs between hosts stands with the first."""
+    between = health.findings_between(nodes)
+    judged = {}
+    for number, (host, node) in enumerate(nodes.items()):
+        found = (*(between if number == 0 else ()), *health.findings(node, software.get(host), instance))
+        judged[host] = {"facts": node, "promises": promises(node), "findings": found}
+    return judged
+
+
+def _tell(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Finding], machines: Mapping[str, Any],
+          args: argparse.Namespace) -> int:  # fmt: skip
+    _output.emit((_json if args.format == "json" else _table)(cluster, hosts, findings, machines), args)
+    if any(finding.refuses for finding in findings):
+        return EXIT_REFUSED
+    wrong = any(finding.severity == "wrong" for each in machines.values() for finding in each["findings"])
+    return EXIT_VERDICT if wrong else EXIT_DONE
+
+
+def _json(
+    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[Finding], machines: Mapping[str, Any]
+) -> str:
     told: dict[str, Any] = {host: asdict(facts) if facts else None for host, facts in hosts.items()}
-    return json.dumps(
-        {"schema": SCHEMA, "cluster": cluster, "hosts": told, "findings": [asdict(finding) for finding in findings]},
-        indent=1,
-    )
+    for facts in filter(None, told.values()):
+        del facts["node"]  # it stands in `machines`
+    pages = {
+        host: {
+            "facts": each["facts"],
+            "promises": [_machine.plain(promise) for promise in each["promises"]],
+            "findings": [asdict(finding) for finding in each["findings"]],
+        }
+        for host, each in machines.items()
+    }
+    document = {"schema": SCHEMA, "cluster": cluster, "hosts": told, "findings": [asdict(each) for each in findings],
+                "machines": pages}  # fmt: skip
+    return json.dumps(document, indent=1)
 
 
-def _table(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Finding]) -> str:
+def _table(
+    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[Finding], machines: Mapping[str, Any]
+) -> str:
     rows = [("host", "state", "GPUs", "free memory", "software")]
     for host, told in hosts.items():
         state = _state(host, findings)
@@ -77,10 +164,14 @@ def _table(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Findi
     lines = [" ".join([*(w.ljust(n + 1) for w, n in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]
     wrong = [f"wrong: {finding.what}" for finding in findings if finding.refuses]
     doubtful = [f"note: {finding.what}" for finding in findings if not finding.refuses]
-    verdict = f"a run on cluster {cluster} would {'be refused' if wrong else 'start'}"
-    return "\n".join([*(lines if hosts else []), *wrong, *doubtful, verdict])
+    verdict = [f"a run on cluster {cluster} would {'be refused' if wrong else 'start'}"] if cluster else []
+    pages: dict[tuple[str, ...], list[str]] = {}  # of hosts that are alike one
+    for host, each in machines.items():
+        pages.setdefault(tuple(_machine.page(each["facts"], each["promises"], each["findings"])), []).append(host)
+    told_of = [line for page, alike in pages.items() for line in ("", _machine.title(alike), *page)]
+    return "\n".join([*(lines if hosts else []), *wrong, *doubtful, *verdict, *told_of]).lstrip("\n")
 
 
-def _state(host: str, findings: list[Finding]) -> str:
+def _state(host: str, findings: Sequence[Finding]) -> str:
     about = [finding for finding in findings if host in finding.hosts]
     return "wrong" if any(finding.refuses for finding in about) else "doubtful" if about else "OK"

@@ -52,6 +52,7 @@ class Wanted:
     source: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[Device, ...] = ()
+    node: bool = False  # is it wanted to know what hosts are made of?
 
 
 @dataclass(frozen=True, slots=True)

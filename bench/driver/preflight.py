@@ -150,8 +150,8 @@ def survey(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, as
     asked = ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
     with _mark_in(Path(wanted.results)) as nonce:
-        question = probe.Question(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S)
-        first = probe.Question(wanted.hosts, wanted.mpirun, wanted.port, wanted.results, nonce, _FACTS_S)
+        question = probe.Question(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
+        first = replace(question, port=wanted.port)
         questions = {host: asdict(question if number else first) for number, host in enumerate(wanted.hosts)}
         answers = asked({host: words(q) for host, q in questions.items()}, _FACTS_S + _SLACK_S)
     facts: dict[str, probe.Facts] = {}
@@ -173,7 +173,7 @@ def survey_here(wanted: Wanted, cluster: Cluster, python: str, package_root: Pat
     """The same for a cluster without named hosts whose ranks start on this machine."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
-        question = probe.Question((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S)
+        question = probe.Question((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         answer = hosts.ask_here(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
     this, told = replace(wanted, hosts=(me,)), _told(answer)
     if told is None or told.facts is None:
@@ -183,9 +183,12 @@ def survey_here(wanted: Wanted, cluster: Cluster, python: str, package_root: Pat
 
 
 def look(cluster: Cluster, jobs: Sequence[Job], machine: Machine, launchers: Mapping[str, Launcher], results: Path,
-         package_root: Path) -> Survey:  # fmt: skip
-    """All that can be known of the place of these jobs before they start: this machine, then the hosts."""
-    needs = wanted(cluster, jobs, machine, results)
+         package_root: Path, *, node: bool = False) -> Survey:  # fmt: skip
+    """All that can be known of the place of these jobs before they start: this machine, then the hosts.
+
+    `node`: what hosts are made of is asked, too.
+    """
+    needs = replace(wanted(cluster, jobs, machine, results), node=node)
     found = here.look(cluster, [job for job in jobs if job.case.transport != "model"], launchers)
     python = cluster.python or machine.python
     if needs.hosts:

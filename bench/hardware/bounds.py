@@ -8,13 +8,14 @@ mistake. `reference` bounds are ceilings met in practice, which may be exceeded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 
 from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.record import Bound, Header, Record
 from bench.core.units import format_bytes, format_rate
+from bench.hardware import _live_copies
 from bench.hardware.catalogue import pcie_packet_share
 
 _FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its place, and has other packets
@@ -86,10 +87,13 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
     None either where nobody knows how many ranks there were, or on how many nodes, or where ranks shared a GPU.
     """
-    if header.facts.get("shared_gpu"):
+    if _shares_gpu(header, record):
         return ()
     if header.pattern in COPIES:
         return _copy_bounds(header, record)
+    if header.pattern == "local_copy":
+        memory = _live_copies.memory_bound(header, record) if record.bus_factor and not header.imported else None
+        return () if memory is None else (memory,)
     if not record.bus_factor or not record.payload_bytes:
         return ()
     if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
@@ -98,22 +102,45 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     if header.links:
         links = NodeLinks.from_dict(header.links)
         useful_bytes = record.payload_bytes * record.bus_factor
-        traffic = _Traffic(header, record, links, record.num_ranks, record.num_nodes, useful_bytes)
+        traffic = _Traffic(header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes,
+                           useful_bytes)  # fmt: skip
         found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
 
 
+def _shares_gpu(header: Header, record: Record) -> bool:
+    """Several ranks on one GPU show that something works, and nothing of links."""
+    return bool(header.facts.get("shared_gpu")) or "shared_gpu" in record.flags
+
+
+def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
+    """The links of the two GPUs themselves where a row is of two; by NVLink a library may go round by a third one."""
+    if header.transport in HOST_MEMORY_TRANSPORTS or header.modelled:
+        return links
+    joined = _live_copies.between(header, record)
+    if joined is None or (links.peer in NVLINK_PEERS and not joined.by_nvlink):
+        return _live_copies.links_of_part(header, record, links)
+    return replace(joined.links, nvls=links.nvls)
+
+
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     """Of a copy between a GPU and its host, or two GPUs, as other tools measure it; its size, often untold, cancels."""
-    if not record.bus_factor or not header.links or record.num_ranks is None:
+    if not record.bus_factor or record.num_ranks is None or header.transport in HOST_MEMORY_TRANSPORTS:
         return ()
-    if header.transport in HOST_MEMORY_TRANSPORTS:
+    if header.pattern == "host_device":
+        own = _live_copies.own_links(header, record)
+        return () if own is None else copy_bounds(own, "host")
+    staged = (header.direction or "").startswith("through_host") or _live_copies.THROUGH_HOST in record.flags
+    if record.num_ranks < 2 and not staged:
         return ()
-    through_host = (header.direction or "").startswith("through_host")
-    path = "host" if header.pattern == "host_device" else "through host" if through_host else "peer"
-    if path == "peer" and record.num_ranks < 2:
-        return ()
-    return copy_bounds(NodeLinks.from_dict(header.links), path)
+    way = "through host" if staged else "peer"
+    joined = _live_copies.between(header, record)
+    if joined is not None:
+        return tuple(
+            replace(bound, why=f"{joined.why}; {bound.why}")
+            for bound in copy_bounds(joined.links, way if joined.by_nvlink else "through host")
+        )
+    return copy_bounds(NodeLinks.from_dict(header.links), way) if header.links else ()
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
@@ -122,6 +149,8 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     Pipelined operations overlap: their latency is no floor.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
+        return None
+    if _shares_gpu(header, record):
         return None
     steps = record.min_steps
     message_s = header.calibration.get("message_s")

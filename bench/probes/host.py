@@ -36,6 +36,7 @@ class Question:
     """What the desk wants to know. `results`: the run's folder, in which the desk has put an empty file `nonce`.
 
     `mpirun`: the one that starts ranks, if any. `port`: where ranks will meet, asked of the host that listens there.
+    `node`: also what the host is made of.
     """
 
     hosts: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class Question:
     results: str | None = None
     nonce: str = ""
     limit_s: float = 10.0
+    node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Facts:
     has_rdma: bool
     interfaces: Sequence[str] = ()  # network devices, by name
     adapters: Sequence[str] = ()  # RDMA devices, by name
+    node: Mapping[str, Any] | None = None  # machine.facts(), where they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ def facts(question: Question, root: Path = ROOT) -> Facts:
         has_rdma=bool(adapters := _names(root / "sys/class/infiniband")),
         interfaces=_names(root / "sys/class/net"),
         adapters=adapters,
+        node=machine.facts(root) if question.node else None,
     )
 
 

@@ -20,7 +20,8 @@ from bench.core.record import Header, Record
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import Place, World
-from bench.hardware import catalogue
+from bench.hardware import catalogue, live
+from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS
 from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
 from bench.rank import binding, calibrate, measure, nics, preflight, sampling
@@ -193,6 +194,9 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     gathered = transport.channel.gather(mine)
     if gathered is None:
         return None
+    nodes = {one["host"]: one["node"] | _rack(case, one["host"]) for one in gathered if one["node"] is not None}
+    real = () if case.transport in HOST_MEMORY_TRANSPORTS else nodes.values()
+    links, linked = live.bounding(_links(case, world), real)
     shared = gathered[0]["environment"]
     odd = sorted({name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
                  - _PER_RANK)  # fmt: skip
@@ -204,11 +208,11 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
         facts=transport.facts(),
         settings=_settings(case, transport, opened.bound),
         environment=shared,
-        nodes={one["host"]: one["node"] | _rack(case, one["host"]) for one in gathered if one["node"] is not None},
+        nodes=nodes,
         ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for one in gathered),
         calibration=calibration,
-        links=_links(case, world),
-        notes=tuple(notes),
+        links=links,
+        notes=(*notes, *linked),
         launch=launch,
     )
 

@@ -68,7 +68,8 @@ def test_hosts_that_are_well_are_shown_and_nothing_stays(testbed: Make) -> None:
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert [line.split()[:2] for line in lines[1:4]] == [[host, "OK"] for host in bed.hosts]
-    assert lines[4:] == ["a run on cluster site would start"]
+    assert lines[4] == "a run on cluster site would start"
+    assert [line for line in lines if line.startswith("machine")] == ["machines h[0-2]"], done.out
     assert bed.processes() == []
     assert not (bed.shared / "desk" / "results").exists()
 

@@ -1,0 +1,68 @@
+"""Data over the links of this machine's GPUs while they are looked at: idle links slow down and tell nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.core.inventory import Gpu
+from bench.driver import hosts
+from bench.probes import nvml
+
+_LOAD_S, _EVERY_S = 60.0, 0.2
+# 128 GB: seconds over any link.
+_COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--mode", "isolated",
+         "-n", "2000")  # fmt: skip
+
+
+def under_load(
+    node: Mapping[str, Any], python: str, package_root: Path,
+    ask: Callable[[Sequence[str], float], hosts.Answer] = hosts.ask_here,
+    look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
+) -> tuple[dict[str, Any], str | None]:  # fmt: skip
+    """The facts of this machine with its PCIe links as they are while a child of each GPU copies; or why they are not.
+
+    Seconds. The fastest that was seen counts: a child needs a while before it copies. One that fails shows nothing.
+    """
+    told: dict[int, hosts.Answer] = {}
+    indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]
+
+    def copy(index: int) -> None:
+        words = hosts.in_place([python, *_COPY], (), {"CUDA_VISIBLE_DEVICES": str(index)}, str(package_root))
+        told[index] = ask(words, _LOAD_S)
+
+    children = [threading.Thread(target=copy, args=(index,)) for index in indices]
+    for child in children:
+        child.start()
+    best: dict[int, Gpu] = {}
+    while any(child.is_alive() for child in children):
+        for each in look():
+            seen = best.get(each.index)
+            if seen is None or _speed(each) > _speed(seen):
+                best[each.index] = each
+        time.sleep(_EVERY_S)
+    for child in children:
+        child.join()
+    failed = [index for index in indices if told[index].exit_code != 0]
+    gpus = [
+        _plain(best[index]) if index in best and index not in failed else dict(gpu)
+        for index, gpu in zip(indices, node.get("gpus") or (), strict=True)
+    ]
+    why = None
+    if failed:
+        said = [line for line in told[failed[0]].err.splitlines() if line.strip()]
+        why = f"no copies could be made on gpu{failed[0]} ({said[-1] if said else 'nothing was said'})"
+    return {**node, "gpus": gpus}, why
+
+
+def _speed(gpu: Gpu) -> tuple[int, int]:
+    return gpu.pcie_generation or 0, gpu.pcie_lanes or 0
+
+
+def _plain(gpu: Gpu) -> dict[str, Any]:
+    plain = asdict(gpu)
+    return plain | {"nvlinks": list(plain["nvlinks"]), "throttle": list(gpu.throttle)}

@@ -1,0 +1,206 @@
+"""Rules about PCIe, NVLink and the ways between GPUs and network adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.core.inventory import Gpu
+from bench.hardware import live
+from bench.hardware._health_rule import Finding, Node, grouped, names, num_nvlinks
+from bench.hardware.catalogue import instance, instances
+
+_CLOSE = ("PIX", "PXB")
+_CHOSEN = "disabled by a setting of the driver"
+_SET_SLOT = "seat the card again and see the BIOS settings of its slot; `dmesg | grep -i pcieport` tells of link errors"
+
+
+def link_below_both_ends(node: Node) -> Iterator[Finding]:
+    """Slower or narrower than GPU and slot can both do, while data goes over it; an idle link tells nothing."""
+    loaded = [each for each in node.gpus if each.under_load]
+    for who, evidence in grouped(loaded, map(_below, loaded)):
+        yield Finding("link_below_both_ends", "wrong", f"the PCIe link of {who} is less than both of its ends can do",
+                      f"{evidence}, under load", _SET_SLOT)  # fmt: skip
+    idle = [each for each in node.gpus if not each.under_load]
+    if idle:
+        below = "; ".join(f"{who}: {evidence}" for who, evidence in grouped(idle, map(_below, idle)))
+        yield Finding("link_below_both_ends", "unknown", f"PCIe links under load: {names(idle)}",
+                      f"they were idle, and idle links slow down{f' ({below})' if below else ''}")  # fmt: skip
+
+
+def slot_below_gpu(node: Node) -> Iterator[Finding]:
+    """The slot, or what is between it and the processor, allows less than the GPU itself."""
+    for who, evidence in grouped(node.gpus, map(_slot, node.gpus)):
+        yield Finding(
+            "slot_below_gpu",
+            "doubtful",
+            f"the slot of {who} allows less than the GPU can do",
+            evidence,
+            "put it into another slot if the board has a better one; many servers and clouds have not",
+        )
+
+
+def no_peer_access(node: Node) -> Iterator[Finding]:
+    """Pairs of GPUs whose copies go by way of the host's memory."""
+    between = [path for path in node.found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")]
+    kinds: dict[tuple[str | None, str], list[str]] = {}
+    for path in between:
+        if path.peer_access is False:
+            kinds.setdefault((path.why_not, path.kind), []).append(f"{path.a}-{path.b}")
+    for (why, kind), pairs in kinds.items():
+        shown = ", ".join(pairs[:4]) + (f" and {len(pairs) - 4} more" if len(pairs) > 4 else "")
+        wrong = why == _CHOSEN or kind.startswith("NV") or _expects_switch(node)
+        remedy = "see NVreg_RegistryDwords and the licence of the driver" if why == _CHOSEN else (
+            "look for IOMMU, ACS, MIG and the fabric manager; where the platform has none, plan with copies through "
+            "the host")  # fmt: skip
+        yield Finding("no_peer_access", "wrong" if wrong else "doubtful",
+                      f"GPUs can not reach each other's memory: {shown}", f"the driver says: {why or 'no access'} "
+                      f"({kind})", remedy)  # fmt: skip
+    if len(node.gpus) > 1 and (not between or any(path.peer_access is None for path in between)):
+        yield Finding("no_peer_access", "unknown", "whether all GPUs reach each other's memory",
+                      "the driver does not tell it")  # fmt: skip
+
+
+def nvlink_down(node: Node) -> Iterator[Finding]:
+    """Fewer active NVLinks than the GPU beside it, or than the model has."""
+    active = {each.index: len(live.active_nvlinks(each)) for each in node.gpus}
+    if len(node.gpus) < 2 and not any(active.values()):
+        return  # nobody to be linked with
+    silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
+    if silent:
+        yield Finding("nvlink_down", "unknown", f"how many NVLinks are active: {names(silent)}",
+                      "the driver does not tell it")  # fmt: skip
+    told = [each for each in node.gpus if each.nvlinks]
+    most = max(active.values(), default=0)
+    wanted = {each.index: max(most, num_nvlinks(each) or 0) for each in told}
+    words = [_fewer(active[each.index], wanted[each.index]) for each in told]
+    for who, evidence in grouped(told, words):
+        inactive = sorted({link.index for each in told if _fewer(active[each.index], wanted[each.index])
+                           for link in each.nvlinks if link.active is False})  # fmt: skip
+        which = f"; not active: {', '.join(map(str, inactive))}" if inactive else ""
+        yield Finding("nvlink_down", "wrong", f"NVLinks are down: {who}", f"{evidence}{which}",
+                      "`nvidia-smi nvlink -s` and `-e` tell state and errors; reset the GPU or the node, and have the "
+                      "board looked at if they stay down")  # fmt: skip
+
+
+def fabric_not_ready(node: Node) -> Iterator[Finding]:
+    """GPUs on NVSwitch that have not joined the others: CUDA then fails with SYSTEM_NOT_READY (802)."""
+    remedy = ("start it: `systemctl start nvidia-fabricmanager`, of the very version of the driver; in a virtual "
+              "machine the host runs it")  # fmt: skip
+    for who, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
+        if state != "completed":
+            yield Finding("fabric_not_ready", "wrong",
+                          f"not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {who}",
+                          f"fabric state: {state}; {_manager(node)}", remedy)  # fmt: skip
+    unsaid = [each for each in node.gpus if each.fabric is None]
+    if len(node.gpus) < 2 or not unsaid or not _expects_switch(node) or node.facts.get("fabric_manager"):
+        return
+    if node.facts.get("fabric_manager") is False and node.facts.get("virtual_machine") is False:
+        yield Finding("fabric_not_ready", "wrong", "the fabric manager does not run (SYSTEM_NOT_READY)",
+                      f"no process of it on a machine whose {names(unsaid)} are on NVSwitch", remedy)  # fmt: skip
+    else:
+        yield Finding("fabric_not_ready", "unknown", f"whether these joined the NVSwitch fabric: {names(unsaid)}",
+                      f"the GPUs do not tell it; {_manager(node)}")  # fmt: skip
+
+
+def far_adapters(node: Node) -> Iterator[Finding]:
+    """GPUs without a network adapter on their PCIe switch, or at least on their NUMA node."""
+    adapters = {each.name: each for each in live.active_adapters(node.found)}
+    if not adapters or not node.gpus:
+        return
+    ways = {each.index: {path.b if path.a == f"gpu{each.index}" else path.a: path.kind for path in node.found.paths
+                         if f"gpu{each.index}" in (path.a, path.b) and {path.a, path.b} & set(adapters)}
+            for each in node.gpus}  # fmt: skip
+    far = [each for each in node.gpus if _other_node(each, node, ways[each.index])]
+    if far:
+        yield Finding(
+            "far_adapters",
+            "wrong",
+            f"no network adapter is on the NUMA node of {names(far)}",
+            _seen(far[0], ways[far[0].index], node),
+            "use an adapter of the GPU's own NUMA node "
+            "(`nics:` of the cluster), or move cards; in a virtual machine ask for its real topology",
+        )
+    near = [each for each in node.gpus if each not in far]
+    apart = [each for each in near if ways[each.index] and not set(ways[each.index].values()) & set(_CLOSE)]
+    if apart:
+        yield Finding(
+            "far_adapters",
+            "doubtful",
+            f"no network adapter is on the PCIe switch of {names(apart)}",
+            _seen(apart[0], ways[apart[0].index], node),
+            "data between GPU and adapter goes through the processor: use a closer one if there is any",
+        )
+    silent = [each for each in near if not ways[each.index] and each.numa_node is None]
+    if silent:
+        yield Finding("far_adapters", "unknown", f"what is between {names(silent)} and the network adapters",
+                      "neither driver nor /sys tells it")  # fmt: skip
+
+
+def below_instance(node: Node) -> Iterator[Finding]:
+    """Less than the instance type is said to have."""
+    if node.instance not in instances():
+        return
+    named = instance(str(node.instance))
+    if len(node.gpus) < named.gpus:
+        yield Finding("below_instance", "wrong", f"{len(node.gpus)} of the {named.gpus} GPUs of {named.name} are here",
+                      f"the driver shows {len(node.gpus)}", "look for GPUs that fell off the bus (`dmesg | grep Xid`), "
+                      "or correct `instance:` of the cluster")  # fmt: skip
+    for said in live.as_linked(named.links, live.links_of(node.facts))[1]:
+        yield Finding("below_instance", "doubtful", said, live.pcie_source(node.gpus),
+                      "choose another instance type if this one was promised more")  # fmt: skip
+
+
+RULES = (link_below_both_ends, slot_below_gpu, no_peer_access, nvlink_down, fabric_not_ready, far_adapters,
+         below_instance)  # fmt: skip
+
+
+def _below(each: Gpu) -> str:
+    generation, lanes = live.both_ends(each)
+    slow = each.pcie_generation and generation and each.pcie_generation < generation
+    narrow = each.pcie_lanes and lanes and each.pcie_lanes < lanes
+    if not slow and not narrow:
+        return ""
+    return (f"generation {each.pcie_generation or '?'} x{each.pcie_lanes or '?'}, "
+            f"both ends can do generation {generation or '?'} x{lanes or '?'}")  # fmt: skip
+
+
+def _slot(each: Gpu) -> str:
+    generation, _ = live.both_ends(each)
+    own = max(each.own_generation or 0, each.pcie_max_generation or 0)
+    slow = generation is not None and own > generation
+    narrow = each.slot_lanes and each.pcie_max_lanes and each.slot_lanes < each.pcie_max_lanes
+    told = [f"the GPU can do generation {own}, here generation {generation}"] if slow else []
+    told += [f"the GPU has x{each.pcie_max_lanes}, the slot x{each.slot_lanes}"] if narrow else []
+    return "; ".join(told)
+
+
+def _fewer(active: int, wanted: int) -> str:
+    return f"{active} of {wanted} are active" if active < wanted else ""
+
+
+def _expects_switch(node: Node) -> bool:
+    """Of a model that is built on NVSwitch, and not seen to be linked without one."""
+    ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
+    direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
+    return not direct and any(num_nvlinks(each) for each in node.gpus) and live.peer_kind(node.found) in (
+        "nvswitch", "pcie_p2p", "host", live.UNKNOWN)  # fmt: skip
+
+
+def _manager(node: Node) -> str:
+    runs = node.facts.get("fabric_manager")
+    return "whether the fabric manager runs is not known" if runs is None else (
+        "the fabric manager runs" if runs else "the fabric manager does not run")  # fmt: skip
+
+
+def _other_node(each: Gpu, node: Node, ways: dict[str, str]) -> bool:
+    if ways:
+        return set(ways.values()) == {"SYS"}
+    nodes = {card.numa_node for card in live.active_adapters(node.found)}
+    return each.numa_node is not None and None not in nodes and each.numa_node not in nodes
+
+
+def _seen(each: Gpu, ways: dict[str, str], node: Node) -> str:
+    if ways:
+        return ", ".join(f"gpu{each.index} to {name}: {kind}" for name, kind in sorted(ways.items())[:4])
+    nodes = sorted({card.numa_node for card in live.active_adapters(node.found) if card.numa_node is not None})
+    return f"gpu{each.index} is on NUMA node {each.numa_node}, the adapters on {', '.join(map(str, nodes))}"

@@ -1,0 +1,166 @@
+"""Rules about GPUs themselves, and about what kernel, container and libraries let them do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from bench.core.inventory import Gpu
+from bench.core.units import format_bytes
+from bench.hardware import live
+from bench.hardware._health_rule import Finding, Node, grouped, names
+
+_MIB = 1 << 20
+_CONTAINER_SHM_BYTES = 64 * _MIB  # what a container has by default
+_MIN_LOCKED_BYTES = 64 * _MIB
+_BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw thermal slowdown")
+
+
+def no_gpu_direct(node: Node) -> Iterator[Finding]:
+    """Adapters can not reach GPU memory: all that leaves the node goes through the host's memory."""
+    if not node.gpus or not node.adapters_by_rdma:
+        return
+    module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")
+    told = f"nvidia_peermem is {_word(module, 'loaded')}, dmabuf {_word(dmabuf, 'possible')}"
+    if module is False and dmabuf is False:
+        yield Finding(
+            "no_gpu_direct",
+            "wrong",
+            "RDMA adapters can not reach GPU memory (no GPUDirect RDMA)",
+            told,
+            "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 and newer (dmabuf)",
+        )
+    elif not module and not dmabuf:
+        yield Finding("no_gpu_direct", "unknown", "whether RDMA adapters can reach GPU memory", told)
+
+
+def address_translation(node: Node) -> Iterator[Finding]:
+    """What sends copies between PCIe devices up to the processor, where it is in their way."""
+    by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
+    if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
+        return
+    off = "in the BIOS and by `iommu=pt` on the kernel's command line"
+    for key, bad, what, remedy in (
+        ("iommu", "on", "the IOMMU translates what PCIe devices send each other", f"let it pass through, {off}"),
+        ("acs", True, "ACS sends what PCIe devices send each other up to the processor",
+         "switch it off in the BIOS, or by setpci for the bridges above GPUs and adapters, unless virtual machines "
+         "need it"),
+    ):  # fmt: skip
+        if node.facts.get(key) == bad:
+            yield Finding(key, "doubtful", what, f"{key}: {'on' if bad is True else bad}", remedy)
+        elif node.facts.get(key) is None:
+            yield Finding(key, "unknown", f"{key.upper()} settings", "/sys does not tell them")
+
+
+def locked_memory(node: Node) -> Iterator[Finding]:
+    """RDMA registers memory, which must stay in its place."""
+    limit = node.facts.get("max_locked_bytes")
+    if live.active_adapters(node.found) and isinstance(limit, int) and limit < _MIN_LOCKED_BYTES:
+        yield Finding("locked_memory", "wrong", "a process may lock too little memory for RDMA",
+                      f"the limit is {format_bytes(limit)}", "`ulimit -l unlimited`, in a container "
+                      "`--ulimit memlock=-1`")  # fmt: skip
+
+
+def shared_memory(node: Node) -> Iterator[Finding]:
+    """NCCL and MPI copy between the processes of a node through /dev/shm."""
+    size = node.facts.get("shm_bytes")
+    if not node.gpus:
+        return
+    if size is None:
+        yield Finding("shared_memory", "unknown", "the size of /dev/shm", "the system does not tell it")
+    elif size <= _CONTAINER_SHM_BYTES:
+        several = len(node.gpus) > 1
+        yield Finding("shared_memory", "wrong" if several else "doubtful",
+                      "/dev/shm is as small as containers have it by default", f"{format_bytes(size)} for "
+                      f"{len(node.gpus)} GPU{'s' if several else ''}", "start the container with `--shm-size=8g` or "
+                      "`--ipc=host`")  # fmt: skip
+
+
+def mig(node: Node) -> Iterator[Finding]:
+    """A GPU cut into instances has neither NVLink nor peer access, and no process has all of it."""
+    cut = [each for each in node.gpus if each.mig]
+    if cut:
+        yield Finding("mig", "wrong", f"MIG is on: {names(cut)}", "the driver says so",
+                      f"`nvidia-smi -i {cut[0].index} -mig 0` where whole GPUs are to be measured")  # fmt: skip
+
+
+def ecc_errors(node: Node) -> Iterator[Finding]:
+    """Memory that could not be corrected, since the GPU was built."""
+    for who, num in grouped(node.gpus, [str(each.ecc_uncorrected or "") for each in node.gpus]):
+        yield Finding(
+            "ecc_errors",
+            "doubtful",
+            f"memory errors that could not be corrected: {who}",
+            f"{num} in all",
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER` tells whether rows wait to be remapped: reset the GPU then",
+        )
+
+
+def throttled(node: Node) -> Iterator[Finding]:
+    """GPUs that run slower than they could, and the driver's reasons."""
+    for who, reasons in grouped(node.gpus, [", ".join(each.throttle) for each in node.gpus]):
+        brakes = any(reason in _BRAKES for reason in reasons.split(", "))
+        yield Finding("throttled", "wrong" if brakes else "doubtful", f"slower than it could be: {who}",
+                      f"the driver's reasons: {reasons}", "look to cooling and power supply" if brakes else
+                      "`nvidia-smi -q -d CLOCK,POWER` shows limits that somebody set")  # fmt: skip
+
+
+def governor(node: Node) -> Iterator[Finding]:
+    """Processors that slow down between messages add to every latency."""
+    told = node.facts.get("governor")
+    if told is not None and told != "performance":
+        yield Finding("governor", "doubtful", "the processors slow down when they have little to do",
+                      f"CPU frequency governor: {told}", "`cpupower frequency-set -g performance`")  # fmt: skip
+    elif told is None:
+        yield Finding("governor", "unknown", "the CPU frequency governor", "/sys does not tell it")
+
+
+def unlike_gpus(node: Node) -> Iterator[Finding]:
+    """The slowest GPU sets the pace of all; those of one node should be alike."""
+    kinds: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
+        ("model", lambda each: each.name), ("memory", lambda each: each.memory_bytes),
+        ("PCIe at most", live.both_ends), ("highest clock", lambda each: each.sm_max_hz),
+        ("power limit", lambda each: each.power_limit_w), ("ECC", lambda each: each.ecc),
+        ("MIG", lambda each: each.mig),
+    )  # fmt: skip
+    for what, of in kinds:
+        told = list(grouped(node.gpus, [str(of(each)) for each in node.gpus]))
+        if len(told) > 1:
+            yield Finding("unlike_gpus", "doubtful", f"the GPUs of this node differ in {what}",
+                          "; ".join(f"{who}: {value}" for who, value in told),
+                          "the slowest of them sets the pace: set them alike, or leave the odd one out")  # fmt: skip
+
+
+def libraries(node: Node) -> Iterator[Finding]:
+    """Libraries that can not use the GPUs that are here."""
+    torch, cuda = node.software.get("torch", ""), str(node.facts.get("gpu_cuda") or "")
+    if not node.gpus:
+        return
+    if torch.endswith("+cpu"):
+        yield Finding("libraries", "wrong", "torch is built without CUDA, so that the GPUs can not be used by it",
+                      f"torch {torch}", "install a build of torch with CUDA")  # fmt: skip
+    driver = int(cuda.partition(".")[0]) if cuda.partition(".")[0].isdigit() else None
+    if driver is None:
+        yield Finding("libraries", "unknown", "which CUDA the driver allows", "the driver does not tell it")
+        return
+    built = re.search(r"\+cu(\d+)\d$", torch)
+    wanted = {f"torch {torch}": int(built[1])} if built else {}
+    cupys = {n: v for n, v in node.software.items() if re.fullmatch(r"cupy-cuda\d+x", n)}
+    wanted |= {f"{name} {version}": int(name[9:-1]) for name, version in cupys.items()}
+    for library, needs in wanted.items():
+        if needs > driver:
+            yield Finding(
+                "libraries",
+                "wrong",
+                f"{library} needs a newer driver",
+                f"it is made for CUDA {needs}, the driver allows {cuda}",
+                f"update the driver, or install the build for CUDA {driver}",
+            )
+
+
+RULES = (no_gpu_direct, address_translation, locked_memory, shared_memory, mig, ecc_errors, throttled, governor,
+         unlike_gpus, libraries)  # fmt: skip
+
+
+def _word(fact: object, word: str) -> str:
+    return f"not known to be {word}" if fact is None else word if fact else f"not {word}"

@@ -1,0 +1,194 @@
+"""Which GPUs a row of copies or messages was between, and what is between them, as the header's facts tell it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.inventory import Gpu, Inventory, Path, from_facts
+from bench.core.record import Bound, Header, Record
+from bench.core.units import format_rate
+from bench.hardware import live
+from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
+
+THROUGH_HOST = "through-host"  # the flag of a row that was copied by way of the host's memory
+_SAME_SWITCH = ("PIX", "PXB")
+_GIVEN = "given for this run"
+_MOST_READ = 4096
+_read: dict[int, tuple[Mapping[str, Any], Any]] = {}  # the facts are kept, too, so that their id stays theirs
+T = TypeVar("T")
+_DEFAULT_CACHE_BYTES = 128 << 20  # as large as any GPU's last-level cache was when this was written
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Two GPUs of one node. `why`: which way there is between them, in words."""
+
+    links: NodeLinks
+    path: Path
+    why: str
+
+    @property
+    def by_nvlink(self) -> bool:
+        """Are they joined by NVLink?"""
+        return self.links.peer in NVLINK_PEERS
+
+
+def own_links(header: Header, record: Record) -> NodeLinks | None:
+    """The links that bound a copy between one GPU and its host: those of the GPU itself where the row names it."""
+    links = NodeLinks.from_dict(header.links) if header.links else None
+    if links is not None and (links.instance or links.sources.get("pcie") == _GIVEN):
+        return links
+    rank = _only_rank(header, record)
+    found = None if rank is None else gpu_of(header, rank)
+    rate = None if found is None else live.pcie_rate(found[1])
+    if found is None or rate is None:
+        return links
+    pcie = {"pcie": live.pcie_source((found[1],))}
+    base = links or NodeLinks("", 1, "host")
+    told = {**base.sources, **({} if live.pcie_link(found[1]) is None else pcie)}
+    return replace(base, pcie_bytes_per_s=rate, sources=told, verified={**base.verified, "pcie": True})
+
+
+def between(header: Header, record: Record) -> Between | None:
+    """What is between the two GPUs of a row; None where that is not known, or was said for the run."""
+    ranks = _two_ranks(header, record)
+    ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
+    if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:
+        return None
+    found = _devices(header.nodes[ends[0][0]])
+    path = live.path_between(found, ends[0][1].index, ends[1][1].index)
+    links = NodeLinks.from_dict(header.links) if header.links else live.links_of(header.nodes[ends[0][0]])
+    if path is None or links is None or _GIVEN in (links.sources.get("nvlink"), links.sources.get("pcie")):
+        return None
+    staged = THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")
+    return pair(found, path, links, staged=staged)
+
+
+def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
+    """The links between two GPUs of a node, each rate that of the slower end. `staged`: copied by the host's memory."""
+    nvlink = None if staged else live.pair_nvlink_rate(found, path)
+    if nvlink is not None:
+        why = f"{path.a} and {path.b} are joined by {path.kind[2:]} NVLinks ({path.kind})"
+        sources = {**links.sources, "nvlink": "NVML of this machine: links of the pair x the rate of one"}
+        told = replace(links, peer="nvswitch", nvlink_bytes_per_s=nvlink, pair_bytes_per_s=None, sources=sources,
+                       verified={**links.verified, "nvlink": True})  # fmt: skip
+        return Between(told, path, why)
+    if path.kind.startswith("NV") and not staged:
+        return None
+    ends = [each for each in found.gpus if f"gpu{each.index}" in (path.a, path.b)]
+    rates = [rate for each in ends if (rate := live.pcie_rate(each)) is not None]
+    if len(rates) < 2:
+        return None
+    rate = min(rates) if links.pcie_bytes_per_s is None or not links.instance else min(*rates, links.pcie_bytes_per_s)
+    told = replace(links, peer="host", nvlink_bytes_per_s=None, pair_bytes_per_s=None, pcie_bytes_per_s=rate,
+                   sources={**links.sources, "pcie": live.pcie_source(ends)},
+                   verified={**links.verified, "pcie": True})  # fmt: skip
+    return Between(told, path, _way(path, staged))
+
+
+def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
+    """The links that bound a row: of a part of the ranks, which may be the faster ones, the fastest GPU's."""
+    told = (links.instance, *(links.sources.get(link) for link in ("nvlink", "pcie")))
+    whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
+    if whole or told[0] or _GIVEN in told or not header.nodes:
+        return links
+    fastest: NodeLinks | None = _once(header.nodes, lambda nodes: live.links_of_all(nodes.values(), max))
+    return fastest or links
+
+
+def memory_bound(header: Header, record: Record) -> Bound | None:
+    """The peak of a GPU's own memory, through which each byte of a copy goes twice; None where it is not known.
+
+    Hard only where caches can not have held the data.
+    """
+    names = {str(each.get("name")) for node in header.nodes.values() for each in node.get("gpus") or ()}
+    names = names or ({header.facts["gpu"]} if header.facts.get("gpu") else set())
+    models = {gpu_printed(name) for name in names}
+    if not models and header.instance in instances():
+        models = {instance(str(header.instance)).gpu}
+    if len(models) != 1 or (model := models.pop()) is None or (peak := gpu(model).memory_bytes_per_s) is None:
+        return None
+    told = str(header.facts.get("gpu_cache_bytes") or "")
+    cache_bytes = int(told) if told.isdigit() else _DEFAULT_CACHE_BYTES
+    from_memory = record.cache == "cold" or record.payload_bytes > 2 * cache_bytes
+    why = f"the memory of a {model} moves {format_rate(peak)}, bytes read and written together"
+    if not from_memory:
+        why += "; data that caches hold may be faster"
+    kind = "hard" if from_memory else "reference"
+    return Bound(peak, "GPU memory", kind, why, gpu(model).source, gpu(model).verified)
+
+
+def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
+    """(host, GPU) of a rank: by the PCI address that is told of it, else by its place on its node."""
+    if rank >= len(header.ranks):
+        return None
+    told = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
+    host = str(told.get("host"))
+    gpus = _devices(header.nodes[host]).gpus if host in header.nodes else ()
+    bus = _bus(told.get("gpu_pci_bus"))
+    if bus is not None:
+        return next(((host, each) for each in gpus if _bus(each.pci_bus) == bus), None)
+    index = _index(told.get("local_rank"), header.environment.get("CUDA_VISIBLE_DEVICES"))
+    return next(((host, each) for each in gpus if each.index == index), None)
+
+
+def _bus(address: object) -> str | None:
+    """A PCI address without the zeros by which libraries differ: `00000000:1B:00.0` and `0000:1b:00.0` are one."""
+    return str(address).lower().lstrip("0") if address else None
+
+
+def _index(local_rank: object, visible: str | None) -> int | None:
+    """The driver's number of the GPU that a local rank takes; CUDA numbers alike GPUs as the driver does."""
+    if not isinstance(local_rank, int):
+        return None
+    if visible is None:
+        return local_rank
+    words = [word.strip() for word in visible.split(",")]
+    return int(words[local_rank]) if local_rank < len(words) and all(word.isdigit() for word in words) else None
+
+
+def _only_rank(header: Header, record: Record) -> int | None:
+    if record.num_ranks != 1:
+        return None
+    match = re.fullmatch(r"(rank|group)(\d+)", record.group)
+    if match and (match[1] == "rank" or "--order" not in header.case):  # groups of 1 are in the order of ranks
+        return int(match[2])
+    return 0 if header.num_ranks == 1 else None
+
+
+def _two_ranks(header: Header, record: Record) -> tuple[int, int] | None:
+    if record.num_ranks != 2:
+        return None
+    if record.src is not None and record.dst is not None:
+        return record.src, record.dst
+    return (0, 1) if header.num_ranks == 2 else None
+
+
+def _way(path: Path, staged: bool) -> str:
+    ends = f"{path.a} and {path.b}"
+    if staged or path.peer_access is False:
+        return f"{ends} reach each other by way of the host's memory only ({path.kind}" + (
+            f"; {path.why_not})" if path.why_not else ")"
+        )
+    if path.kind in _SAME_SWITCH:
+        return f"{ends} are joined by PCIe switches ({path.kind}), by each one's own link in each direction"
+    return f"{ends} reach each other by PCIe through the host's bridges ({path.kind})"
+
+
+def _devices(node: Mapping[str, Any]) -> Inventory:
+    return _once(node, from_facts)
+
+
+def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
+    """What is read of facts, read once: each row of a run asks again, and facts in a header do not change."""
+    kept = _read.get(id(facts))
+    if kept is None or kept[0] is not facts:
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        kept = _read[id(facts)] = (facts, read(facts))
+    found: T = kept[1]
+    return found

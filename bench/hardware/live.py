@@ -1,0 +1,285 @@
+"""What the links of a machine really are, from what driver and kernel say of it.
+
+An idle PCIe link slows down, and may give up lanes, so that what it says then is no bound. What data went over while it
+was read bounds; else the most that both of its ends can do, and `sources` says which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.core.fabric import NVLINK_PEERS, PEERS, RATES, NodeLinks
+from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path, from_facts
+from bench.core.units import format_rate
+from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, pcie_bytes_per_s, yaml_file
+
+_RDMA = ("infiniband", "roce", "efa")
+_LOADED = "NVML and sysfs of this machine, read under load"
+_IDLE = "NVML and sysfs of this machine, which was idle: the most that both ends of the link can do"
+_ACTIVE = "NVML of this machine: active links x the rate of one"
+_PORTS = "sysfs of this machine: the rates of its active adapters"
+UNKNOWN = "unknown"  # how GPUs reach each other
+Pick = Callable[..., Any]  # min or max
+_LESS = 0.999  # of a rate: below it another is really less
+
+
+def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
+    """The links of one node, whose `node` is what `probes.machine.facts` tells of it; None of one without GPUs.
+
+    Rates are those of the slowest GPU, as what all of them do together waits for it; by `pick` max, which bounds any
+    part of them, those of the fastest.
+    """
+    found = from_facts(node)
+    if not found.gpus:
+        return None
+    models = {gpu_printed(each.name) for each in found.gpus}
+    named = gpu_links(model, len(found.gpus)) if len(models) == 1 and (model := models.pop()) else None
+    peer = peer_kind(found)
+    ports = [nvlink_rate(each) for each in found.gpus]
+    nvlink = None if None in ports else pick(rate for rate in ports if rate is not None)
+    assumed = peer == UNKNOWN
+    if assumed:  # no bound may be tighter than what may be there
+        peer = named.peer if named else "nvswitch"
+        nvlink = named.nvlink_bytes_per_s if named else None
+    pcie = [rate for each in found.gpus if (rate := pcie_rate(each)) is not None]
+    nics = active_adapters(found)
+    nic_rates = [each.bytes_per_s for each in nics]
+    known = [rate for rate in nic_rates if rate is not None]
+    all_known = bool(known) and len(known) == len(nics)
+    generation = _generation(found.gpus) or (named.nvlink_generation if named and peer in NVLINK_PEERS else None)
+    switch = yaml_file("links")["nvlink"].get(generation, {}) if peer == "nvswitch" else {}
+    latency = yaml_file("links")["latency"]
+    by_c2c = named is not None and _has_c2c(found.gpus[0])
+    told = {
+        "nvlink": (named.sources.get("nvlink") if assumed and named else _ACTIVE)
+        if nvlink and peer in NVLINK_PEERS
+        else None,
+        "pcie": None if not pcie else named.sources["pcie"] if named and by_c2c else pcie_source(found.gpus),
+        "network": _PORTS if all_known else None,
+        "nic": _PORTS if all_known else None,
+    }
+    sources = {link: text for link, text in told.items() if text}
+    return NodeLinks(
+        instance="",
+        gpus=len(found.gpus),
+        peer=peer,
+        nvlink_bytes_per_s=nvlink if peer in NVLINK_PEERS else None,
+        pair_bytes_per_s=None if peer != "nvlink_mesh" or assumed else _pair_rate(found),
+        pcie_bytes_per_s=pick(pcie) if pcie else None,
+        nic_bytes_per_s=max(known) if all_known else None,  # of different ones: never less than there is
+        num_nics=len(nics) if all_known else None,
+        peer_s=latency["peer"]["us"] * 1e-6,
+        host_s=latency["host"]["us"] * 1e-6,
+        network_s=latency["network"]["us"] * 1e-6,
+        nvls=bool(switch.get("switch_reduces", peer == "nvswitch")),
+        network_reduces=not nics or any(each.kind == "infiniband" for each in nics),
+        nvlink_nodes=named.nvlink_nodes if named and peer == "nvswitch" else 1,
+        gpus_per_pcie_switch=_gpus_per_switch(found),
+        nic_kind=nics[0].kind if nics else "",
+        nvlink_generation=generation if peer in NVLINK_PEERS else None,
+        sources=sources,
+        verified=dict.fromkeys(sources, True) | ({"pcie": named.verified["pcie"]} if named and by_c2c else {}),
+    )
+
+
+def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
+    """The links of a node of a run: of several the slowest of each kind, or the fastest, by `pick` as in `links_of`.
+
+    None where a node tells nothing of its GPUs.
+    """
+    found = [links_of(node, pick) for node in nodes]
+    known = [links for links in found if links is not None]
+    if not known or len(known) < len(found):
+        return None
+    first = (max if pick is min else min)(known, key=lambda links: PEERS.index(links.peer))
+    slowest: dict[str, Any] = {
+        name: pick(rates) if (rates := [r for links in known if (r := getattr(links, name)) is not None]) else None
+        for name in ("nvlink_bytes_per_s", "pair_bytes_per_s", "pcie_bytes_per_s")
+        if first.peer in NVLINK_PEERS or name == "pcie_bytes_per_s"
+    }
+    network = [links for links in known if links.nic_bytes_per_s is not None and links.num_nics]
+    least = pick(network, key=lambda links: (links.nic_bytes_per_s or 0.0) * (links.num_nics or 0), default=first)
+    return replace(
+        first,
+        gpus=min(links.gpus for links in known),
+        nic_bytes_per_s=least.nic_bytes_per_s,
+        num_nics=least.num_nics,
+        nvls=any(links.nvls for links in known),
+        network_reduces=any(links.network_reduces for links in known),
+        nvlink_nodes=max(links.nvlink_nodes for links in known),
+        sources={**least.sources, **first.sources},
+        verified={**least.verified, **first.verified},
+        **slowest,
+    )
+
+
+def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[str, ...]]:
+    """The links of an instance type with those of this machine in the place of what it has less of; and that, in words.
+
+    Rates that were given for a run stay as they are.
+    """
+    said = []
+    for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
+        field = f"{link}_bytes_per_s"
+        promised, real = getattr(named, field), getattr(live, field) if live else None
+        if not promised or not real or real >= _LESS * promised or named.sources.get(link) == "given for this run":
+            continue
+        assert live is not None
+        source = f"as really linked: {live.sources[link]}"
+        named = replace(named, **{field: real}, sources={**named.sources, link: source},
+                        verified={**named.verified, link: live.verified[link]})  # fmt: skip
+        said.append(f"{name} of a GPU is really linked at {format_rate(real)}, where {named.instance} has "
+                    f"{format_rate(promised)}; the less one bounds")  # fmt: skip
+    return named, tuple(said)
+
+
+def bounding(told: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The links that bound a run on GPUs, as a header keeps them, and what is to be said of them.
+
+    `told`: what was said of its nodes (catalogue.bounding_links), {} for nothing; `nodes`: their facts.
+    """
+    real = links_of_all(nodes)
+    if real is None:
+        return dict(told), ()
+    if not told:
+        return real.to_dict(), ()
+    named = NodeLinks.from_dict(told)
+    if named.instance:
+        links, said = as_linked(named, real)
+        return links.to_dict(), said
+    given = {link: rate for link in RATES if (rate := getattr(named, f"{link}_bytes_per_s")) is not None}
+    return real.with_rates(given).to_dict(), ()
+
+
+def pcie_rate(each: Gpu) -> float | None:
+    """Bytes per second and direction of a GPU's way to its host, after coding: PCIe, or NVLink-C2C in its place."""
+    if _has_c2c(each):
+        return gpu_links(str(gpu_printed(each.name)), 1).pcie_bytes_per_s
+    link = pcie_link(each)
+    return None if link is None or link[0] not in yaml_file("links")["pcie"] else pcie_bytes_per_s(*link)
+
+
+def pcie_link(each: Gpu) -> tuple[int, int] | None:
+    """(generation, lanes): as they are while data goes over them, else the most that both ends can do."""
+    if _seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
+        return each.pcie_generation, each.pcie_lanes
+    generation, lanes = both_ends(each)
+    return (generation, lanes) if generation and lanes else None
+
+
+def _seen_at_work(each: Gpu) -> bool:
+    """Generation 1 is where links go that have nothing to do: a reading that came too late is no bound."""
+    return each.under_load and (each.pcie_generation or 0) > 1
+
+
+def both_ends(each: Gpu) -> tuple[int | None, int | None]:
+    """(generation, lanes) that GPU and slot can both do, as far as they tell."""
+    generations = [n for n in (each.pcie_max_generation, each.slot_generation) if n]
+    lanes = [n for n in (each.pcie_max_lanes, each.slot_lanes) if n]
+    return min(generations, default=None), min(lanes, default=None)
+
+
+def pcie_source(gpus: Sequence[Gpu]) -> str:
+    """Where the rates of GPUs' PCIe links come from, and which links these are."""
+    links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
+    named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
+    return f"{named}: {_LOADED if all(map(_seen_at_work, gpus)) else _IDLE}"
+
+
+def nvlink_rate(each: Gpu) -> float | None:
+    """Bytes per second and direction of a GPU's active NVLinks to switches and GPUs; None without, or if unknown."""
+    rates = [link.bytes_per_s for link in active_nvlinks(each)]
+    return sum(rate for rate in rates if rate is not None) if rates and None not in rates else None
+
+
+def active_nvlinks(each: Gpu) -> tuple[NvLink, ...]:
+    """Those that carry data; links to the GPU's own CPU are another way."""
+    return tuple(link for link in each.nvlinks if link.active and link.peer != "cpu")
+
+
+def peer_kind(found: Inventory) -> str:
+    """How the GPUs of a node reach each other: one of core/fabric.py's PEERS, or UNKNOWN where nothing tells it."""
+    between = {path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")}
+    joined = [path for path in between if _num_links(path)]
+    active = [active_nvlinks(each) for each in found.gpus]
+    num = len(found.gpus)
+    if num == 1:
+        return "nvswitch" if active[0] and all(link.peer == "switch" for link in active[0]) else "host"
+    if _all_to_switches(active, joined, num):
+        return "nvswitch"
+    if joined:
+        peers = {name: {p for path in joined for p in (path.a, path.b) if name in (path.a, path.b) and p != name}
+                 for name in (f"gpu{each.index}" for each in found.gpus)}  # fmt: skip
+        return "nvlink_pairs" if max(map(len, peers.values())) == 1 else "nvlink_mesh"
+    if len({frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}) < num * (num - 1) // 2:
+        return UNKNOWN
+    return "pcie_p2p" if all(path.peer_access for path in between) else "host"
+
+
+def path_between(found: Inventory, a: int, b: int) -> Path | None:
+    """What is between two GPUs, whichever of them comes first."""
+    names = {f"gpu{a}", f"gpu{b}"}
+    return next((path for path in found.paths if {path.a, path.b} == names), None)
+
+
+def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
+    """Bytes per second and direction of the NVLinks between two GPUs: the path's number x the rate of one."""
+    num = _num_links(path)
+    rates = {link.bytes_per_s for each in found.gpus if f"gpu{each.index}" in (path.a, path.b)
+             for link in active_nvlinks(each)}  # fmt: skip
+    return num * max(rate for rate in rates if rate) if num and rates and None not in rates else None
+
+
+def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
+    """Network adapters that move data without the CPU, whose link is up or not known to be down."""
+    return tuple(
+        each for each in found.adapters
+        if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
+    )  # fmt: skip
+
+
+def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
+    """Said by the links themselves; where they do not say, pairs have more links in all than a GPU has."""
+    ends = {link.peer for links in active for link in links}
+    if ends == {"switch"} and all(active):
+        return True
+    most = max(map(len, active), default=0) or max(each["most_links"] for each in yaml_file("links")["nvlink"].values())
+    least = min(map(_num_links, joined), default=0)
+    return len(joined) == num * (num - 1) // 2 and least * (num - 1) > most
+
+
+def _pair_rate(found: Inventory) -> float | None:
+    """The fastest pair's: what a bound may count on for any of them."""
+    rates = (pair_nvlink_rate(found, path) for path in found.paths)
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def _num_links(path: Path) -> int:
+    return int(path.kind[2:]) if path.kind.startswith("NV") and path.kind[2:].isdigit() else 0
+
+
+def _generation(gpus: Sequence[Gpu]) -> int | None:
+    """NVLink's, from `NVLink 4.0`."""
+    for link in (link for each in gpus for link in active_nvlinks(each)):
+        word = (link.rate_from or "").removeprefix("NVLink ").partition(".")[0]
+        if word.isdigit():
+            return int(word)
+    return None
+
+
+def _has_c2c(each: Gpu) -> bool:
+    model = gpu_printed(each.name)
+    return model is not None and gpu(model).pcie is None and gpu_links(model, 1).pcie_bytes_per_s is not None
+
+
+def _gpus_per_switch(found: Inventory) -> int | None:
+    """GPUs that share one PCIe switch, where on each as many do."""
+    groups: dict[str, set[str]] = {f"gpu{each.index}": {f"gpu{each.index}"} for each in found.gpus}
+    for path in found.paths:
+        if path.kind == "PIX" and path.a in groups and path.b in groups:
+            together = groups[path.a] | groups[path.b]
+            groups.update(dict.fromkeys(together, together))
+    sizes = {len(group) for group in groups.values()}
+    return sizes.pop() if len(sizes) == 1 and sizes != {1} else None

@@ -1,0 +1,172 @@
+"""One page about one machine: what it has, what its links should give, what is wrong, and what is not known."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.core import hostlist
+from bench.core.inventory import Gpu, Inventory, from_facts
+from bench.core.units import format_bytes, format_rate
+from bench.hardware import live
+from bench.hardware.health import Finding
+from bench.hardware.promises import Promise
+
+_WIDTH = 118
+_MOST = 4
+_UNKNOWN = "unknown"
+
+
+def title(hosts: Sequence[str]) -> str:
+    """The line above the page of hosts that have the same."""
+    return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
+
+
+def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[Finding]) -> list[str]:
+    """The lines below it."""
+    lines = [*_wrapped(_has(node))]
+    if promised:
+        lines += ["", "what its links should give", *_wrapped(_promise(each) for each in promised)]
+    lines += ["", "what is wrong with its links", *_wrapped(_said(findings))]
+    return lines
+
+
+def plain(promise: Promise) -> dict[str, Any]:
+    """A promise for JSON; SI units."""
+    return {
+        "what": promise.what,
+        "members": list(promise.members),
+        "bounds": [
+            {"bytes_per_s": bound.bytes_per_s, "name": bound.name, "kind": bound.kind, "why": bound.why,
+             "source": bound.source, "verified": bound.verified}
+            for bound in promise.bounds
+        ],
+    }  # fmt: skip
+
+
+def _has(node: Mapping[str, Any]) -> Iterator[str]:
+    found = from_facts(node)
+    yield f"GPUs: {_gpus(node, found)}"
+    if found.gpus:
+        yield f"PCIe: {'; '.join(_alike(found.gpus, [_pcie(each) for each in found.gpus]))}"
+        yield f"NVLink: {'; '.join(_alike(found.gpus, [_nvlink(each) for each in found.gpus]))}"
+        yield f"between GPUs: {_between(found)}"
+        yield f"driver: {node.get('gpu_driver') or _UNKNOWN}, CUDA {node.get('gpu_cuda') or _UNKNOWN} at most"
+    yield f"network adapters: {_adapters(found)}"
+    yield f"host: {node.get('cpu_model') or _UNKNOWN + ' CPU'}, {_host(node)}"
+
+
+def _gpus(node: Mapping[str, Any], found: Inventory) -> str:
+    if not found.gpus:
+        return f"none ({node.get('no_gpus_because') or 'the driver shows none'})"
+    words = [
+        f"{each.name}{'' if each.memory_bytes is None else ' with ' + format_bytes(each.memory_bytes)}"
+        f"{'' if each.numa_node is None else f' on NUMA node {each.numa_node}'}"
+        for each in found.gpus
+    ]
+    return "; ".join(_alike(found.gpus, words))
+
+
+def _pcie(each: Gpu) -> str:
+    if not each.pcie_generation or not each.pcie_lanes:
+        now = _UNKNOWN
+    else:
+        now = f"generation {each.pcie_generation} x{each.pcie_lanes}"
+    generation, lanes = live.both_ends(each)
+    most = f"generation {generation or '?'} x{lanes or '?'}" if generation or lanes else _UNKNOWN
+    return f"{now} {'under load' if each.under_load else 'while idle'}, {most} at most"
+
+
+def _nvlink(each: Gpu) -> str:
+    active = live.active_nvlinks(each)
+    if not each.nvlinks:
+        return "none, or none that the driver tells of"
+    ends = sorted({link.peer or "an unknown end" for link in active})
+    rate = live.nvlink_rate(each)
+    to = f" to {', '.join(ends[:_MOST])}{', ...' if len(ends) > _MOST else ''}" if ends else ""
+    return f"{len(active)} of {len(each.nvlinks)} links active{to}{f', {format_rate(rate)} each way' if rate else ''}"
+
+
+def _between(found: Inventory) -> str:
+    kinds: dict[str, int] = {}
+    for path in found.paths:
+        if path.a.startswith("gpu") and path.b.startswith("gpu"):
+            access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
+            word = f"{path.kind} {access[path.peer_access]}"
+            kinds[word] = kinds.get(word, 0) + 1
+    told = "; ".join(f"{num} {'pair' if num == 1 else 'pairs'} {word}" for word, num in kinds.items())
+    return told or ("there is one GPU" if len(found.gpus) == 1 else _UNKNOWN)
+
+
+def _adapters(found: Inventory) -> str:
+    rdma = live.active_adapters(found)
+    words = [f"{each.name} ({each.kind}, {format_rate(each.bytes_per_s) if each.bytes_per_s else 'rate unknown'}"
+             f"{'' if each.numa_node is None else f', NUMA node {each.numa_node}'})" for each in rdma]  # fmt: skip
+    others = len(found.adapters) - len(rdma)
+    more = [f"{others} without RDMA or without a link"] if others else []
+    return ", ".join([*words, *more]) or "none that moves data by itself"
+
+
+def _host(node: Mapping[str, Any]) -> str:
+    numa = len(node.get("numa_nodes") or ())
+    locked = node.get("max_locked_bytes")
+    words = [
+        f"{node.get('num_cpus') or '?'} CPUs",
+        f"{numa} NUMA node{'' if numa == 1 else 's'}" if numa else "NUMA nodes unknown",
+        f"governor {node.get('governor') or _UNKNOWN}",
+        f"/dev/shm {format_bytes(node['shm_bytes']) if node.get('shm_bytes') else _UNKNOWN}",
+        f"locked memory {format_bytes(locked) if isinstance(locked, int) else locked or _UNKNOWN}",
+        f"IOMMU {node.get('iommu') or _UNKNOWN}",
+    ]
+    if node.get("container"):
+        words.append(f"in a container ({node['container']})")
+    if node.get("virtual_machine"):
+        words.append(f"a virtual machine ({node.get('hypervisor') or 'of an unknown maker'})")
+    return ", ".join(words)
+
+
+def _promise(each: Promise) -> str:
+    about = _members(each.members)
+    if each.bound is None and not each.bounds:
+        return f"{each.what}, {about}: not known"
+    told = "; ".join(
+        f"{format_rate(bound.bytes_per_s)} ({bound.name}, {'at most' if bound.kind == 'hard' else 'as met in practice'}"
+        f"{'' if bound.verified else ', unverified'})"
+        for bound in reversed(each.bounds)
+    )
+    last = each.bound or each.bounds[-1]
+    return f"{each.what}, {about}: {told}: {last.why} [{last.source}]"
+
+
+def _said(findings: Sequence[Finding]) -> Iterator[str]:
+    known = [each for each in findings if each.severity != "unknown"]
+    if not known:
+        yield "nothing that could be told"
+    for each in known:
+        yield f"{each.severity}: {each.what} ({each.evidence}). Remedy: {each.remedy}"
+    unknown = "; ".join(f"{each.what} ({each.evidence})" for each in findings if each.severity == "unknown")
+    if unknown:
+        yield f"unknown: {unknown}"
+
+
+def _alike(gpus: Sequence[Gpu], words: Sequence[str]) -> Iterator[str]:
+    """What several GPUs have in common is said once."""
+    by_word: dict[str, list[str]] = {}
+    for each, word in zip(gpus, words, strict=True):
+        by_word.setdefault(word, []).append(f"gpu{each.index}")
+    for word, names in by_word.items():
+        yield f"{hostlist.compress(names)}: {word}"
+
+
+def _members(members: Sequence[str]) -> str:
+    if any("-" in member for member in members):
+        more = f" and {len(members) - _MOST} more pairs" if len(members) > _MOST else ""
+        return ", ".join(members[:_MOST]) + more
+    return hostlist.compress(list(members))
+
+
+def _wrapped(texts: Iterator[str]) -> Iterator[str]:
+    for text in texts:
+        yield from textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False,
+                                 break_on_hyphens=False)  # fmt: skip

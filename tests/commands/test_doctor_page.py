@@ -1,0 +1,96 @@
+"""`bench doctor`: what it says of machines' links, and by which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from bench.hardware.health import findings
+from bench.hardware.promises import promises
+from bench.probes import machine
+from bench.report import _machine
+from tests.hardware.machines import hgx, node, sandbox
+
+
+def header_of(path: Path, facts: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"header": {"nodes": {"h0": facts}}}) + "\n")
+    return path
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["doctor", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_page_about_a_healthy_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, "--facts", str(header_of(tmp_path / "a.jsonl", hgx())))
+    text = " ".join(out.split())
+    assert code == 0
+    assert "machine h0 GPUs: gpu[0-3]: NVIDIA H100 80GB HBM3 with 80 GiB on NUMA node 0" in text
+    assert "NVLink: gpu[0-7]: 18 of 18 links active to switch, 450 GB/s each way" in text
+    assert "GPU to GPU by 18 NVLinks (NV18), each way, gpu0-gpu1, gpu0-gpu2, gpu0-gpu3, gpu0-gpu4 and 24 more pairs: "\
+        "450 GB/s" in text  # fmt: skip
+    assert "all-reduce of 1 GiB, busbw, gpu[0-7]: 700 GB/s" in text
+    assert "what is wrong with its links nothing that could be told" in text and "unknown:" not in text
+    assert max(map(len, out.splitlines())) <= 118
+
+
+def test_what_is_wrong_has_its_evidence_its_remedy_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = header_of(tmp_path / "a.jsonl", hgx(shm_bytes=64 << 20, governor=None))
+    code, out, _ = doctor(capsys, "--facts", str(file))
+    text = " ".join(out.split())
+    assert code == 1
+    assert "wrong: /dev/shm is as small as containers have it by default (64 MiB for 8 GPUs). Remedy: start" in text
+    assert "unknown: the CPU frequency governor (/sys does not tell it)" in text
+    code, out, _ = doctor(capsys, "--facts", str(file), "--format", "json")
+    told = json.loads(out)
+    assert (code, told["schema"], told["findings"], told["hosts"]) == (1, "bench.doctor/1", [], {})
+    page = told["machines"]["h0"]
+    assert [each["severity"] for each in page["findings"]] == ["wrong", "unknown"]
+    assert page["facts"]["shm_bytes"] == 64 << 20 and page["promises"][0]["bounds"][0]["kind"] == "reference"
+
+
+def test_hosts_that_are_alike_have_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = {"h0": hgx(), "h1": hgx(), "h2": hgx(shm_bytes=1 << 20)}
+    (tmp_path / "a.jsonl").write_text(json.dumps({"nodes": nodes}) + "\n")
+    code, out, _ = doctor(capsys, "--facts", str(tmp_path / "a.jsonl"))
+    assert code == 1 and [line for line in out.splitlines() if line.startswith("machine")] == [
+        "machines h[0-1]", "machine h2",
+    ]  # fmt: skip
+
+
+def test_what_may_be_wrong_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, "--facts", str(header_of(tmp_path / "a.jsonl", hgx(governor="powersave"))))
+    assert code == 0 and "doubtful: the processors slow down" in out
+
+
+def test_a_file_that_tells_of_no_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_text("hello")
+    code, _, err = doctor(capsys, "--facts", str(tmp_path / "a"))
+    assert code == 2 and "neither a results file nor" in err
+    code, _, err = doctor(capsys, "--facts", str(tmp_path / "b"))
+    assert code == 2 and "can not be read" in err
+
+
+def test_this_machine_has_a_page_after_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = doctor(capsys, "--results", str(tmp_path), "--format", "json")
+    told = json.loads(out)
+    here = machine.facts()
+    assert list(told["machines"]) == list(told["hosts"]) == [here["host"]]
+    assert told["machines"][here["host"]]["facts"]["num_cpus"] == here["num_cpus"]
+    assert "node" not in told["hosts"][here["host"]]  # said once
+    wrong = [each for each in told["machines"][here["host"]]["findings"] if each["severity"] == "wrong"]
+    assert code == (3 if any(each["refuses"] for each in told["findings"]) else 1 if wrong else 0)
+
+
+def test_pages_of_machines_that_tell_little() -> None:
+    for facts in (sandbox(), node([], []), {}):
+        lines = _machine.page(facts, promises(facts), findings(facts))
+        assert any("unknown" in line or "none" in line for line in lines)

@@ -1,0 +1,35 @@
+"""Links are looked at while copies go over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.core.inventory import Gpu
+from bench.driver.hosts import Answer
+from bench.driver.load import under_load
+
+IDLE = {"gpus": [{"index": 0, "name": "g", "pcie_generation": 1, "pcie_lanes": 16}], "governor": "performance"}
+
+
+def copying(words: Sequence[str], limit_s: float) -> Answer:
+    assert "CUDA_VISIBLE_DEVICES=0" in words and "bench.host_device" in words
+    time.sleep(0.5)
+    return Answer(0, "", "")
+
+
+def test_the_fastest_that_was_seen_counts() -> None:
+    speeds = iter([1, 5, 1, 1, 1, 1, 1, 1, 1, 1])
+    look = lambda: [Gpu(0, "g", None, None, next(speeds), 5, 16, 16, under_load=True)]  # noqa: E731
+    seen, why = under_load(IDLE, "python", Path("/x"), copying, look)
+    assert why is None and seen["governor"] == "performance"
+    assert (seen["gpus"][0]["pcie_generation"], seen["gpus"][0]["under_load"]) == (5, True)
+
+
+def test_copies_that_fail_show_nothing() -> None:
+    def fails(words: Sequence[str], limit_s: float) -> Answer:
+        return Answer(3, "", "no CuPy\n")
+
+    seen, why = under_load(IDLE, "python", Path("/x"), fails, lambda: [Gpu(0, "g", None, None, 5, 5, 16, 16)])
+    assert seen["gpus"] == IDLE["gpus"] and why == "no copies could be made on gpu0 (no CuPy)"

@@ -1,0 +1,188 @@
+"""Rules on the health of a machine: each finds what it is for, and is silent on a healthy machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.hardware.health import Finding, findings, findings_between
+from tests.hardware.machines import gpu, hgx, loaded, node, nvlink, path, pcie_pair, sandbox
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def said(of: dict[str, Any], severity: str = "", **more: Any) -> dict[str, Finding]:
+    return {each.rule: each for each in findings(of, **more) if severity in ("", each.severity)}
+
+
+def each_gpu(**changes: Any) -> Change:
+    return lambda of: [one.update(changes) for one in of["gpus"]]
+
+
+def one_gpu(index: int, **changes: Any) -> Change:
+    return lambda of: of["gpus"][index].update(changes)
+
+
+def fact(**changes: Any) -> Change:
+    return lambda of: of.update(changes)
+
+
+def paths(kind: str, access: bool | None = True, why_not: str | None = None, first: str = "gpu", second: str = "gpu",
+          ) -> Change:  # fmt: skip
+    def change(of: dict[str, Any]) -> None:
+        for each in of["paths"]:
+            if each["a"].startswith(first) and each["b"].startswith(second):
+                each.update(kind=kind, peer_access=access, why_not=why_not)
+
+    return change
+
+
+def test_a_healthy_machine_has_no_finding_and_nothing_unknown() -> None:
+    assert findings(hgx(), {"torch": "2.11.0+cu130", "cupy-cuda13x": "14.2.0"}, "p5.48xlarge") == ()
+
+
+@pytest.mark.parametrize(("rule", "severity", "change", "evidence"), [
+    ("link_below_both_ends", "wrong", one_gpu(3, pcie_lanes=8), "generation 5 x8, both ends can do generation 5 x16"),
+    ("link_below_both_ends", "wrong", one_gpu(3, pcie_generation=4), "generation 4 x16"),
+    ("slot_below_gpu", "doubtful", each_gpu(own_generation=6), "the GPU can do generation 6, here generation 5"),
+    ("slot_below_gpu", "doubtful", one_gpu(1, slot_lanes=8, pcie_lanes=8), "the GPU has x16, the slot x8"),
+    ("no_peer_access", "wrong", paths("NV18", False, "the topology does not support it"), "the topology does not"),
+    ("nvlink_down", "wrong", one_gpu(2, nvlinks=[nvlink(k, active=k != 7) for k in range(18)]),
+     "17 of 18 are active; not active: 7"),
+    ("nvlink_down", "wrong", each_gpu(nvlinks=[nvlink(k, active=k < 12) for k in range(18)]), "12 of 18 are active"),
+    ("fabric_not_ready", "wrong", each_gpu(fabric="in progress"), "fabric state: in progress; the fabric manager runs"),
+    ("far_adapters", "wrong", paths("SYS", None, first="gpu5", second="mlx5"), "gpu5 to mlx5_0: SYS"),
+    ("far_adapters", "doubtful", paths("PHB", None, first="gpu5", second="mlx5"), "gpu5 to mlx5_0: PHB"),
+    ("no_gpu_direct", "wrong", fact(peermem=False, dmabuf=False), "nvidia_peermem is not loaded"),
+    ("iommu", "doubtful", fact(iommu="on"), "iommu: on"),
+    ("acs", "doubtful", fact(acs=True), "acs: on"),
+    ("locked_memory", "wrong", fact(max_locked_bytes=65536), "64 KiB"),
+    ("shared_memory", "wrong", fact(shm_bytes=64 << 20), "64 MiB for 8 GPUs"),
+    ("mig", "wrong", one_gpu(0, mig=True), "the driver says so"),
+    ("ecc_errors", "doubtful", one_gpu(4, ecc_uncorrected=2), "2 in all"),
+    ("throttled", "wrong", one_gpu(6, throttle=["hw thermal slowdown"]), "hw thermal slowdown"),
+    ("throttled", "doubtful", one_gpu(6, throttle=["sw power cap"]), "sw power cap"),
+    ("governor", "doubtful", fact(governor="powersave"), "powersave"),
+    ("unlike_gpus", "doubtful", one_gpu(7, power_limit_w=500.0), "gpu7: 500.0"),
+])  # fmt: skip
+def test_each_rule_finds_what_it_is_for_and_nothing_else_does(
+    rule: str, severity: str, change: Change, evidence: str
+) -> None:
+    broken = hgx()
+    change(broken)
+    found = said(broken)
+    assert evidence in found[rule].evidence and found[rule].severity == severity
+    assert found[rule].what and found[rule].remedy
+    assert set(found) - {"unlike_gpus"} <= {rule}, found  # one GPU that is broken is unlike the others
+
+
+@pytest.mark.parametrize(("rule", "change"), [
+    ("link_below_both_ends", each_gpu(under_load=False, pcie_generation=1)),
+    ("no_peer_access", paths("NV18", None)),
+    ("nvlink_down", each_gpu(nvlinks=[])),
+    ("fabric_not_ready", lambda of: (each_gpu(fabric=None)(of), fact(fabric_manager=None)(of))),
+    ("no_gpu_direct", fact(peermem=False, dmabuf=None)),
+    ("iommu", fact(iommu=None)),
+    ("acs", fact(acs=None)),
+    ("shared_memory", fact(shm_bytes=None)),
+    ("governor", fact(governor=None)),
+])  # fmt: skip
+def test_what_is_not_told_is_unknown_and_never_wrong(rule: str, change: Change) -> None:
+    silent = hgx()
+    change(silent)
+    found = said(silent)
+    assert found[rule].severity == "unknown" and found[rule].evidence
+    assert {each.severity for each in found.values()} == {"unknown"}
+
+
+def test_an_idle_link_is_no_finding_but_what_it_says_is_told() -> None:
+    idle = node([gpu(pcie_generation=1, pcie_lanes=8)], [])
+    assert not said(idle, "wrong") and not said(idle, "doubtful")
+    assert "generation 1 x8" in said(idle, "unknown")["link_below_both_ends"].evidence
+    assert said(node([loaded(lanes=8)], []), "wrong")
+
+
+def test_a_sandbox_that_tells_little_has_nothing_wrong_and_much_unknown() -> None:
+    found = said(sandbox(), software={"torch": "2.11.0+cu130", "cupy-cuda13x": "14.2.0"})
+    assert {each.severity for each in found.values()} == {"unknown"}
+    assert {"link_below_both_ends", "governor", "shared_memory"} <= set(found)
+
+
+def test_a_machine_without_gpus_has_no_finding_about_them() -> None:
+    assert set(said(node([], [], shm_bytes=1 << 20, iommu="on", fabric_manager=False))) == set()
+
+
+def test_a_manager_that_does_not_run_matters_where_gpus_do_not_tell_their_state() -> None:
+    silent = hgx(fabric_manager=False)
+    each_gpu(fabric=None)(silent)
+    assert said(silent)["fabric_not_ready"].severity == "wrong"
+    assert said(silent | {"virtual_machine": True})["fabric_not_ready"].severity == "unknown"  # its host runs it
+    assert "fabric_not_ready" not in said(hgx(fabric_manager=False))  # the GPUs say that they have joined
+
+
+def test_gpus_that_a_platform_can_not_join_are_doubtful_and_those_that_somebody_parted_wrong() -> None:
+    for why, severity in (("the chipset does not support it", "doubtful"), (
+        "disabled by a setting of the driver", "wrong")):  # fmt: skip
+        assert said(pcie_pair("PHB", False, why))["no_peer_access"].severity == severity
+    many = node([gpu(k, name="NVIDIA L40S", nvlinks=[]) for k in range(4)],
+                [path(f"gpu{a}", f"gpu{b}", "PHB", False) for a in range(4) for b in range(a)])  # fmt: skip
+    assert said(many)["no_peer_access"].what.endswith("and 2 more")
+
+
+def test_one_gpu_of_eight_needs_no_nvlink() -> None:
+    alone = node([gpu(nvlinks=[nvlink(k, active=False) for k in range(18)])], [])
+    assert "nvlink_down" not in said(alone)
+
+
+def test_cards_without_a_bridge_miss_none() -> None:
+    off = [nvlink(k, active=False) for k in range(18)]
+    cards = [gpu(k, name="NVIDIA H100 PCIe", nvlinks=off, fabric=None) for k in range(2)]
+    assert "nvlink_down" not in said(node(cards, [path("gpu0", "gpu1", "SYS")]))
+
+
+def test_without_paths_numa_nodes_tell_which_adapters_are_far() -> None:
+    plain = hgx()
+    plain["paths"] = [each for each in plain["paths"] if each["b"].startswith("gpu")]
+    assert "far_adapters" not in said(plain)
+    plain["adapters"] = plain["adapters"][:4]  # all on node 0
+    assert said(plain)["far_adapters"].what.endswith("gpu[4-7]")
+
+
+def test_acs_and_iommu_do_not_matter_where_nothing_goes_by_pcie() -> None:
+    inside = hgx(iommu="on", acs=True, adapters=[])
+    assert not {"iommu", "acs"} & set(said(inside))
+    assert {"iommu", "acs"} <= set(said(pcie_pair() | {"iommu": "on", "acs": True}))
+
+
+@pytest.mark.parametrize(("software", "cuda", "word"), [
+    ({"torch": "2.13.0+cpu"}, "13.0", "without CUDA"), ({"torch": "2.11.0+cu130"}, "12.4", "newer driver"),
+    ({"cupy-cuda13x": "14.2.0"}, "12.4", "newer driver"), ({"torch": "2.11.0+cu128"}, "12.4", None),
+    ({"torch": "2.11.0"}, "12.4", None), ({"cupy-cuda12x": "14.2.0"}, "13.0", None),
+])  # fmt: skip
+def test_libraries_that_can_not_use_the_gpus(software: dict[str, str], cuda: str, word: str | None) -> None:
+    found = said(hgx(gpu_cuda=cuda), software=software).get("libraries")
+    assert (found is None) if word is None else (found is not None and word in found.what and found.severity == "wrong")
+    assert "libraries" not in said(node([], [], gpu_cuda=cuda), software=software)
+
+
+def test_an_instance_type_promises_gpus_and_links() -> None:
+    few = node([loaded(k) for k in range(7)], [path(f"gpu{a}", f"gpu{b}") for a in range(7) for b in range(a)])
+    assert "7 of the 8 GPUs" in said(few, instance="p5.48xlarge")["below_instance"].what
+    narrow = hgx(gpus=[loaded(k, lanes=8) for k in range(8)])
+    assert "31.5 GB/s, where p5.48xlarge has 63 GB/s" in said(narrow, instance="p5.48xlarge")["below_instance"].what
+    assert "below_instance" not in said(few, instance="mine")
+
+
+def test_what_is_wrong_comes_first() -> None:
+    many = hgx(governor="powersave", iommu=None, shm_bytes=64 << 20)
+    assert [each.severity for each in findings(many)] == ["wrong", "doubtful", "unknown"]
+
+
+def test_nodes_that_differ() -> None:
+    assert findings_between({"a": hgx(), "b": hgx()}) == () == findings_between({"a": hgx()})
+    other = hgx(gpu_driver="570.1", gpus=[loaded(k) for k in range(7)])
+    assert [each.what for each in findings_between({"a": hgx(), "b": other})] == [
+        "the nodes differ in their GPU driver", "the nodes differ in their GPUs",
+    ]  # fmt: skip
