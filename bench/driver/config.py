@@ -97,6 +97,7 @@ class Measurement:
     memories: tuple[str, ...] = (_DEFAULT.memory,)
     vias: tuple[str, ...] = (_DEFAULT.via,)
     graphs: tuple[bool, ...] = (_DEFAULT.graph,)
+    tf32: tuple[bool, ...] = (_DEFAULT.tf32,)
     share_gpu: bool = _DEFAULT.share_gpu
     require: tuple[tuple[str, str], ...] = ()
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -389,6 +390,7 @@ class _MeasureKeys(_Keys):
     )
     vias: Annotated[tuple[str, ...], _many(_OPTION["via"])] = _key("via", "vias", default=(_DEFAULT.via,))
     graphs: Annotated[tuple[bool, ...], _many(values.switch)] = _key("graph", "graphs", default=(_DEFAULT.graph,))
+    tf32: Annotated[tuple[bool, ...], _many(values.switch)] = _key("tf32", default=(_DEFAULT.tf32,))
     share_gpu: Annotated[bool, _one(values.switch)] = _DEFAULT.share_gpu
     require: Annotated[tuple[tuple[str, str], ...], _one(_OPTION["require"])] = ()
     env: dict[_Variable, Annotated[tuple[str, ...], _many(values.variable)]] = {}

@@ -72,7 +72,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     options = Options(
         mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
-        engine=case.engine, memory=case.memory, graph=case.graph, share_gpu=case.share_gpu, require=case.require,
+        engine=case.engine, memory=case.memory, graph=case.graph, tf32=case.tf32,
+        share_gpu=case.share_gpu, require=case.require,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
     opened(transport)
