@@ -38,12 +38,11 @@ HOMES = {
     "psutil": ("probes/",),
     "pynvml": ("probes/",),
     "matplotlib": ("figures/",),
-    "pydantic": ("driver/config.py", "hardware/catalogue.py"),
     "subprocess": ("driver/batch.py", "driver/execute.py", "driver/hosts.py", "probes/", "transports/_mpi_loop.py"),
 }
 PRINTS = ("commands/", "rank/main.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
-HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "pydantic", "psutil", "pynvml")
+HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "psutil", "pynvml")
 
 
 @dataclass(frozen=True)

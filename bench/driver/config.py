@@ -1,19 +1,16 @@
 """bench.yaml and scenarios: from YAML to the frozen dataclasses that the desk works with.
 
 Every value goes, as it was typed, through the very function that reads it on a command line, and every error names
-file, line, column and key. pydantic walks over the keys and appears in nothing that leaves this module.
+file, line, column and key (driver/keys.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
-from pydantic_core import ErrorDetails
+from typing import Any
 
 from bench.core import plugins
 from bench.core.case import Case
@@ -21,6 +18,7 @@ from bench.core.errors import UsageError
 from bench.core.units import parse_duration, parse_rate
 from bench.core.yaml_file import Loc, YamlFile, load
 from bench.driver import values
+from bench.driver.keys import NEEDED, Entries, Key, Many, Named, One, Read, Section, whole
 from bench.driver.site import OwnInstance, Site, ran_as, site_of
 
 _DEFAULT = Case(pattern="")
@@ -123,26 +121,25 @@ class Scenario:
 
 def load_clusters(path: Path) -> Mapping[str, Cluster]:
     """The clusters of a bench.yaml by name. Raises UsageError naming line, column and key of the first mistake."""
-    file, keys_of = _site_keys(path)
-    own = _own(keys_of)
-    return {name: _cluster(file, name, keys, own) for name, keys in keys_of.clusters.items()}
+    file, site = _site_keys(path)
+    own = _own(site)
+    return {name: _cluster(file, name, keys, own) for name, keys in site["clusters"].items()}
 
 
 def load_site(path: Path) -> Site:
     """The catalogue's instance types with those of a bench.yaml, if it is there. UsageError as above."""
     if not path.exists():
         return site_of({})
-    _, keys_of = _site_keys(path)
-    return site_of(_own(keys_of), path)
+    return site_of(_own(_site_keys(path)[1]), path)
 
 
-def _site_keys(path: Path) -> tuple[YamlFile, _SiteKeys]:
+def _site_keys(path: Path) -> tuple[YamlFile, Mapping[str, Any]]:
     file = load(path)
-    return file, _validated(file, _SiteKeys, {0: _SiteKeys, 2: {"clusters": _ClusterKeys, "instances": _InstanceKeys}})
+    return file, whole(file, _SITE)
 
 
-def _own(keys_of: _SiteKeys) -> dict[str, OwnInstance]:
-    return {name: OwnInstance(name, **dict(keys)) for name, keys in keys_of.instances.items()}
+def _own(site: Mapping[str, Any]) -> dict[str, OwnInstance]:
+    return {name: OwnInstance(name, **keys) for name, keys in site["instances"].items()}
 
 
 def cluster(path: Path, name: str) -> Cluster:
@@ -159,15 +156,15 @@ def cluster(path: Path, name: str) -> Cluster:
 def load_scenario(name_or_path: str, folder: Path) -> Scenario:
     """A scenario by its name in `folder`, or by its path. Raises UsageError naming line, column and key."""
     file = load(_scenario_path(name_or_path, folder))
-    keys = _validated(file, _ScenarioKeys, {0: _ScenarioKeys, 2: _MeasureKeys})
+    keys = whole(file, _SCENARIO)
     return Scenario(
         name=file.path.stem,
         path=file.path,
-        description=keys.description,
-        budget_s=keys.budget,
-        max_s=keys.max_seconds,
-        launches=keys.launches,
-        measurements=tuple(Measurement(**dict(entry)) for entry in keys.measure),
+        description=keys["description"],
+        budget_s=keys["budget"],
+        max_s=keys["max_seconds"],
+        launches=keys["launches"],
+        measurements=tuple(Measurement(**entry) for entry in keys["measure"]),
         text=file.text,
     )
 
@@ -182,271 +179,161 @@ def _scenario_path(name_or_path: str, folder: Path) -> Path:
     return folder / f"{name_or_path}.yaml"
 
 
-def _cluster(file: YamlFile, name: str, keys: _ClusterKeys, own: Mapping[str, OwnInstance]) -> Cluster:
+def _cluster(file: YamlFile, name: str, keys: Mapping[str, Any], own: Mapping[str, OwnInstance]) -> Cluster:
     loc: Loc = ("clusters", name)
     try:
-        instance, links, differs = ran_as(keys.instance, own)
+        instance, links, differs = ran_as(keys["instance"], own)
     except UsageError as error:
         raise file.fail((*loc, "instance"), str(error)) from None
-    if keys.options and keys.launcher == "auto":
+    if keys["options"] and keys["launcher"] == "auto":
         raise file.fail((*loc, "options"), "options belong to one launcher: name it by `launcher:`", key=True)
-    if keys.hosts and keys.launcher != "auto" and plugins.load("launcher", keys.launcher).LAUNCHER.remote:
-        there = "nodelist: ..." if keys.launcher == "slurm" else "node-selector: ..."
-        chosen = f"{keys.launcher} chooses the hosts by itself: leave `hosts:` out, or say `options: {{{there}}}`"
+    if keys["hosts"] and keys["launcher"] != "auto" and plugins.load("launcher", keys["launcher"]).LAUNCHER.remote:
+        there = "nodelist: ..." if keys["launcher"] == "slurm" else "node-selector: ..."
+        chosen = f"{keys['launcher']} chooses the hosts by itself: leave `hosts:` out, or say `options: {{{there}}}`"
         raise file.fail((*loc, "hosts"), chosen, key=True)
-    nodes = keys.nodes or len(keys.hosts) or 1
-    if keys.hosts and len(keys.hosts) < nodes:
-        named = f"{len(keys.hosts)} of the {nodes} nodes have a name here: name them all, or none"
+    nodes = keys["nodes"] or len(keys["hosts"]) or 1
+    if keys["hosts"] and len(keys["hosts"]) < nodes:
+        named = f"{len(keys['hosts'])} of the {nodes} nodes have a name here: name them all, or none"
         raise file.fail((*loc, "hosts"), named, key=True)
-    twice = next((host for host, times in Counter(keys.hosts).items() if times > 1), None)
+    twice = next((host for host, times in Counter(keys["hosts"]).items() if times > 1), None)
     if twice is not None:
         raise file.fail((*loc, "hosts"), f"{twice} is named twice: each host is one node", key=True)
-    if keys.launcher == "direct" and nodes > 1:
+    if keys["launcher"] == "direct" and nodes > 1:
         alone = f"direct starts one process here, not {nodes} nodes: name torchrun, mpirun or slurm"
         raise file.fail((*loc, "launcher"), alone)
     _check_racks(file, loc, keys)
-    told = {"instance": instance, "nodes": nodes, "links": {**links, **keys.links}, "differs": differs,
-            "site_instance": keys.instance if keys.instance in own else None}  # fmt: skip
-    return Cluster(name=name, **dict(keys) | told)
+    told = {
+        "instance": instance,
+        "nodes": nodes,
+        "links": {**links, **keys["links"]},
+        "differs": differs,
+        "site_instance": keys["instance"] if keys["instance"] in own else None,
+    }
+    return Cluster(name=name, **{**keys, **told})
 
 
-def _check_racks(file: YamlFile, loc: Loc, keys: _ClusterKeys) -> None:
+def _check_racks(file: YamlFile, loc: Loc, keys: Mapping[str, Any]) -> None:
     """A host stands in one rack, and is one of those that are named, where they are."""
     of_host: dict[str, str] = {}
-    known = set(keys.hosts)
-    for rack, hosts in keys.racks.items():
+    known = set(keys["hosts"])
+    for rack, hosts in keys["racks"].items():
         for host in hosts:
             if host in of_host:
                 both = f"{host} is in {of_host[host]} as well" if of_host[host] != rack else f"{host} is named twice"
                 raise file.fail((*loc, "racks", rack), f"{both}: a host stands in one rack")
             if known and host not in known:
-                unknown = f"{host} is none of `hosts:`{plugins.nearest(host, keys.hosts)}"
+                unknown = f"{host} is none of `hosts:`{plugins.nearest(host, keys['hosts'])}"
                 raise file.fail((*loc, "racks", rack), unknown)
             of_host[host] = rack
 
 
-class _Mistake(ValueError):
-    """What pydantic lets a validator raise; `below`: the index of the element at fault, where one of a list is."""
-
-    def __init__(self, sentence: str, *below: int) -> None:
-        super().__init__(sentence)
-        self.below = below
-
-
-def _one(parse: Callable[[str], Any]) -> PlainValidator:
-    """One value, read by `parse`."""
-
-    def read(typed: object) -> Any:
-        try:
-            return values.one(parse)(typed)
-        except UsageError as error:
-            raise _Mistake(str(error)) from None
-
-    return PlainValidator(read)
-
-
-def _many(parse: Callable[[str], Any], before: Callable[[object], list[Any]] = values.listed,
-          after: Callable[[tuple[Any, ...]], Any] = tuple) -> PlainValidator:  # fmt: skip
-    """One value or a list of them, each read by `parse`; `before` makes the list, `after` takes what was read."""
-
-    def read(typed: object) -> Any:
-        parsed: list[Any] = []
-        try:
-            parts = before(typed)
-            for part in parts:
-                parsed.append(values.one(parse)(part))
-            return after(tuple(parsed))
-        except UsageError as error:
-            raise _Mistake(str(error), len(parsed)) from None  # beyond the list, when all were read
-
-    return PlainValidator(read)
-
-
-def _key(*names: str, default: Any = ...) -> Any:
-    """A key under any of its names; the first is the one that errors teach."""
-    return Field(default=default, validation_alias=AliasChoices(*names))
-
-
 _OPTION = values.OPTION
-_Text = Annotated[str, _one(values.text)]
-_Texts = Annotated[tuple[str, ...], _many(values.text)]
-_Hosts = Annotated[tuple[str, ...], _many(values.hosts, after=lambda read: sum(read, ()))]
-_Value = Annotated[str, _one(values.variable)]
-_Count = Annotated[int, _one(_OPTION["nodes"])]
-_RanksPerNode = Annotated[int | None, _one(values.ranks_per_node)]
-_Duration = Annotated[float, _one(parse_duration)]
-_ClusterName = Annotated[str, _one(values.cluster_name)]
-_Variable = Annotated[str, _one(values.variable_name)]
+_TEXT, _VALUE = One(values.text), One(values.variable)
+_COUNT = One(_OPTION["nodes"])
+_HOSTS = Many(values.hosts, after=lambda read: sum(read, ()))
+_RATES = Named(values.link, One(parse_rate))
+
+_CLUSTER = Section(
+    {
+        "instance": Key(_TEXT, None),
+        "nodes": Key(_COUNT, None),
+        "ranks_per_node": Key(One(values.ranks_per_node), None),
+        "launcher": Key(One(values.launcher), "auto"),
+        "python": Key(_TEXT, None),
+        "mpirun": Key(_TEXT, None),
+        "setup": Key(Many(values.text), ()),
+        "env": Key(Named(values.variable_name, _VALUE), {}),
+        "options": Key(Named(values.option_name, _VALUE), {}),
+        "hosts": Key(_HOSTS, ()),
+        "agent": Key(Many(values.text, before=values.words), ()),
+        "port": Key(One(values.port), 29500),
+        "links": Key(_RATES, {}),
+        "nics": Key(Many(values.nic_name), ()),
+        "racks": Key(Named(values.rack_name, _HOSTS), {}),
+    }
+)
+
+_INSTANCE = Section(
+    {
+        "like": Key(_TEXT, None),
+        "gpu": Key(_TEXT, None),
+        "gpus": Key(_COUNT, None),
+        "peers": Key(One(values.peers), None),
+        "links": Key(_RATES, {}),
+        "nics": Key(_COUNT, None),
+        "nodes_per_leaf": Key(_COUNT, None),
+        "oversubscription": Key(One(values.ratio), None),
+        "gpus_per_pcie_switch": Key(_COUNT, None),
+        "price": Key(One(values.price), None),
+        "price_date": Key(One(values.date), None),
+        "region": Key(_TEXT, None),
+    }
+)
+
+_SITE = Section(
+    {"clusters": Key(Named(values.cluster_name, _CLUSTER)), "instances": Key(Named(values.text, _INSTANCE), {})}
+)
+
+# Of one entry of `measure`: the field of Measurement, its key ('': the same word), other names of it, how it is read.
+_MEASURED: tuple[tuple[str, str, tuple[str, ...], Read], ...] = (
+    ("patterns", "", ("pattern",), Many(values.pattern)),
+    ("transports", "", ("transport",), Many(_OPTION["transport"], after=values.transports)),
+    ("sizes", "", ("size",), Many(_OPTION["sizes"], after=values.sizes)),
+    ("dtypes", "", ("dtype",), Many(_OPTION["dtype"])),
+    ("reduce_ops", "ops", ("op",), Many(_OPTION["reduce_op"])),
+    ("modes", "mode", (), One(_OPTION["mode"])),
+    ("topologies", "topology", ("topologies",), Many(_OPTION["topology"])),
+    ("orders", "order", ("orders",), Many(_OPTION["order"], before=values.orders)),
+    ("directions", "direction", ("directions",), Many(_OPTION["direction"])),
+    ("in_place", "", (), Many(values.switch)),
+    ("caches", "cache", ("caches",), Many(_OPTION["cache"])),
+    ("roots", "", ("root",), Many(_OPTION["root"])),
+    ("thread_levels", "thread_level", ("thread_levels",), Many(_OPTION["thread_level"])),
+    ("syncs", "sync", ("syncs",), Many(_OPTION["sync"])),
+    ("loops", "loop", ("loops",), Many(_OPTION["loop"])),
+    ("alignments", "alignment", ("alignments",), Many(_OPTION["alignment"])),
+    ("binds", "bind", ("binds",), Many(_OPTION["bind"])),
+    ("schedule", "", (), One(_OPTION["schedule"])),
+    ("like", "", (), One(_OPTION["like"])),
+    ("tools", "", ("tool",), Many(values.tool)),
+    ("window", "", (), One(_OPTION["window"])),
+    ("matrix", "", (), Many(_OPTION["matrix"], values.matrix, lambda read: read[0])),
+    ("nodes", "", (), Many(_OPTION["nodes"])),
+    ("ranks_per_node", "", (), Many(values.ranks_per_node)),
+    ("iterations", "", (), One(_OPTION["iterations"])),
+    ("warmup", "", (), One(_OPTION["warmup"])),
+    ("seed", "", (), One(_OPTION["seed"])),
+    ("aggressors", "", ("aggressor",), Many(_OPTION["aggressor"])),
+    ("splits", "", ("split",), Many(_OPTION["split"])),
+    ("engines", "engine", ("engines",), Many(_OPTION["engine"])),
+    ("accesses", "access", ("accesses",), Many(_OPTION["access"])),
+    ("memories", "memory", ("memories",), Many(_OPTION["memory"])),
+    ("vias", "via", ("vias",), Many(_OPTION["via"])),
+    ("graphs", "graph", ("graphs",), Many(values.switch)),
+    ("tf32", "", (), Many(values.switch)),
+    ("share_gpu", "", (), One(values.switch)),
+    ("require", "", ("expect",), Many(_OPTION["require"], values.requirements, lambda read: read[0])),
+    ("env", "", (), Named(values.variable_name, Many(values.variable))),
+)
 
 
-class _Keys(BaseModel):
-    """A mapping that knows its keys; its fields are called as those of the dataclass it becomes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _ClusterKeys(_Keys):
-    """One cluster."""
-
-    instance: _Text | None = None
-    nodes: _Count | None = None
-    ranks_per_node: _RanksPerNode = None
-    launcher: Annotated[str, _one(values.launcher)] = "auto"
-    python: _Text | None = None
-    mpirun: _Text | None = None
-    setup: _Texts = ()
-    env: dict[_Variable, _Value] = {}
-    options: dict[Annotated[str, _one(values.option_name)], _Value] = {}
-    hosts: _Hosts = ()
-    agent: Annotated[tuple[str, ...], _many(values.text, before=values.words)] = ()
-    port: Annotated[int, _one(values.port)] = 29500
-    links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}
-    nics: Annotated[tuple[str, ...], _many(values.nic_name)] = ()
-    racks: dict[Annotated[str, _one(values.rack_name)], _Hosts] = {}
-
-
-class _InstanceKeys(_Keys):
-    """One instance type of the site's own, or what differs from the catalogue's."""
-
-    like: _Text | None = None
-    gpu: _Text | None = None
-    gpus: _Count | None = None
-    peers: Annotated[str | None, _one(values.peers)] = None
-    links: dict[Annotated[str, _one(values.link)], Annotated[float, _one(parse_rate)]] = {}
-    nics: _Count | None = None
-    nodes_per_leaf: _Count | None = None
-    oversubscription: Annotated[float | None, _one(values.ratio)] = None
-    gpus_per_pcie_switch: _Count | None = None
-    price: Annotated[float | None, _one(values.price)] = None
-    price_date: Annotated[str | None, _one(values.date)] = None
-    region: _Text | None = None
-
-
-class _SiteKeys(_Keys):
-    """A whole bench.yaml."""
-
-    clusters: dict[_ClusterName, _ClusterKeys]
-    instances: dict[_Text, _InstanceKeys] = {}
-
-
-class _MeasureKeys(_Keys):
-    """One entry of a scenario's `measure`."""
-
-    patterns: Annotated[tuple[str, ...], _many(values.pattern)] = _key("patterns", "pattern")
-    transports: Annotated[tuple[str, ...] | None, _many(_OPTION["transport"], after=values.transports)] = _key(
-        "transports", "transport", default=None
+def _measure() -> Section:
+    """The keys of an entry; what it leaves out is as Measurement says."""
+    default: dict[str, Any] = {each.name: each.default for each in fields(Measurement)} | {"env": {}}
+    return Section(
+        {
+            name: Key(read, NEEDED if default[name] is MISSING else default[name], key, others)
+            for name, key, others, read in _MEASURED
+        }
     )
-    sizes: Annotated[tuple[int, ...], _many(_OPTION["sizes"], after=values.sizes)] = _key(
-        "sizes", "size", default=_DEFAULT.sizes
-    )
-    dtypes: Annotated[tuple[str, ...], _many(_OPTION["dtype"])] = _key("dtypes", "dtype", default=(_DEFAULT.dtype,))
-    reduce_ops: Annotated[tuple[str, ...], _many(_OPTION["reduce_op"])] = _key(
-        "ops", "op", default=(_DEFAULT.reduce_op,)
-    )
-    modes: Annotated[str, _one(_OPTION["mode"])] = _key("mode", default=_DEFAULT.mode)
-    topologies: Annotated[tuple[str, ...], _many(_OPTION["topology"])] = _key(
-        "topology", "topologies", default=(_DEFAULT.topology,)
-    )
-    orders: Annotated[tuple[str, ...], _many(_OPTION["order"], before=values.orders)] = _key(
-        "order", "orders", default=(_DEFAULT.order,)
-    )
-    directions: Annotated[tuple[str, ...], _many(_OPTION["direction"])] = _key(
-        "direction", "directions", default=(_DEFAULT.direction,)
-    )
-    in_place: Annotated[tuple[bool, ...], _many(values.switch)] = (_DEFAULT.in_place,)
-    caches: Annotated[tuple[str, ...], _many(_OPTION["cache"])] = _key("cache", "caches", default=(_DEFAULT.cache,))
-    roots: Annotated[tuple[int, ...], _many(_OPTION["root"])] = _key("roots", "root", default=(_DEFAULT.root,))
-    thread_levels: Annotated[tuple[str, ...], _many(_OPTION["thread_level"])] = _key(
-        "thread_level", "thread_levels", default=(_DEFAULT.thread_level,)
-    )
-    syncs: Annotated[tuple[str, ...], _many(_OPTION["sync"])] = _key("sync", "syncs", default=(_DEFAULT.sync,))
-    loops: Annotated[tuple[str, ...], _many(_OPTION["loop"])] = _key("loop", "loops", default=(_DEFAULT.loop,))
-    alignments: Annotated[tuple[int, ...], _many(_OPTION["alignment"])] = _key(
-        "alignment", "alignments", default=(_DEFAULT.alignment,)
-    )
-    binds: Annotated[tuple[str, ...], _many(_OPTION["bind"])] = _key("bind", "binds", default=(_DEFAULT.bind,))
-    schedule: Annotated[str, _one(_OPTION["schedule"])] = _DEFAULT.schedule
-    like: Annotated[str, _one(_OPTION["like"])] = _DEFAULT.like
-    tools: Annotated[tuple[str, ...], _many(values.tool)] = _key("tools", "tool", default=())
-    window: Annotated[int, _one(_OPTION["window"])] = _DEFAULT.window
-    matrix: Annotated[tuple[tuple[int, ...], ...], _many(_OPTION["matrix"], values.matrix, lambda read: read[0])] = ()
-    nodes: Annotated[tuple[int, ...] | None, _many(_OPTION["nodes"])] = None
-    ranks_per_node: Annotated[tuple[int | None, ...], _many(values.ranks_per_node)] = (None,)
-    iterations: Annotated[int | None, _one(_OPTION["iterations"])] = None
-    warmup: Annotated[int | None, _one(_OPTION["warmup"])] = None
-    seed: Annotated[int, _one(_OPTION["seed"])] = _DEFAULT.seed
-    aggressors: Annotated[tuple[str, ...], _many(_OPTION["aggressor"])] = _key(
-        "aggressors", "aggressor", default=(_DEFAULT.aggressor,)
-    )
-    splits: Annotated[tuple[str, ...], _many(_OPTION["split"])] = _key("splits", "split", default=(_DEFAULT.split,))
-    engines: Annotated[tuple[str, ...], _many(_OPTION["engine"])] = _key(
-        "engine", "engines", default=(_DEFAULT.engine,)
-    )
-    accesses: Annotated[tuple[str, ...], _many(_OPTION["access"])] = _key(
-        "access", "accesses", default=(_DEFAULT.access,)
-    )
-    memories: Annotated[tuple[str, ...], _many(_OPTION["memory"])] = _key(
-        "memory", "memories", default=(_DEFAULT.memory,)
-    )
-    vias: Annotated[tuple[str, ...], _many(_OPTION["via"])] = _key("via", "vias", default=(_DEFAULT.via,))
-    graphs: Annotated[tuple[bool, ...], _many(values.switch)] = _key("graph", "graphs", default=(_DEFAULT.graph,))
-    tf32: Annotated[tuple[bool, ...], _many(values.switch)] = _key("tf32", default=(_DEFAULT.tf32,))
-    share_gpu: Annotated[bool, _one(values.switch)] = _DEFAULT.share_gpu
-    require: Annotated[tuple[tuple[str, str], ...], _one(_OPTION["require"])] = ()
-    env: dict[_Variable, Annotated[tuple[str, ...], _many(values.variable)]] = {}
 
 
-class _ScenarioKeys(_Keys):
-    """A whole scenario file."""
-
-    description: _Text = ""
-    budget: Annotated[float | None, _one(parse_duration)] = None
-    max_seconds: _Duration = _DEFAULT.max_s
-    launches: _Count = 1
-    measure: list[_MeasureKeys] = Field(min_length=1)
-
-
-_Model = TypeVar("_Model", bound=_Keys)
-_Levels = Mapping[int, type[_Keys] | Mapping[str, type[_Keys]]]  # known keys by depth, there by the first key
-_UNKNOWN = ("extra_forbidden", "invalid_key")  # what pydantic calls a key that a model does not have
-
-
-def _validated(file: YamlFile, model: type[_Model], levels: _Levels) -> _Model:
-    """The keys of a file. `levels`: the keys known at each depth. UsageError: one mistake, a misspelt key first."""
-    try:
-        return model.model_validate(file.typed())
-    except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        raise _told(file, min(errors, key=lambda error: error["type"] not in _UNKNOWN), levels) from None
-
-
-def _told(file: YamlFile, error: ErrorDetails, levels: _Levels) -> UsageError:
-    """pydantic's finding as our sentence, at its place in the file."""
-    loc, kind = error["loc"], error["type"]
-    if kind in _UNKNOWN:
-        level = levels[len(loc) - 1]
-        known = level[str(loc[0])] if isinstance(level, Mapping) else level
-        return file.fail(loc, _unknown(str(loc[-1]), known), key=True)
-    if kind == "missing":
-        return file.fail(loc, f"the key {loc[-1]!r} is missing")
-    if kind == "value_error":
-        mistake = error["ctx"]["error"]
-        if loc[-1] == "[key]":
-            return file.fail(loc, str(mistake), key=True)
-        return file.fail((*loc, *mistake.below), str(mistake))
-    if kind in ("model_type", "dict_type"):
-        return file.fail(loc, "lines of `key: value` must stand here")
-    if kind in ("list_type", "too_short"):
-        return file.fail(loc, "a list of at least one entry, each begun by '- ', must stand here")
-    return file.fail(loc, error["msg"])
-
-
-def _unknown(key: str, model: type[_Keys]) -> str:
-    """Why a key is refused: nobody knows it, or it is there under its other name, too."""
-    known = []
-    for name, info in model.model_fields.items():
-        choices = info.validation_alias.choices if isinstance(info.validation_alias, AliasChoices) else [name]
-        if key in choices:
-            return f"this key is also there as {choices[0]!r}: keep one of them"
-        known.append(str(choices[0]))
-    return f"no key is called {key!r}{plugins.nearest(key, known)}"
+_SCENARIO = Section(
+    {
+        "description": Key(_TEXT, ""),
+        "budget": Key(One(parse_duration), None),
+        "max_seconds": Key(One(parse_duration), _DEFAULT.max_s),
+        "launches": Key(_COUNT, 1),
+        "measure": Key(Entries(_measure())),
+    }
+)

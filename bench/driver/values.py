@@ -211,3 +211,8 @@ def matrix(typed: object) -> list[Any]:
         rows = [row if isinstance(row, list) else [row] for row in typed]
         return [";".join(",".join(map(str, row)) for row in rows)]
     return [typed]
+
+
+def requirements(typed: object) -> list[Any]:
+    """The one text of the command line, `network=efa,protocol=simple`, also of `{network: efa, protocol: simple}`."""
+    return [",".join(f"{name}={value}" for name, value in typed.items())] if isinstance(typed, dict) else [typed]

@@ -75,7 +75,7 @@ def test_no_heavy_library_is_imported_to_answer_a_simple_question(words: list[st
         from bench.__main__ import main
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
             main({words})
-        heavy = "torch mpi4py cupy matplotlib pydantic psutil pynvml numpy rich".split()
+        heavy = "torch mpi4py cupy matplotlib psutil pynvml numpy rich".split()
         print([name for name in heavy if name in sys.modules])
     """
     told = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=_ENV)

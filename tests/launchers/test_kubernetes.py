@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jsonschema
 import pytest
 import yaml
 
@@ -95,6 +94,7 @@ def valid(missing: Callable[[str, str], NoReturn]) -> Callable[[Document], bool]
     """Does Kubernetes know every field of it?"""
     if importlib.util.find_spec("kubernetes_validate") is None:
         missing("kubernetes-validate", "kubernetes-validate is not installed (make install-dev)")
+    import jsonschema
     import kubernetes_validate
 
     def core(document: Document) -> bool:
