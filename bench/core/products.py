@@ -3,13 +3,14 @@
 Row i and column k of the first factor hold u(i) s(k), row k and column j of the second t(k) v(j), all four noise of
 integers up to 15 of either sign: the elements fill the eight significant bits of bfloat16, so that a GPU works as hard
 as with other data (zeros or few bits cost it less power, and a hot GPU then runs faster). The product is
-C(i,j) = u(i) v(j) x sum over k of s(k) t(k), and the last t make that sum SUM, a power of two: each element is exact in
+C(i,j) = u(i) v(j) x sum over k of s(k) t(k), and the last s make that sum SUM, a power of two: each element is exact in
 every type here. A tile in another's place, a row of one factor that meets a column further on, a block of k that is
-left out or taken twice: all give other numbers.
+left out or taken twice: all give other numbers. u and t repeat after a prime number of rows, so that a matrix is known
+by its first rows, and no tile can be swapped unseen.
 
 Every partial sum is an integer. While k goes by in order, the sum of s t is steered: it is never further from zero than
 STEERED. In any order that keeps neighbours together, and also where a processor's lanes take every n-th k, no partial
-sum comes near 2^24, up to which float32, in which all products are summed here, counts exactly.
+sum comes near 2^24, up to which float32, in which all products here are summed, counts exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SUM = 256  # of s(k) t(k); 15 x 15 x 256 is below the largest float16
 MOST = 15
 STEERED = 240
 TYPES = ("bfloat16", "float16", "float32", "float64")  # whose products are exact here
-_TAIL = 48  # of the t that make up the sum; their s are 1
+PERIOD = 61  # rows; a prime below TILE
+_ONES = 8  # of a period of t are 1 or -1: there s can make up any rest
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -41,17 +43,19 @@ def order_of(num_bytes: int, element_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A matrix with few different rows: row i is `rows[index[i]]`, as raw bytes."""
+    """A matrix, row by row: the endless repetition of `period`, raw bytes of PERIOD rows."""
 
-    rows: Bytes
-    index: Any
+    period: Bytes
 
     def part(self, offset: int, num_bytes: int) -> Bytes:
-        """Bytes [offset, offset + num_bytes) of the matrix, row by row."""
-        width = self.rows.shape[1]
-        first, last = offset // width, -(-(offset + num_bytes) // width)
-        whole = self.rows[self.index[first:last]].reshape(-1)
-        return whole[offset - first * width : offset - first * width + num_bytes]
+        """Bytes [offset, offset + num_bytes)."""
+        whole, done = np.empty(num_bytes, dtype=np.uint8), 0
+        while done < num_bytes:
+            start = (offset + done) % len(self.period)
+            count = min(len(self.period) - start, num_bytes - done)
+            whole[done : done + count] = self.period[start : start + count]
+            done += count
+        return whole
 
 
 class ProductData:
@@ -59,53 +63,44 @@ class ProductData:
 
     def __init__(self, dtype: Dtype, order: int, rank: int, seed: int) -> None:
         u, s, t, v = vectors(order, rank, seed)
-        self.first = _rows(u, s, dtype)
-        self.second = _rows(t, v, dtype)
-        self._product = _rows(u, SUM * v, dtype)
-        self._factor_bytes = order * order * dtype.num_bytes
+        self.first = Rows(_encoded(np.outer(u, s), dtype))
+        self.second = Rows(_encoded(np.outer(t, v), dtype))
+        self.product = Rows(_encoded(np.outer(u, SUM * v), dtype))
 
-    def sent(self, offset: int, num_bytes: int) -> Bytes:
-        """A part of the send buffer: the first factor, then the second."""
-        border, end = self._factor_bytes, offset + num_bytes
-        parts = []
-        if offset < border:
-            parts.append(self.first.part(offset, min(end, border) - offset))
-        if end > border:
-            start = max(offset, border)
-            parts.append(self.second.part(start - border, end - start))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def product(self, offset: int, num_bytes: int) -> Bytes:
-        """A part of what the product must be."""
-        return self._product.part(offset, num_bytes)
+    def sent(self, num_bytes: int) -> Bytes:
+        """The whole send buffer: the first factor, then the second."""
+        return np.concatenate([self.first.part(0, num_bytes // 2), self.second.part(0, num_bytes // 2)])
 
 
 @lru_cache(maxsize=4)
 def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """u, s, t, v: `order` integers from 1 to MOST of either sign, with the sum of s t steered to SUM."""
+    """u and t of one period, s and v of `order` integers: from 1 to MOST of either sign, the sum of s t steered to SUM."""
     noise = np.random.default_rng((order, rank, seed))
-    u, s, t, v = (noise.integers(1, MOST + 1, order) * noise.choice((-1, 1), order) for _ in range(4))
-    reached, tail = 0, order - _TAIL
-    s[tail:] = 1
+    u, s, t, v = (
+        noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)
+    )
+    t[:_ONES] = np.sign(t[:_ONES])
+    reached, tail = 0, order - PERIOD
     for k in range(tail):
-        if abs(reached + s[k] * t[k]) > STEERED:
-            t[k] = -t[k]
-        reached += int(s[k] * t[k])
-    missing = SUM - reached - int(t[tail:].sum())
-    for k in range(tail, order):
-        before = int(t[k])
-        t[k] = max(-MOST, min(MOST, before + missing)) or 1
-        missing -= int(t[k]) - before
-    if int((s * t).sum()) != SUM:
+        step = int(s[k] * t[k % PERIOD])
+        if abs(reached + step) > STEERED:
+            s[k], step = -s[k], -step
+        reached += step
+    of_tail = sorted(range(tail, order), key=lambda k: k % PERIOD < _ONES)  # those of 1 last
+    missing = SUM - reached - sum(int(s[k] * t[k % PERIOD]) for k in of_tail)
+    for k in of_tail:
+        before, factor = int(s[k]), int(t[k % PERIOD])
+        s[k] = max(-MOST, min(MOST, before + int(missing / factor))) or before
+        missing -= (int(s[k]) - before) * factor
+    if missing:
         raise AssertionError(f"no product of order {order} for rank {rank} and seed {seed}")
     return u, s, t, v
 
 
-def _rows(left: Any, right: Any, dtype: Dtype) -> Rows:
-    """The outer product of `left`, integers of at most MOST, and `right`."""
-    whole = np.outer(np.arange(-MOST, MOST + 1), right)
+def _encoded(values: Any, dtype: Dtype) -> Bytes:
+    """Integers of at most eight significant bits as raw elements."""
     if dtype.name == "bfloat16":
-        raw = (whole.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        raw = (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     else:
-        raw = whole.astype(dtype.name)
-    return Rows(np.ascontiguousarray(raw).view(np.uint8), left + MOST)
+        raw = values.astype(dtype.name)
+    return np.ascontiguousarray(raw).view(np.uint8).reshape(-1)

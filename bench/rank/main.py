@@ -226,7 +226,7 @@ class _TablePrinter:
         from bench.report.table import Table
 
         case = from_argv(header.case)
-        grouped = case.topology != "world" or header.topology.endswith("pairs")
+        grouped = header.topology != "world"
         last = (header.num_ranks or 1) - 1
         widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
         self._table = Table(case.modes, grouped=grouped, widest=widest, like=case.like)

@@ -16,6 +16,7 @@ from bench.core.case import Case, to_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern
+from bench.core.program import needs_device
 from bench.core.record import Header, Record
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
@@ -25,6 +26,7 @@ from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
 from bench.rank import binding, calibrate, measure, nics, preflight, sampling
 from bench.rank.clocks import Clocks
+from bench.rank.rows import shape_of
 from bench.store import heartbeat
 
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
@@ -138,7 +140,7 @@ def _choice(case: Case, why: str, cache_bytes: int) -> str:
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
     """What these ranks can not measure, said before the figures."""
     limits = []
-    if world.num_ranks == 1:
+    if world.num_ranks == 1 and not _of_one_gpu(case, pattern):
         limits.append(
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
             f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
@@ -148,6 +150,13 @@ def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[s
             f"oversubscribed: {world.ranks_per_node} ranks share {num_cpus} CPUs, so times include waiting for a CPU"
         )
     return limits
+
+
+def _of_one_gpu(case: Case, pattern: Pattern) -> bool:
+    """Is this what each GPU does by itself?"""
+    shape = shape_of(case, 1, case.sizes[-1], case.modes[0])
+    shape = replace(shape, payload_bytes=pattern.payload(shape.payload_bytes, shape))
+    return pattern.needs(shape) is None and any(needs_device(step) for step in pattern.steps(shape, 0))
 
 
 def header(opened: Opened, job: str, launch: int = 1) -> Header | None:

@@ -15,12 +15,15 @@ import numpy as np
 from bench.core.dtypes import Dtype
 from bench.core.pattern import Pattern, Shape
 from bench.core.payload import CopyData, ReduceData, differing, poison
-from bench.core.program import Copied, Expected, Group, Reduced
+from bench.core.products import ProductData
+from bench.core.program import Copied, Expected, Group, Multiplied, Reduced
 from bench.core.transport import Buffers
 
 _FULL_BELOW_BYTES = 1 << 30
 _SAMPLED_EDGE_BYTES = 4096
 _SAMPLED_STRIDE = 100  # beyond 1 GiB every hundredth 4 KiB page is compared: 1 % and all edges
+
+_Data = CopyData | ReduceData | ProductData
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,14 @@ class Verifier:
     def prepare(self, buffers: Buffers, index: int, variation: int) -> None:
         """Put this variation's data into the send buffer of a set, and poison into its receive buffer."""
         data = self._data(variation)
-        sent = data.sent(self._member, 0, self._send_bytes)
+        sent = self._sent(data)
         if not self._in_place:
             buffers.write("send", index, sent)
         buffers.write("recv", index, self._before(sent, buffers.recv_bytes))
 
     def refill(self, buffers: Buffers, variation: int) -> Any:
         """For in-place calls: a function of a set's index that puts back what the call before changed."""
-        whole = self._before(self._data(variation).sent(self._member, 0, self._send_bytes), buffers.recv_bytes)
+        whole = self._before(self._sent(self._data(variation)), buffers.recv_bytes)
         return lambda index: buffers.write("recv", index, whole)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
@@ -81,8 +84,16 @@ class Verifier:
     def _rank(self) -> int:
         return self._group.ranks[self._member]
 
-    def _data(self, variation: int) -> CopyData | ReduceData:
+    def _sent(self, data: _Data) -> Any:
+        if isinstance(data, ProductData):
+            return data.sent(self._send_bytes)
+        return data.sent(self._member, 0, self._send_bytes)
+
+    def _data(self, variation: int) -> _Data:
         seed = self._seed * 1009 + variation
+        multiplied = next((region for region in self._expected if isinstance(region, Multiplied)), None)
+        if multiplied is not None:
+            return ProductData(self._dtype, multiplied.order, self._rank, seed)
         if self._reduce_op is not None:
             return ReduceData(self._dtype, self._reduce_op, self._group.ranks, seed)
         return CopyData(self._dtype, self._group.ranks, seed)
@@ -93,19 +104,21 @@ class Verifier:
             whole[self._own_offset : self._own_offset + len(sent)] = sent
         return whole
 
-    def _wrong_in(self, region: Expected, begin: int, got: Any, data: CopyData | ReduceData) -> Any:
+    def _wrong_in(self, region: Expected, begin: int, got: Any, data: _Data) -> Any:
         if isinstance(data, ReduceData):
             return data.wrong(got, region.source_offset + begin)
         return differing(got, self._want(region, begin, len(got), data), self._dtype)
 
-    def _want(self, region: Expected, begin: int, num_bytes: int, data: CopyData | ReduceData) -> Any:
+    def _want(self, region: Expected, begin: int, num_bytes: int, data: _Data) -> Any:
+        if isinstance(data, ProductData):
+            return data.product.part(begin, num_bytes)
         if isinstance(region, Reduced):
             assert isinstance(data, ReduceData)
             return data.reduced(region.source_offset + begin, num_bytes)
-        assert isinstance(region, Copied)
+        assert isinstance(region, Copied) and isinstance(data, CopyData)
         return data.sent(region.source, region.source_offset + begin, num_bytes)
 
-    def _describe(self, region: Expected, begin: int, got: Any, bad: Any, data: CopyData | ReduceData) -> str:
+    def _describe(self, region: Expected, begin: int, got: Any, bad: Any, data: _Data) -> str:
         element = int(np.argmax(bad))
         size = self._dtype.num_bytes if len(bad) * self._dtype.num_bytes == len(got) else 1
         where = slice(element * size, (element + 1) * size)

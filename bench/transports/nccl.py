@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Group, Round, Step
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.program import Collective, Group, Product, Round, Step
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
-from bench.transports import _torch
+from bench.transports import _torch, _torch_compute
 
 _GUARD_BYTES, _GUARD = 256, 0xC3  # 256 keeps every buffer aligned as cudaMalloc aligns it
 _TYPES = frozenset({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8",
@@ -47,6 +47,7 @@ class Nccl(Transport):
         # With the device named, the communicator is made now and not inside the first measured operation.
         _torch.open_process_group(self._torch, place, "nccl", options.timeout_s, self._uuid(), device_id=self._device)
         self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=options.timeout_s))
+        self._tf32, self._beside = options.tf32, _torch_compute.OnGpu(self._torch)
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place, self._control)
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
@@ -81,7 +82,9 @@ class Nccl(Transport):
         }
 
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
-        """NCCL's element types and reductions."""
+        """NCCL's element types and reductions, and products of matrices by the same library."""
+        if isinstance(step, Product):
+            return _torch_compute.why_not(reduction.dtype, self._tf32, on_gpu=True)
         if reduction.dtype not in _TYPES:
             return f"NCCL has no element type {reduction.dtype}"
         reduces = isinstance(step, Collective) and step.op in ("allreduce", "reduce", "reducescatter")
@@ -109,6 +112,9 @@ class Nccl(Transport):
         """
         assert isinstance(buffers, _DeviceBuffers)
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
+        if steps and isinstance(steps[0], Product):
+            products = _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._tf32)
+            return Compiled(products, keep=[buffers])
         handle = self._handles.get(group.ranks)
         calls = _torch.bound_calls(
             self._torch, steps, group, handle, self.place.rank, memory, reduction, in_place, always_batch=True
@@ -127,6 +133,12 @@ class Nccl(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Back-to-back calls between two events."""
         return Timing(self._timed(compiled, num_calls), "python")
+
+    def time_together(
+        self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
+    ) -> Together:
+        """Products on a stream of their own."""
+        return self._beside.run(self.sync, collective, num_calls, product, num_products)
 
     def _timed(self, compiled: Compiled | None, num_calls: int) -> tuple[float, ...]:
         """Seconds per call of `num_calls` calls on the current stream; nothing on an idle rank."""
