@@ -16,8 +16,8 @@ integers that look like noise (core/products.py), and every element is compared.
 from __future__ import annotations
 
 from bench.core.pattern import Pattern, Shape
-from bench.core.products import order_of
 from bench.core.program import Expected, Multiplied, Product, Step
+from bench.core.sweep import order_of
 
 
 class GpuBaseline(Pattern):

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from bench.core.case import from_argv
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
-from bench.core.products import order_of
 from bench.core.program import Product
 from bench.core.record import Header, Summary
+from bench.core.sweep import order_of
 from bench.hardware import catalogue
 
 PATTERN = "gpu_baseline"

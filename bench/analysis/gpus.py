@@ -40,16 +40,17 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[S
 
 
 def threshold(num: int) -> float:
-    """How many robust standard deviations the slowest of `num` alike is off in one of 1/_CHANCE runs at most."""
-    return NormalDist().inv_cdf(1 - _CHANCE / num)
+    """How many robust standard deviations the slowest of `num` alike is off in one of 1/_CHANCE runs.
+
+    The spread of a few is itself not known well: for 8 of them half as much again.
+    """
+    return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
 
 def _beside(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -> list[Standing]:
     rates = [_rate(row) or 0.0 for row in rows]
     middle = median(rates)
     spread = max(_FLOOR * middle, 1.4826 * median(abs(rate - middle) for rate in rates))
-    # The spread of a few is itself not known well: for 8 of them half as much again.
-    limit = threshold(len(rates)) * (1 + 4 / len(rates))
     found = []
     for row, rate in zip(rows, rates, strict=True):
         rank = ranks[row.group]
@@ -65,14 +66,14 @@ def _beside(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -
                 group=row.group,
                 rank=rank,
                 host=str(place.get("host", "unknown")),
-                local_rank=int(place.get("local_rank", rank)),
+                gpu=place.get("local_rank") if header.clock == "device" else None,
                 unit="B/s" if row.flops_per_s is None else "FLOP/s",
                 rate=rate,
                 median_rate=middle,
                 num=len(rates),
                 behind=behind,
                 z=z,
-                slow=behind > MATTERS and -z > limit,
+                slow=behind > MATTERS and -z > threshold(len(rates)),
             )
         )
     return found

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -25,20 +24,14 @@ import numpy.typing as npt
 
 from bench.core.dtypes import Dtype
 
-TILE = 64  # an order is a whole number of these: what tensor cores like, and whole cache lines
 SUM = 256  # of s(k) t(k); 15 x 15 x 256 is below the largest float16
 MOST = 15
 STEERED = 240
 TYPES = ("bfloat16", "float16", "float32", "float64")  # whose products are exact here
-PERIOD = 61  # rows; a prime below TILE
+PERIOD = 61  # rows; a prime below the tile of core/sweep.py
 _ONES = 8  # of a period of t are 1 or -1: there s can make up any rest
 
 Bytes = npt.NDArray[np.uint8]
-
-
-def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Rows of the largest square matrix of whole tiles that takes no more bytes; one tile at least."""
-    return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,7 @@ class ProductData:
 
 @lru_cache(maxsize=4)
 def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """u and t of one period, s and v of `order` integers: from 1 to MOST of either sign, the sum of s t steered to SUM."""
+    """u and t of one period, s and v of `order` integers, 1 to MOST of either sign: the sum of s t is SUM."""
     noise = np.random.default_rng((order, rank, seed))
     u, s, t, v = (
         noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)

@@ -63,8 +63,8 @@ class Overlap:
     The record's samples are of the collective beside the products. Products are of matrices of `order` rows of `dtype`;
     a sample began `num_products` of them, of which the first `num_counted` are timed, together and alone: seconds of
     one. `alone_s[i]`, `product_alone_s[i]`, `product_s[i]`: the slowest rank's share of sample i; block k of each holds
-    the samples k x samples_per_block and following. `num_not_covered`: samples in which the collective went on after the
-    last product had ended, or ended before the counted ones: their factors are too low.
+    the samples k x samples_per_block and following. `num_not_covered`: samples in which the collective went on after
+    the last product had ended, or ended before the counted ones: their factors are too low.
     """
 
     dtype: str
@@ -461,10 +461,11 @@ class Overlapped:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One GPU beside the others that did the same at the same time. Rates in `unit`: "FLOP/s", or "B/s" of busbw.
+    """One rank beside the others that did the same at the same time. Rates in `unit`: "FLOP/s", or "B/s" of busbw.
 
-    `behind`: what is missing of the median of all `num`, as a fraction (negative: ahead); `z`: its distance in robust
-    standard deviations. `slow`: beyond what chance explains and what would matter (analysis/gpus.py).
+    `gpu`: which of its host's, None where it worked in host memory. `behind`: what is missing of the median of all
+    `num`, as a fraction (negative: ahead); `z`: its distance in robust standard deviations. `slow`: beyond what chance
+    explains, and enough to matter (analysis/gpus.py).
     """
 
     job: str
@@ -475,7 +476,7 @@ class Standing:
     group: str
     rank: int
     host: str
-    local_rank: int
+    gpu: int | None
     unit: str
     rate: float
     median_rate: float

@@ -18,9 +18,9 @@ from bench.core.case import Case
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape
-from bench.core.products import TILE
 from bench.core.program import Group, Product
 from bench.core.record import Overlap
+from bench.core.sweep import TILE
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Together, Transport
 from bench.core.units import format_size
 from bench.rank import sampling
@@ -33,7 +33,7 @@ _MOST_ORDER = {"device": 8192, "host": 1024}
 _PART = 4  # products in the time of the collective of a sample; of its size there are many in a layer, too
 _OUTLAST = 3  # times as long as the collective alone are all products of a sample
 _MOST_PRODUCTS = 256
-_PROBE_ORDER = 512
+_PROBE_ORDER, _TRIES = 512, 3
 _PROBES = 3  # bursts, the first of which warms up
 _COVERED = 0.9  # counted products end within this part of the collective, so that most bursts cover them
 _LEAST_BLOCK_S, _BLOCKS, _MOST_PER_BLOCK = 0.02, 40, 1000  # as of contention
@@ -134,10 +134,15 @@ class Beside:
 
     def _chosen(self, collective_s: float) -> _Products:
         """Matrices of which a product takes about a part of the time of a sample's collective."""
-        clock = self._transport.clock
-        probe = self._made(min(_PROBE_ORDER, _MOST_ORDER[clock]))
-        wanted = probe.order * (collective_s / _PART / max(self._product_s(probe), 1e-9)) ** (1 / 3)
-        return self._made(max(TILE, min(_MOST_ORDER[clock], round(wanted / TILE) * TILE)))
+        most = _MOST_ORDER[self._transport.clock]
+        products = self._made(_PROBE_ORDER)
+        for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
+            ratio = collective_s / _PART / max(self._product_s(products), 1e-9)
+            wanted = round(products.order * ratio ** (1 / 3) / TILE) * TILE
+            before, products = products, self._made(max(TILE, min(most, wanted)))
+            if before is products:
+                break
+        return products
 
     def _plan(self, compiled: Compiled | None, products: _Products, num_calls: int,
               call_s: float) -> tuple[_Plan, float]:  # fmt: skip
@@ -224,7 +229,7 @@ class Beside:
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
         """The best of some bursts, the first left out, of the slowest rank that has any."""
-        told = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
+        told: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(told)
 
     def _made(self, order: int) -> _Products:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.analysis.gpus import MATTERS, threshold
-from bench.core.products import order_of
 from bench.core.dtypes import DTYPES
 from bench.core.record import Standing, Summary
+from bench.core.sweep import order_of
 from bench.core.units import format_size
 from bench.report import _text
 
@@ -46,7 +46,9 @@ def _products(rows: Sequence[Summary]) -> list[str]:
         order = order_of(first.payload_bytes, DTYPES[first.dtype or "float32"].num_bytes)
         of_peak = ""
         if first.peak_flops_per_s is not None:
-            of_peak = f", {'..'.join(shares)} % of {teraflops(first.peak_flops_per_s)} TFLOP/s ({first.peak_name}, dense"
+            of_peak = (
+                f", {'..'.join(shares)} % of {teraflops(first.peak_flops_per_s)} TFLOP/s ({first.peak_name}, dense"
+            )
             of_peak += ", at the maker's boost clock: a reference)"
         ranks = f" of {len(of_size)} ranks" if len(of_size) > 1 else ""
         found.append(
@@ -70,13 +72,14 @@ def _standings(standings: Iterable[Standing]) -> list[str]:
             found.append(
                 f"{what}: no rank of {first.num} is slow, the last is {_text.percent(worst.behind)} % below the median "
                 f"({_where(worst)}, robust z {worst.z:.1f}; slow is {_text.percent(MATTERS)} % and z beyond "
-                f"-{threshold(first.num) * (1 + 4 / first.num):.1f})"
+                f"-{threshold(first.num):.1f})"
             )
     return found
 
 
 def _where(one: Standing) -> str:
-    return f"rank {one.rank} (GPU {one.local_rank} of host {one.host})"
+    gpu = "" if one.gpu is None else f"GPU {one.gpu} of "
+    return f"rank {one.rank} ({gpu}host {one.host})"
 
 
 def _words(one: Standing) -> str:

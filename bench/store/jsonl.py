@@ -8,8 +8,8 @@ Schema history (the `schema` key of each header line):
                     known of each host's clock, in the place of the header's `calibration.clocks`; `clock_bound_s` of
                     one-way rows
   bench.results/4   `imported` in the header of rows that another tool's log gave; `num_ranks`, `num_nodes`,
-                    `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown; `overlap` where products
-                    of matrices ran beside a row
+                    `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown; `overlap` where
+                    products of matrices ran beside a row
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.

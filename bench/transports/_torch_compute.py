@@ -37,7 +37,7 @@ def calls(
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kind, order = getattr(torch, dtype), product.order
-    bound = []
+    bound: list[Callable[[], Any]] = []
     for send, recv in memory:
         first, second = send.view(kind).view(2, order, order).unbind(0)
         bound.append(partial(torch.mm, first, second, out=recv.view(kind).view(order, order)))
