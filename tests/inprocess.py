@@ -26,13 +26,14 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 class InProcess:
     """One group, one size: every member's buffers, verifiers and steps."""
 
-    def __init__(self, pattern: Pattern, shape: Shape, dtype: str = "float32", reduce_op: str = "sum") -> None:
+    def __init__(self, pattern: Pattern, shape: Shape, dtype: str = "float32", reduce_op: str = "sum",
+                 allocate: Callable[[int, int, int], Any] = HostBuffers) -> None:  # fmt: skip
         self.dtype, self.reduce_op = DTYPES[dtype], reduce_op
         self.group = Group("world", tuple(range(shape.num_ranks)))
         members = range(shape.num_ranks)
         steps = [pattern.steps(shape, member) for member in members]
         self.steps = [own or (Exchange(),) * len(max(steps, key=len)) for own in steps]  # idle members have none
-        self.buffers = [HostBuffers(*pattern.buffers(shape, member), 1) for member in members]
+        self.buffers = [allocate(*pattern.buffers(shape, member), 1) for member in members]
         self.verifiers = [
             Verifier(pattern, shape, self.group, member, self.dtype, reduce_op, False, 1) for member in members
         ]
@@ -64,12 +65,12 @@ class InProcess:
         return sum(wrong.num_wrong for wrong in self.check())
 
     def sent(self, member: int) -> Any:
-        """A member's send buffer."""
-        return self.buffers[member].view("send", 0)
+        """A member's send buffer, as numpy sees it."""
+        return np.asarray(self.buffers[member].view("send", 0))
 
     def received(self, member: int) -> Any:
-        """A member's receive buffer."""
-        return self.buffers[member].view("recv", 0)
+        """A member's receive buffer, as numpy sees it."""
+        return np.asarray(self.buffers[member].view("recv", 0))
 
     def _copies(self, steps: list[Any]) -> None:
         for copy in (copy for step in steps for copy in getattr(step, "copies", ())):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,9 @@ def planned(args: argparse.Namespace) -> Planned:
         scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()
     here = this_machine(cluster.python, cluster.mpirun)
+    if cluster.launcher == "auto" and shutil.which(here.mpirun) is None:  # others may do without: gloo, nccl
+        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in ("mpi", "mpi_cuda")}
+        here = replace(here, lacks={**lacks, **here.lacks})
     tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)
     note = other_mpirun(here.mpirun) if cluster.mpirun is None and _uses_mpirun(plan) else None

@@ -12,8 +12,9 @@ Noise repeats after a prime number of words, so no block whose size is a multipl
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import isqrt
+from math import isqrt, lcm
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ _Bools = npt.NDArray[np.bool_]
 _Signed = npt.NDArray[np.int64]
 
 PERIOD = 131_071  # words; a prime, see above
+_LARGEST_ELEMENT_BYTES = 16
 AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in a precision of their own choice (nccl-tests allows the same)
 
 
@@ -48,8 +50,45 @@ def _salt(*key: int) -> int:
     return mixed
 
 
-def _tiled(period: Bytes, offset: int, num_bytes: int) -> Bytes:
-    """`num_bytes` of the endless repetition of `period`, from byte `offset` on."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiled:
+    """The endless repetition of `period` from byte `offset` on, so that no content is larger than a few MiB.
+
+    Each 8-byte word of the repetition is then changed: `salt` flips bits, those not in `mask` are cleared. A period of
+    other than whole words has neither.
+    """
+
+    period: Bytes
+    offset: int = 0
+    salt: int = 0
+    mask: int = 2**64 - 1
+
+    @property
+    def row_bytes(self) -> int:
+        """The least size after which it repeats that holds whole elements of every type."""
+        return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
+
+    def after(self, num_bytes: int) -> Tiled:
+        """The same without its first bytes."""
+        return replace(self, offset=self.offset + num_bytes)
+
+    def head(self, num_bytes: int) -> Bytes:
+        """Its first bytes, in an array of their own."""
+        first = self.offset - self.offset % 8
+        skipped = self.offset - first
+        words = _repeated(self.period, first, -(-(skipped + num_bytes) // 8) * 8).view(np.uint64)
+        if self.salt or self.mask != 2**64 - 1:
+            words = (words ^ np.uint64(self.salt)) & np.uint64(self.mask)
+        return words.view(np.uint8)[skipped : skipped + num_bytes]
+
+
+@lru_cache(maxsize=8)
+def constant(byte: int) -> Tiled:
+    """One byte, again and again."""
+    return Tiled(np.full(1 << 16, byte, dtype=np.uint8))
+
+
+def _repeated(period: Bytes, offset: int, num_bytes: int) -> Bytes:
     out = np.empty(num_bytes, dtype=np.uint8)
     done = 0
     while done < num_bytes:
@@ -74,16 +113,11 @@ class CopyData:
         # Clearing the top exponent bit keeps every float finite: some libraries may canonicalise NaN.
         element = dtype.num_bytes // 2 if dtype.kind == "complex" else dtype.num_bytes
         clear = 0 if dtype.kind in ("int", "uint") else 1 << (8 * element - 2)
-        self._mask = np.uint64(~sum(clear << (8 * element * k) for k in range(8 // element)) % 2**64)
+        self._mask = ~sum(clear << (8 * element * k) for k in range(8 // element)) % 2**64
 
-    def sent(self, member: int, offset: int, num_bytes: int) -> Bytes:
-        """Bytes [offset, offset + num_bytes) of the send buffer of a member; offset a multiple of 1 byte."""
-        first = offset - offset % 8
-        count = -(-(offset + num_bytes - first) // 8) * 8
-        salt = np.uint64(_salt(self._seed, self._ranks[member]))
-        words = _tiled(_noise(self._seed).view(np.uint8), first, count).view(np.uint64)
-        mixed = (words ^ salt) & self._mask
-        return mixed.view(np.uint8)[offset - first : offset - first + num_bytes]
+    def sent(self, member: int, offset: int = 0) -> Tiled:
+        """The send buffer of a member from a byte on."""
+        return Tiled(_noise(self._seed).view(np.uint8), offset, _salt(self._seed, self._ranks[member]), self._mask)
 
 
 class ReduceData:
@@ -96,14 +130,19 @@ class ReduceData:
         self._noise = _noise(_salt(seed, ranks[0]) % 2**32)
         self._rule = _RULES[_rule_name(dtype, reduce_op)](dtype, self._num, self._noise)
 
-    def sent(self, member: int, offset: int, num_bytes: int) -> Bytes:
-        """Bytes [offset, offset + num_bytes) of what a member contributes; offset in whole elements."""
-        slot = (member + (self._noise >> np.uint64(40)).astype(np.int64)) % self._num
-        return _tiled(_encode(self._rule.value(slot), self._dtype), offset, num_bytes)
+    @property
+    def exact(self) -> bool:
+        """Is there one right result, to the last bit?"""
+        return self._op != "avg"
 
-    def reduced(self, offset: int, num_bytes: int) -> Bytes:
+    def sent(self, member: int, offset: int = 0) -> Tiled:
+        """What a member contributes from a byte on."""
+        slot = (member + (self._noise >> np.uint64(40)).astype(np.int64)) % self._num
+        return Tiled(_encode(self._rule.value(slot), self._dtype), offset)
+
+    def reduced(self, offset: int = 0) -> Tiled:
         """The reduction over all members, same addressing."""
-        return _tiled(self._reduced_period, offset, num_bytes)
+        return Tiled(self._reduced_period, offset)
 
     @cached_property
     def _reduced_period(self) -> Bytes:
@@ -112,25 +151,14 @@ class ReduceData:
             total = np.asarray(total, dtype=np.float64) / self._num
         return _encode(total, self._dtype)
 
-    def wrong(self, got: Bytes, offset: int) -> _Bools:
-        """Which elements of a received region differ from the reduction (beyond 2 ulp for avg, at all otherwise)."""
-        want = self.reduced(offset, len(got))
-        if self._op != "avg":
-            return differing(got, want, self._dtype)
+    def beyond(self, got: Bytes, offset: int) -> _Bools:
+        """Which elements of a received region are further from the average than 2 ulp."""
+        want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)
         ulp = np.ldexp(1.0, exponent - self._dtype.precision)
         beyond: _Bools = ~(np.abs(value - exact) <= AVG_TOLERANCE_ULP * ulp)
         return beyond
-
-
-def differing(got: Bytes, want: Bytes, dtype: Dtype) -> _Bools:
-    """Which elements differ in any bit."""
-    unequal: _Bools = got != want
-    size = dtype.num_bytes
-    if size > 1 and len(unequal) % size == 0:
-        unequal = np.logical_or.reduce(unequal.reshape(-1, size), axis=1)
-    return unequal
 
 
 class _Exact:

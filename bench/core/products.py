@@ -15,14 +15,13 @@ sum comes near 2^24, up to which float32, in which all products here are summed,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.core.dtypes import Dtype
+from bench.core.payload import Bytes, Tiled
 
 SUM = 256  # of s(k) t(k); 15 x 15 x 256 is below the largest float16
 MOST = 15
@@ -31,38 +30,14 @@ TYPES = ("bfloat16", "float16", "float32", "float64")  # whose products are exac
 PERIOD = 61  # rows; a prime below the tile of core/sweep.py
 _ONES = 8  # of a period of t are 1 or -1: there s can make up any rest
 
-Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A matrix, row by row: the endless repetition of `period`, raw bytes of PERIOD rows."""
-
-    period: Bytes
-
-    def part(self, offset: int, num_bytes: int) -> Bytes:
-        """Bytes [offset, offset + num_bytes)."""
-        whole, done = np.empty(num_bytes, dtype=np.uint8), 0
-        while done < num_bytes:
-            start = (offset + done) % len(self.period)
-            count = min(len(self.period) - start, num_bytes - done)
-            whole[done : done + count] = self.period[start : start + count]
-            done += count
-        return whole
-
 
 class ProductData:
-    """The two factors that a rank multiplies, and their product. Offsets and sizes in bytes."""
+    """The two factors that a rank multiplies, and their product, row by row."""
 
     def __init__(self, dtype: Dtype, order: int, rank: int, seed: int) -> None:
         u, s, t, v = vectors(order, rank, seed)
-        self.first = Rows(_encoded(np.outer(u, s), dtype))
-        self.second = Rows(_encoded(np.outer(t, v), dtype))
-        self.product = Rows(_encoded(np.outer(u, SUM * v), dtype))
-
-    def sent(self, num_bytes: int) -> Bytes:
-        """The whole send buffer: the first factor, then the second."""
-        return np.concatenate([self.first.part(0, num_bytes // 2), self.second.part(0, num_bytes // 2)])
+        self.factors = (Tiled(_encoded(np.outer(u, s), dtype)), Tiled(_encoded(np.outer(t, v), dtype)))
+        self.product = Tiled(_encoded(np.outer(u, SUM * v), dtype))
 
 
 @lru_cache(maxsize=4)

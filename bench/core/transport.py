@@ -7,13 +7,20 @@ as possible runs inside the timed region, and owns the clock because it owns the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
+
+from bench.core.arrays import Difference, Memory
 from bench.core.channel import Channel
+from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Group, Round, Step
 from bench.core.world import Place
+
+GUARD = 0xC3  # in every byte around a buffer
+Which = Literal["send", "recv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +28,8 @@ class Timing:
     """Seconds of successive samples on this rank, and which loop took them (`python`, `compiled`, `virtual`, `graph`).
 
     Where a device's events tell the seconds, the host's clock tells of the same samples: `host_s` until their
-    completion was seen, `enqueue_s` until the last call had returned. A batch whose calls took nearly all of it to
-    issue measured the software, not the device.
+    completion was seen, `enqueue_s` until the last call had returned, both from the same begin; as many as `seconds`,
+    and like them per call. A batch whose calls took nearly all of it to issue measured the software, not the device.
     """
 
     seconds: tuple[float, ...]
@@ -64,23 +71,77 @@ class Reduction:
 
 
 class Buffers(ABC):
-    """Some sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8)."""
+    """Some sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
+
+    A kind of buffers says where they lie (`memory`, `guards`); they are filled and compared there, whatever that is.
+    A device does so on the current stream of torch or CuPy: calls that run on another one must wait for it, as
+    `Transport.sync` does, and be complete before `count_wrong`.
+    """
 
     num_sets: int
     send_bytes: int
     recv_bytes: int
 
     @abstractmethod
-    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
-        """Put a whole buffer's bytes (numpy uint8 array) into set `index`."""
+    def memory(self, which: Which, index: int) -> Sequence[Memory]:
+        """A buffer of set `index`: one piece, or several one after the other where it lies in several places."""
 
     @abstractmethod
-    def read(self, which: Literal["send", "recv"], index: int) -> Any:
-        """A whole buffer of set `index` as a numpy uint8 array (a view or a copy)."""
+    def guards(self, index: int) -> Sequence[Memory]:
+        """What lies around both buffers of a set and held GUARD in every byte when it was allocated."""
 
-    @abstractmethod
+    def write(self, which: Which, index: int, data: Bytes | int) -> None:
+        """Put a whole buffer's bytes (numpy uint8 array, or one byte for all) into set `index`."""
+        if isinstance(data, int):
+            self.fill(which, index, 0, self._num_bytes(which), constant(data))
+            return
+        for begin, piece in self._pieces(which, index, 0, len(data)):
+            piece.write(data[begin : begin + piece.num_bytes])
+
+    def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
+        """A buffer of set `index`, or a part of it, as a numpy array (a view or a copy)."""
+        num_bytes = self._num_bytes(which) - begin if num_bytes is None else num_bytes
+        found = [piece.read() for _, piece in self._pieces(which, index, begin, num_bytes)]
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
+
+    def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
+        """Write the first bytes of `content` at byte `begin` of a buffer."""
+        for offset, piece in self._pieces(which, index, begin, num_bytes):
+            piece.fill(content.after(offset))
+
+    def count_wrong(
+        self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled, element_bytes: int
+    ) -> Difference:
+        """How a part of a buffer differs from `content`. Elements are counted from byte `begin` on."""
+        size = element_bytes if num_bytes % element_bytes == 0 else 1
+        total = Difference()
+        for offset, piece in self._pieces(which, index, begin, num_bytes):
+            found = piece.count_wrong(content.after(offset), size)
+            if found.num_wrong and not total.num_wrong:
+                total = replace(found, first=offset // size + found.first)
+            elif found.num_wrong:
+                total = replace(total, num_wrong=total.num_wrong + found.num_wrong)
+        return total
+
     def guards_intact(self, index: int) -> bool:
         """Are the guard bytes around both buffers of a set unchanged?"""
+        return not any(piece.count_wrong(constant(GUARD), 1).num_wrong for piece in self.guards(index))
+
+    def on_host(self, which: Which) -> bool:
+        """Does the CPU compare any of it?"""
+        return any(piece.arrays.on_host for piece in self.memory(which, 0))
+
+    def _num_bytes(self, which: Which) -> int:
+        return self.send_bytes if which == "send" else self.recv_bytes
+
+    def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
+        """(offset from `begin`, memory) of what holds a part of a buffer."""
+        at = 0
+        for piece in self.memory(which, index):
+            first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
+            if first < end:
+                yield first - begin, piece.part(first - at, end - first)
+            at += piece.num_bytes
 
 
 @dataclass(slots=True)

@@ -7,20 +7,22 @@ nothing is sent to) must still hold their poison.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bench.core.arrays import Difference
 from bench.core.dtypes import Dtype
 from bench.core.pattern import Pattern, Shape
-from bench.core.payload import CopyData, ReduceData, differing, poison
+from bench.core.payload import CopyData, ReduceData, Tiled, constant, poison
 from bench.core.products import ProductData
-from bench.core.program import Copied, Expected, Group, Multiplied, Reduced
+from bench.core.program import Expected, Group, Multiplied, Reduced
 from bench.core.transport import Buffers
 
 _FULL_BELOW_BYTES = 1 << 30
 _SAMPLED_EDGE_BYTES = 4096
+_CHUNK_BYTES = 16 << 20  # a multiple of every element
 _SAMPLED_STRIDE = 100  # beyond 1 GiB every hundredth 4 KiB page is compared: 1 % and all edges
 
 _Data = CopyData | ReduceData | ProductData
@@ -44,50 +46,58 @@ class Verifier:
         self._in_place, self._seed = in_place, seed
         self._send_bytes, self._recv_bytes = pattern.buffers(shape, member)
         self._expected: tuple[Expected, ...] = pattern.expected(shape, member)
+        self._poison = constant(poison(dtype))
         self._own_offset = _own_block(pattern, shape, member) if in_place else 0
 
     def prepare(self, buffers: Buffers, index: int, variation: int) -> None:
         """Put this variation's data into the send buffer of a set, and poison into its receive buffer."""
         data = self._data(variation)
-        sent = self._sent(data)
+        if isinstance(data, ProductData):
+            self._put_factors(buffers, index, data)
+            return
+        sent = data.sent(self._member)
         if not self._in_place:
-            buffers.write("send", index, sent)
-        buffers.write("recv", index, self._before(sent, buffers.recv_bytes))
+            buffers.fill("send", index, 0, self._send_bytes, sent)
+        self._reset(buffers, index, sent)
 
-    def refill(self, buffers: Buffers, variation: int) -> Any:
+    def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
         """For in-place calls: a function of a set's index that puts back what the call before changed."""
-        whole = self._before(self._sent(self._data(variation)), buffers.recv_bytes)
-        return lambda index: buffers.write("recv", index, whole)
+        data = self._data(variation)
+        assert not isinstance(data, ProductData)  # a product leaves its factors as they are
+        sent = data.sent(self._member)
+        return lambda index: self._reset(buffers, index, sent)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
-        """Compare a set's receive buffer with what must be there."""
+        """Compare a set's receive buffer with what must be there, where it lies."""
         if not buffers.guards_intact(index):
             return Wrong(1, f"bytes outside the buffers of rank {self._rank} were overwritten")
-        got = np.asarray(buffers.read("recv", index))[: self._recv_bytes]
         data = self._data(variation)
-        untouched = np.ones(len(got), dtype=bool)
         num_wrong, first = 0, ""
         for region in self._expected:
-            untouched[region.offset_bytes : region.offset_bytes + region.num_bytes] = False
-            for begin, end in _pieces(region.num_bytes, self._dtype.num_bytes):
-                here = got[region.offset_bytes + begin : region.offset_bytes + end]
-                bad = self._wrong_in(region, begin, here, data)
-                if bad.any():
-                    num_wrong += int(np.count_nonzero(bad))
-                    first = first or self._describe(region, begin, here, bad, data)
-        if not self._in_place and (got[untouched] != poison(self._dtype)).any():
-            num_wrong += int(np.count_nonzero(got[untouched] != poison(self._dtype)))
-            first = first or f"rank {self._rank} received bytes where nothing was sent to"
+            for begin, end in self._parts(buffers, region):
+                found = self._wrong_in(buffers, index, region, begin, end - begin, data)
+                num_wrong += found.num_wrong
+                if found.num_wrong and not first:
+                    first = self._described(found, region.offset_bytes + begin)
+        if not self._in_place:
+            num_stray = sum(
+                buffers.count_wrong("recv", index, begin, end - begin, self._poison, 1).num_wrong
+                for begin, end in _between(self._expected, self._recv_bytes)
+            )
+            num_wrong += num_stray
+            if num_stray and not first:
+                first = f"rank {self._rank} received bytes where nothing was sent to"
         return Wrong(num_wrong, first)
+
+    def extent(self, buffers: Buffers) -> str:
+        """How much of what arrives is compared: `full` or `sampled`."""
+        parts = [(region, self._parts(buffers, region)) for region in self._expected]
+        whole = all(sum(end - begin for begin, end in some) == region.num_bytes for region, some in parts)
+        return "full" if whole else "sampled"
 
     @property
     def _rank(self) -> int:
         return self._group.ranks[self._member]
-
-    def _sent(self, data: _Data) -> Any:
-        if isinstance(data, ProductData):
-            return data.sent(self._send_bytes)
-        return data.sent(self._member, 0, self._send_bytes)
 
     def _data(self, variation: int) -> _Data:
         seed = self._seed * 1009 + variation
@@ -98,36 +108,77 @@ class Verifier:
             return ReduceData(self._dtype, self._reduce_op, self._group.ranks, seed)
         return CopyData(self._dtype, self._group.ranks, seed)
 
-    def _before(self, sent: Any, num_bytes: int) -> Any:
-        whole = np.full(num_bytes, poison(self._dtype), dtype=np.uint8)
-        if self._in_place:
-            whole[self._own_offset : self._own_offset + len(sent)] = sent
-        return whole
+    def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
+        """Both factors, one after the other, and poison where the product will be."""
+        num_bytes = self._send_bytes // len(data.factors)
+        for k, factor in enumerate(data.factors):
+            buffers.fill("send", index, k * num_bytes, num_bytes, factor)
+        buffers.fill("recv", index, 0, buffers.recv_bytes, self._poison)
 
-    def _wrong_in(self, region: Expected, begin: int, got: Any, data: _Data) -> Any:
-        if isinstance(data, ReduceData):
-            return data.wrong(got, region.source_offset + begin)
-        return differing(got, self._want(region, begin, len(got), data), self._dtype)
+    def _reset(self, buffers: Buffers, index: int, sent: Tiled) -> None:
+        """Poison in the receive buffer, and in place this member's data in its part of it."""
+        begin, num_bytes = (self._own_offset, self._send_bytes) if self._in_place else (0, 0)
+        buffers.fill("recv", index, 0, begin, self._poison)
+        buffers.fill("recv", index, begin, num_bytes, sent)
+        end = begin + num_bytes
+        buffers.fill("recv", index, end, buffers.recv_bytes - end, self._poison)
 
-    def _want(self, region: Expected, begin: int, num_bytes: int, data: _Data) -> Any:
-        if isinstance(data, ProductData):
-            return data.product.part(begin, num_bytes)
-        if isinstance(region, Reduced):
-            assert isinstance(data, ReduceData)
-            return data.reduced(region.source_offset + begin, num_bytes)
-        assert isinstance(region, Copied) and isinstance(data, CopyData)
-        return data.sent(region.source, region.source_offset + begin, num_bytes)
+    def _parts(self, buffers: Buffers, region: Expected) -> list[tuple[int, int]]:
+        """The parts of a region to compare: a GPU compares gigabytes at once, a CPU would take seconds for each."""
+        if buffers.on_host("recv"):
+            return _pieces(region.num_bytes, self._dtype.num_bytes)
+        return [(0, region.num_bytes)] if region.num_bytes else []
 
-    def _describe(self, region: Expected, begin: int, got: Any, bad: Any, data: _Data) -> str:
-        element = int(np.argmax(bad))
-        size = self._dtype.num_bytes if len(bad) * self._dtype.num_bytes == len(got) else 1
-        where = slice(element * size, (element + 1) * size)
-        want = self._want(region, begin, len(got), data)
-        index = (region.offset_bytes + begin) // size + element
-        return (
-            f"rank {self._rank}, element {index}: got 0x{bytes(got[where]).hex()}, "
-            f"expected 0x{bytes(want[where]).hex()}"
-        )
+    def _wrong_in(self, buffers: Buffers, index: int, region: Expected, begin: int, num_bytes: int,
+                  data: _Data) -> Difference:  # fmt: skip
+        at = region.offset_bytes + begin
+        if isinstance(data, ReduceData) and not data.exact:
+            return self._beyond_in(buffers, index, at, num_bytes, data, region.source_offset + begin)
+        want = _content(region, data).after(begin)
+        return buffers.count_wrong("recv", index, at, num_bytes, want, self._dtype.num_bytes)
+
+    def _beyond_in(self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData,
+                   source_offset: int) -> Difference:  # fmt: skip
+        """Averages have a tolerance: they are looked at on the host, chunk by chunk."""
+        size, total = self._dtype.num_bytes, Difference()
+        for done in range(0, num_bytes, _CHUNK_BYTES):
+            got = buffers.read("recv", index, at + done, min(_CHUNK_BYTES, num_bytes - done))
+            bad = data.beyond(got, source_offset + done)
+            if not bad.any():
+                continue
+            element = int(np.argmax(bad))
+            raw = bytes(got[element * size : (element + 1) * size])
+            want = bytes(data.reduced(source_offset + done + element * size).head(size))
+            found = Difference(int(np.count_nonzero(bad)), done // size + element, raw, want)
+            total = replace(total, num_wrong=total.num_wrong + found.num_wrong) if total.num_wrong else found
+        return total
+
+    def _described(self, found: Difference, offset_bytes: int) -> str:
+        index = offset_bytes // len(found.got) + found.first
+        return f"rank {self._rank}, element {index}: got 0x{found.got.hex()}, expected 0x{found.want.hex()}"
+
+
+def _content(region: Expected, data: _Data) -> Tiled:
+    """What a region must hold."""
+    if isinstance(region, Multiplied):
+        assert isinstance(data, ProductData)
+        return data.product
+    if isinstance(region, Reduced):
+        assert isinstance(data, ReduceData)
+        return data.reduced(region.source_offset)
+    assert not isinstance(data, ProductData)
+    return data.sent(region.source, region.source_offset)
+
+
+def _between(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the bytes that lie in no region."""
+    at = 0
+    for region in sorted(regions, key=lambda region: region.offset_bytes):
+        if region.offset_bytes > at:
+            yield at, region.offset_bytes
+        at = max(at, region.offset_bytes + region.num_bytes)
+    if at < num_bytes:
+        yield at, num_bytes
 
 
 def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:

@@ -49,6 +49,8 @@ _NAME_PREFIX = re.compile(
 )
 _DOCKER = '{"log":"'  # what docker and kubelet keep of a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
+# The commonest tag, at the beginning of lines: taken off many lines at once, which is far cheaper than one by one.
+_TAGS = re.compile(r"\n\[[\w.@:-]{1,255},\s?\d+\]<std(?:out|err)>:")
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
 _BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
 _MOST_PREFIXES = 8
@@ -66,6 +68,8 @@ def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
             text = text.lstrip(_BYTE_ORDER)
         if "\r" in text:
             pieces = [clean(piece) for piece in text.rstrip("\r").split("\r")]
+        elif text[:1].isalpha() and "\x1b" not in text and _is_talk(text):
+            pieces = [text.rstrip()]
         else:
             pieces = [clean(text)]
         for cleaned in pieces:
@@ -125,7 +129,7 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
     held: list[str] = []
     size = 0
     for text in texts:
-        first, *others = text.split("\n")
+        first, *others = (_TAGS.sub("\n", text) if "]<std" in text else text).split("\n")
         if others:
             yield "".join(held) + first if held else first, True
             for whole in others[:-1]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from bench.core.transport import Buffers, Compiled, Timing
+from bench.core.arrays import NUMPY, Memory
+from bench.core.payload import Bytes
+from bench.core.transport import GUARD, Buffers, Compiled, Timing, Which
 
 GUARD_BYTES = 64
-GUARD = 0xC3
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class HostBuffers(Buffers):
@@ -35,26 +33,29 @@ class HostBuffers(Buffers):
         self._block.fill(GUARD)
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
-    def view(self, which: Literal["send", "recv"], index: int) -> Bytes:
+    def view(self, which: Which, index: int) -> Bytes:
         """The memory itself: what the library is given."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
 
-    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
-        """Put a whole buffer's bytes into set `index`."""
+    def memory(self, which: Which, index: int) -> tuple[Memory]:
+        """A whole buffer of set `index`."""
+        return (Memory(NUMPY, self.view(which, index)),)
+
+    def guards(self, index: int) -> list[Memory]:
+        """All between and around the buffers of a set."""
+        block = self._block[index * self._stride : (index + 1) * self._stride]
+        send, recv = self._start["send"], self._start["recv"]
+        pieces = (block[:send], block[send + self.send_bytes : recv], block[recv + self.recv_bytes :])
+        return [Memory(NUMPY, piece) for piece in pieces]
+
+    def write(self, which: Which, index: int, data: Any) -> None:
+        """Put a whole buffer's bytes into set `index`: between two timed messages, so without detours."""
         self.view(which, index)[:] = data
 
-    def read(self, which: Literal["send", "recv"], index: int) -> Bytes:
-        """A view of a whole buffer of set `index`."""
-        return self.view(which, index)
-
-    def guards_intact(self, index: int) -> bool:
-        """Are all bytes around both buffers of a set unchanged?"""
-        block = self._block[index * self._stride : (index + 1) * self._stride]
-        inside = np.zeros(len(block), dtype=bool)
-        for which, num_bytes in (("send", self.send_bytes), ("recv", self.recv_bytes)):
-            inside[self._start[which] : self._start[which] + num_bytes] = True
-        return bool((block[~inside] == GUARD).all())
+    def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
+        """A view of a buffer of set `index`."""
+        return self.view(which, index)[begin : None if num_bytes is None else begin + num_bytes]
 
 
 def _room(num_bytes: int, alignment_bytes: int) -> int:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from bench.core.errors import RefusedError
 from bench.core.program import Collective, Group, Product, Round, Step
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
-from bench.transports import _torch, _torch_compute
+from bench.transports import _device, _torch, _torch_compute
 
-_GUARD_BYTES, _GUARD = 256, 0xC3  # 256 keeps every buffer aligned as cudaMalloc aligns it
 _TYPES = frozenset({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8",
                     "float8_e4m3fn", "float8_e5m2"})  # fmt: skip
 _OPS = frozenset({"sum", "prod", "min", "max", "avg"})
@@ -92,10 +91,10 @@ class Nccl(Transport):
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Device memory, written before use."""
-        try:
-            return _DeviceBuffers(self._torch, self._device, send_bytes, recv_bytes, num_sets)
-        except self._torch.cuda.OutOfMemoryError as error:
-            raise MemoryError(str(error).splitlines()[0]) from None
+        arrays = _device.TorchArrays(self._torch, self._device)
+        return _device.DeviceBuffers(
+            _device.Block(arrays, send_bytes, num_sets), _device.Block(arrays, recv_bytes, num_sets)
+        )
 
     def open_groups(self, groups: Round) -> None:
         """A process group per group; torch wants every rank to make every group."""
@@ -110,7 +109,7 @@ class Nccl(Transport):
 
         A plain send or receive would build a communicator of its own for every pair of ranks.
         """
-        assert isinstance(buffers, _DeviceBuffers)
+        assert isinstance(buffers, _device.DeviceBuffers)
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
         if steps and isinstance(steps[0], Product):
             products = _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._tf32)
@@ -158,47 +157,6 @@ class Nccl(Transport):
         end.synchronize()
         compiled.last_set, compiled.next_set = order[-1], (order[-1] + 1) % num_sets
         return (begin.elapsed_time(end) * 1e-3 / num_calls,)
-
-
-class _DeviceBuffers(Buffers):
-    """Sets of buffers in one allocation on the GPU, with guard bytes around each."""
-
-    def __init__(self, torch: Any, device: Any, send_bytes: int, recv_bytes: int, num_sets: int) -> None:
-        self._torch = torch
-        self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
-        send_room, recv_room = _room(send_bytes), _room(recv_bytes)
-        self._stride = send_room + recv_room
-        self._start = {"send": _GUARD_BYTES, "recv": send_room + _GUARD_BYTES}
-        self._block = torch.full((self._stride * num_sets,), _GUARD, dtype=torch.uint8, device=device)
-
-    def view(self, which: Literal["send", "recv"], index: int) -> Any:
-        """The device memory itself, as a uint8 tensor."""
-        start = index * self._stride + self._start[which]
-        return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
-
-    def write(self, which: Literal["send", "recv"], index: int, data: Any) -> None:
-        """Copy a whole buffer's bytes to the device."""
-        target = self.view(which, index)
-        if isinstance(data, int):
-            target.fill_(data)
-        else:
-            target.copy_(self._torch.from_numpy(data))
-
-    def read(self, which: Literal["send", "recv"], index: int) -> Any:
-        """A host copy of a whole buffer of set `index`."""
-        return self.view(which, index).cpu().numpy()
-
-    def guards_intact(self, index: int) -> bool:
-        """Are all bytes around both buffers of a set unchanged?"""
-        block = self._block[index * self._stride : (index + 1) * self._stride]
-        outside = self._torch.ones(len(block), dtype=self._torch.bool, device=block.device)
-        for which, num_bytes in (("send", self.send_bytes), ("recv", self.recv_bytes)):
-            outside[self._start[which] : self._start[which] + num_bytes] = False
-        return bool((block[outside] == _GUARD).all())
-
-
-def _room(num_bytes: int) -> int:
-    return _GUARD_BYTES + -(-num_bytes // _GUARD_BYTES) * _GUARD_BYTES + _GUARD_BYTES
 
 
 TRANSPORT = Nccl

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ def test_every_scenario_can_be_planned_on_every_cluster(
         assert all("torchrun starts no MPI ranks" in line for line in lines if line.startswith("# skipped: "))
         return
     assert any("-m bench." in line or line.strip().startswith("- bench.") for line in lines)
+
+
+def test_without_an_mpirun_what_needs_none_is_planned(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image for training often has mpi4py, and no mpirun."""
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    assert main(["plan", str(ROOT / "scenarios" / "smoke.yaml"), *CONFIG, "--format", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert {job["launcher"] for job in plan["jobs"]} <= {"torchrun", "direct"}
+    assert plan["jobs"], plan["skipped"]
 
 
 def test_a_plan_in_json_has_the_very_command_and_the_case(capsys: Out) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from bench.core import plugins
 from bench.core.dtypes import DTYPES, REDUCE_OPS, undefined_reduction
 from bench.core.pattern import Pattern, Shape
+from bench.transports._device import Block, DeviceBuffers, TorchArrays
+from bench.transports._host import HostBuffers
 
 _SPEC = importlib.util.spec_from_file_location("inprocess", Path(__file__).parent.parent / "inprocess.py")
 assert _SPEC is not None and _SPEC.loader is not None
@@ -20,22 +23,41 @@ inprocess = importlib.util.module_from_spec(_SPEC)
 sys.modules["inprocess"] = inprocess
 _SPEC.loader.exec_module(inprocess)
 
+
+def torch_buffers(send_bytes: int, recv_bytes: int, num_sets: int) -> DeviceBuffers:
+    """What NCCL's buffers are, in the memory of the host."""
+    import torch
+
+    arrays = TorchArrays(torch, "cpu")
+    return DeviceBuffers(Block(arrays, send_bytes, num_sets), Block(arrays, recv_bytes, num_sets))
+
+
+ALLOCATE = {"host": HostBuffers, "torch": torch_buffers}
 MOVING = [name for name in plugins.names("pattern") if name != "barrier"]
+Worlds = Callable[..., Any]
 
 
-def a_world(name: str, num_ranks: int, requested: int = 4096, **kwargs: Any) -> Any:
-    """All ranks of a pattern in one process."""
-    pattern: Pattern = plugins.load("pattern", name).PATTERN
-    size = DTYPES[kwargs.get("dtype", "float32")].num_bytes
-    blank = Shape(num_ranks, 0, size)
-    if pattern.needs(blank):
-        pytest.skip(pattern.needs(blank) or "")
-    return inprocess.InProcess(pattern, Shape(num_ranks, pattern.payload(requested, blank), size), **kwargs)
+@pytest.fixture(params=["host", pytest.param("torch", marks=pytest.mark.torch)])
+def a_world(request: pytest.FixtureRequest, missing: Callable[[str, str], Any]) -> Worlds:
+    """`a_world(pattern, num_ranks)`: all ranks in one process, with buffers of each kind in turn."""
+    if request.param == "torch" and importlib.util.find_spec("torch") is None:
+        missing("torch", "torch is not installed")
+
+    def make(name: str, num_ranks: int, requested: int = 4096, **kwargs: Any) -> Any:
+        pattern: Pattern = plugins.load("pattern", name).PATTERN
+        size = DTYPES[kwargs.get("dtype", "float32")].num_bytes
+        blank = Shape(num_ranks, 0, size)
+        if pattern.needs(blank):
+            pytest.skip(pattern.needs(blank) or "")
+        shape = Shape(num_ranks, pattern.payload(requested, blank), size)
+        return inprocess.InProcess(pattern, shape, allocate=ALLOCATE[request.param], **kwargs)
+
+    return make
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("name", MOVING)
-def test_right_data_pass(name: str, num_ranks: int) -> None:
+def test_right_data_pass(a_world: Worlds, name: str, num_ranks: int) -> None:
     if name == "pairs":
         num_ranks = 2
     world = a_world(name, num_ranks)
@@ -45,7 +67,7 @@ def test_right_data_pass(name: str, num_ranks: int) -> None:
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if DTYPES[d].kind != "complex"])
 @pytest.mark.parametrize("reduce_op", REDUCE_OPS)
-def test_reductions_of_every_type_are_exact_in_any_order(dtype: str, reduce_op: str) -> None:
+def test_reductions_of_every_type_are_exact_in_any_order(a_world: Worlds, dtype: str, reduce_op: str) -> None:
     if undefined_reduction(DTYPES[dtype], reduce_op):
         pytest.skip("not defined")
     for num_ranks in (2, 3, 16):
@@ -55,7 +77,7 @@ def test_reductions_of_every_type_are_exact_in_any_order(dtype: str, reduce_op: 
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_a_flipped_bit_is_caught_wherever_it_is(name: str) -> None:
+def test_a_flipped_bit_is_caught_wherever_it_is(a_world: Worlds, name: str) -> None:
     num_ranks = 2 if name == "pairs" else 4
     for position in (0, 0.37, 1):
         world = a_world(name, num_ranks)
@@ -68,7 +90,7 @@ def test_a_flipped_bit_is_caught_wherever_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_two_swapped_blocks_are_caught(name: str) -> None:
+def test_two_swapped_blocks_are_caught(a_world: Worlds, name: str) -> None:
     num_ranks = 2 if name == "pairs" else 4
     world = a_world(name, num_ranks)
     world.run()
@@ -80,7 +102,7 @@ def test_two_swapped_blocks_are_caught(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_a_skipped_operation_is_caught(name: str) -> None:
+def test_a_skipped_operation_is_caught(a_world: Worlds, name: str) -> None:
     world = a_world(name, 2 if name == "pairs" else 4)
     world.prepare()
     assert world.num_wrong() > 0
@@ -88,7 +110,7 @@ def test_a_skipped_operation_is_caught(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "reducescatter"])
 @pytest.mark.parametrize("reduce_op", ["sum", "prod", "max", "avg"])
-def test_a_rank_left_out_of_a_reduction_is_caught(name: str, reduce_op: str) -> None:
+def test_a_rank_left_out_of_a_reduction_is_caught(a_world: Worlds, name: str, reduce_op: str) -> None:
     world = a_world(name, 4, reduce_op=reduce_op)
     full = world._reduced
     world._reduced = lambda sent: full([sent[0], sent[1], sent[2], sent[0] if reduce_op != "max" else sent[1]])
@@ -96,18 +118,17 @@ def test_a_rank_left_out_of_a_reduction_is_caught(name: str, reduce_op: str) -> 
     assert world.num_wrong() > 10
 
 
-def test_data_of_another_call_are_caught() -> None:
+def test_data_of_another_call_are_caught(a_world: Worlds) -> None:
     world = a_world("broadcast", 4)
     world.run()
     stale = [verifier.check(buffers, 0, 1) for verifier, buffers in zip(world.verifiers, world.buffers, strict=True)]
     assert sum(wrong.num_wrong for wrong in stale) > 1000
 
 
-def test_bytes_written_outside_the_buffer_are_caught() -> None:
+def test_bytes_written_outside_the_buffer_are_caught(a_world: Worlds) -> None:
     world = a_world("allgather", 4)
     world.run()
-    buffers = world.buffers[2]
-    buffers._block[buffers._start["recv"] + buffers.recv_bytes] = 0
+    world.buffers[2].guards(0)[-1].part(0, 1).write(np.zeros(1, np.uint8))
     assert "outside the buffers of rank 2" in world.check()[2].first
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import RefusedError
-from bench.core.transport import Compiled, Options
+from bench.core.transport import GUARD, Compiled, Options
 from bench.core.world import Place
 from bench.transports import _host, _mpi_loop, _torch, mpi
 
@@ -41,7 +41,7 @@ def test_host_buffers_are_aligned_touched_and_guarded() -> None:
         for which in SIDES:
             view = buffers.view(which, index)
             assert view.ctypes.data % _host.GUARD_BYTES == 0
-            assert (view == _host.GUARD).all(), "written before use"
+            assert (view == GUARD).all(), "written before use"
     buffers.write("recv", 1, np.zeros(7, np.uint8))
     assert all(buffers.guards_intact(index) for index in range(3))
     start = buffers.view("recv", 1).ctypes.data - buffers._block.ctypes.data

@@ -1,0 +1,141 @@
+"""Buffers in a GPU's memory, filled and compared there, by torch or by CuPy.
+
+    arrays = TorchArrays(torch, device)            # or CupyArrays(cupy)
+    buffers = DeviceBuffers(Block(arrays, send_bytes, num_sets), Block(arrays, recv_bytes, num_sets))
+    buffers.view("send", k)                        # set k's array of uint8, for the library
+
+Where a buffer lies in several places (a part on the host), a kind of `core/transport.Buffers` of one's own says so by
+`memory` and `guards`, made of Blocks as here; what fills and compares it need not be written again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.core.arrays import Arrays, Memory
+from bench.core.payload import Bytes, constant
+from bench.core.transport import GUARD, Buffers, Which
+
+_ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
+
+
+class TorchArrays(Arrays):
+    """Tensors on one device, on torch's current stream."""
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch, self._device = torch, device
+        self.on_host = False
+
+    def empty(self, num_bytes: int) -> Any:
+        try:
+            return self._torch.empty(num_bytes, dtype=self._torch.uint8, device=self._device)
+        except self._torch.cuda.OutOfMemoryError as error:
+            raise MemoryError(str(error).splitlines()[0]) from None
+
+    def upload(self, data: Bytes) -> Any:
+        return self._torch.from_numpy(data).to(self._device)
+
+    def download(self, array: Any) -> Bytes:
+        host: Bytes = array.cpu().numpy()
+        return host
+
+    def address(self, array: Any) -> int:
+        return int(array.data_ptr())
+
+    def words(self, array: Any) -> Any:
+        return array.view(self._torch.int64)
+
+    def repeated(self, array: Any, rows: int) -> Any:
+        return array.expand(rows, -1)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def first(self, flags: Any) -> int:
+        return int(flags.view(self._torch.uint8).argmax())  # torch has no argmax of bool
+
+
+class CupyArrays(Arrays):
+    """Arrays on the current device of CuPy, on its current stream."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self.on_host = False
+
+    def empty(self, num_bytes: int) -> Any:
+        return self._cupy.empty(num_bytes, dtype=self._cupy.uint8)  # its OutOfMemoryError is a MemoryError
+
+    def upload(self, data: Bytes) -> Any:
+        return self._cupy.asarray(data)
+
+    def download(self, array: Any) -> Bytes:
+        host: Bytes = self._cupy.asnumpy(array)
+        return host
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def words(self, array: Any) -> Any:
+        return array.view(self._cupy.int64)
+
+    def repeated(self, array: Any, rows: int) -> Any:
+        return self._cupy.broadcast_to(array, (rows, len(array)))
+
+    def copy(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def first(self, flags: Any) -> int:
+        return int(flags.view(self._cupy.uint8).argmax())
+
+
+class Block:
+    """`num` buffers of `num_bytes` in one allocation, guard bytes around each, every page written."""
+
+    def __init__(self, arrays: Arrays, num_bytes: int, num: int) -> None:
+        """Raises MemoryError when there is not enough."""
+        self.num_bytes, self.num = num_bytes, num
+        self._arrays = arrays
+        self._stride = _ALIGNMENT_BYTES + -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        self.array = arrays.empty(self._stride * num + _ALIGNMENT_BYTES)  # all of it, for whoever shares it
+        Memory(arrays, self.array).fill(constant(GUARD))
+
+    def offset(self, index: int) -> int:
+        """Where buffer `index` begins in `array`."""
+        return index * self._stride + _ALIGNMENT_BYTES
+
+    def view(self, index: int) -> Any:
+        """Buffer `index` as an array of uint8."""
+        return self.array[self.offset(index) : self.offset(index) + self.num_bytes]
+
+    def memory(self, index: int) -> Memory:
+        """Buffer `index`."""
+        return Memory(self._arrays, self.view(index))
+
+    def guards(self, index: int) -> tuple[Memory, Memory]:
+        """What lies before and behind buffer `index`."""
+        begin, end = self.offset(index), self.offset(index) + self.num_bytes
+        after = (index + 1) * self._stride + _ALIGNMENT_BYTES
+        return (
+            Memory(self._arrays, self.array[begin - _ALIGNMENT_BYTES : begin]),
+            Memory(self._arrays, self.array[end:after]),
+        )
+
+
+class DeviceBuffers(Buffers):
+    """Sets of buffers: all that send in one block, all that receive in another."""
+
+    def __init__(self, send: Block, recv: Block) -> None:
+        self._blocks = {"send": send, "recv": recv}
+        self.send_bytes, self.recv_bytes, self.num_sets = send.num_bytes, recv.num_bytes, send.num
+
+    def view(self, which: Which, index: int) -> Any:
+        """The memory itself as an array of uint8: what the library is given."""
+        return self._blocks[which].view(index)
+
+    def memory(self, which: Which, index: int) -> tuple[Memory]:
+        """A whole buffer of set `index`."""
+        return (self._blocks[which].memory(index),)
+
+    def guards(self, index: int) -> list[Memory]:
+        """Before and behind both buffers of a set."""
+        return [piece for block in self._blocks.values() for piece in block.guards(index)]
