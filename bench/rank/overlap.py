@@ -68,16 +68,21 @@ class _Burst:
     not_covered: int = 0
 
 
+def why_not(transport: Transport) -> str | None:
+    """Why nothing can be computed beside this transport's collectives; None when it can."""
+    if isinstance(transport, Overlapping):
+        return None
+    return f"{type(transport).__name__} can not compute while it communicates: --transport nccl or gloo can"
+
+
 class Beside:
     """Takes rows of a collective beside products. All ranks in step."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
-        """Raises UsageError when the transport can not compute while it communicates, or makes no such product."""
-        if not isinstance(transport, Overlapping):
-            raise UsageError(
-                f"{type(transport).__name__} can not compute while it communicates: --transport nccl or gloo can"
-            )
-        self._case, self._transport, self._overlapping = case, transport, transport
+        """Nothing is made yet. Rows are only taken over a transport that `why_not` lets pass."""
+        assert isinstance(transport, Overlapping)
+        self._overlapping: Overlapping = transport
+        self._case, self._transport = case, transport
         self._channel, self._rank = transport.channel, transport.place.rank
         self._reduction = Reduction(_DTYPE[transport.clock], "sum")
         self._pattern: Pattern = plugins.load("pattern", "gpu_baseline").PATTERN
