@@ -6,25 +6,32 @@ direction. A GPU is called `gpu0`, a network adapter `mlx5_0`, in `Path` and in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of what is at its other end."""
+    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of what is at its other end.
+
+    `rate_from`: where `bytes_per_s` comes from: "driver", or "NVLink 4.0" for what links of this version carry.
+    """
 
     index: int
     active: bool | None
     bytes_per_s: float | None = None
     peer: str | None = None
+    rate_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pcie_*` are of its link to the host: a generation and lanes, now and at most.
+    """One GPU. `pcie_*` are of its link to the host: a generation and lanes, now and at most in this machine.
 
     Idle links slow down: `under_load` says that the present figures were read while data went over them. `slot_*`: what
-    the other end of the link, a switch or a root port, can do at most. `packet_bytes`: of a PCIe packet's payload.
+    the other end of the link, a switch or a root port, can do at most; `own_generation`: what the GPU could do in a
+    better slot. `packet_bytes`: of a PCIe packet's payload.
     `throttle`: reasons, in NVML's words, why it runs slower than it could. `fabric`: of a GPU on NVSwitch, how far it
     has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
     """
@@ -56,6 +63,7 @@ class Gpu:
     ecc_uncorrected: int | None = None
     mig: bool | None = None
     fabric: str | None = None
+    own_generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,7 @@ class Adapter:
 class Path:
     """What is between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
 
+    `unknown` stands where a recorded text tells no more than whether there is access.
     `peer_access`: can one of two GPUs reach the other's memory? `why_not`: the driver's word where it can not.
     """
 
@@ -86,8 +95,28 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and what is between them."""
+    """The devices of one node and what is between them. `lost`: what a recorded text does not tell, in words."""
 
     gpus: tuple[Gpu, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     paths: tuple[Path, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+def from_facts(facts: Mapping[str, Any]) -> Inventory:
+    """What the facts of a node in a header say of its devices; keys that this version does not know are left aside."""
+    gpus = []
+    for told in facts.get("gpus") or ():
+        links = tuple(NvLink(**_known(NvLink, link)) for link in told.get("nvlinks") or ())
+        gpus.append(Gpu(**_known(Gpu, told) | {"nvlinks": links, "throttle": tuple(told.get("throttle") or ())}))
+    return Inventory(
+        gpus=tuple(gpus),
+        adapters=tuple(Adapter(**_known(Adapter, told)) for told in facts.get("adapters") or ()),
+        paths=tuple(Path(**_known(Path, told)) for told in facts.get("paths") or ()),
+        lost=tuple(facts.get("lost") or ()),
+    )
+
+
+def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+    names: Iterable[str] = (each.name for each in fields(kind))
+    return {name: told[name] for name in names if name in told}

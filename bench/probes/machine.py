@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.probes import nvml, sysfs
+from bench.probes import kernel, nvml, pci, sysfs, topology
 from bench.probes.sysfs import ROOT, last_level_cache_bytes
 
 __all__ = ["available_memory_bytes", "container", "cpu_quota", "facts", "last_level_cache_bytes", "usable_cpus"]
@@ -18,11 +18,11 @@ _CGROUP = "sys/fs/cgroup"
 
 
 def facts(root: Path = ROOT) -> dict[str, Any]:
-    """Plain data for JSON: names, counts, bytes, bytes per second; None is unknown.
+    """Plain data for JSON: names, counts, bytes, bytes per second; None is unknown. The keys stand in docs/facts.md.
 
     `num_cpus`: logical CPUs that this process may use. `cpu_quota`: how many CPUs' time a container grants it.
     """
-    found = nvml.gpus()
+    found = nvml.gpus(root)
     return {
         "host": socket.gethostname(),
         "product": sysfs.product(root),
@@ -37,12 +37,47 @@ def facts(root: Path = ROOT) -> dict[str, Any]:
         "available_memory_bytes": available_memory_bytes(root),
         "numa_nodes": [asdict(node) for node in sysfs.numa_nodes(root)],
         "network_ports": [asdict(port) for port in sysfs.ports(root)],
-        "gpus": [asdict(gpu) for gpu in found.gpus],
         "gpu_driver": found.driver,
         "gpu_cuda": found.cuda,
         "no_gpus_because": found.reason,
         "container": container(root),
+        **_devices(found, root),
+        **_settings([pci.address(gpu.pci_bus) for gpu in found.gpus], root),
     }
+
+
+def _devices(found: nvml.Found, root: Path) -> dict[str, Any]:
+    """`gpus`, `adapters`, `paths`: the parts of `core.inventory.Inventory`, as lists and dicts."""
+    inventory = topology.of_machine(found, root)
+    return {
+        "gpus": [_plain(asdict(gpu)) for gpu in inventory.gpus],
+        "adapters": [asdict(adapter) for adapter in inventory.adapters],
+        "paths": [asdict(path) for path in inventory.paths],
+    }
+
+
+def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
+    """What decides how GPUs reach each other and adapters. Of a machine without GPUs some are not asked."""
+    shm_bytes, shm_free_bytes = kernel.shared_memory_bytes(root)
+    redirected = [pci.redirects(address, root) for address in gpus]
+    return {
+        "iommu": kernel.iommu(gpus, root),
+        "acs": True if True in redirected else (None if not redirected or None in redirected else False),
+        "peermem": kernel.peer_memory(root),
+        "dmabuf": kernel.dmabuf(root),
+        "gpu_driver_flavour": kernel.driver_flavour(root),
+        "fabric_manager": kernel.fabric_manager(root) if gpus else None,
+        "max_locked_bytes": kernel.max_locked_bytes(),
+        "shm_bytes": shm_bytes,
+        "shm_free_bytes": shm_free_bytes,
+        "virtual_machine": kernel.virtual_machine(root),
+        "hypervisor": kernel.hypervisor(root),
+    }
+
+
+def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
+    """What a GPU's facts look like once they were JSON: lists in place of tuples."""
+    return gpu | {"nvlinks": list(gpu["nvlinks"]), "throttle": list(gpu["throttle"])}
 
 
 def usable_cpus() -> int:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bench.core.inventory import Gpu
+from bench.core.inventory import Path as Between
+from bench.probes._nvml_gpu import ask, gpu, text
+from bench.probes._nvml_gpu import conditions as conditions_of
+from bench.probes._nvml_pairs import named, paths
+from bench.probes.sysfs import ROOT
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The GPUs and the driver's versions, or why there are none."""
+    """The GPUs, what is between them and the driver's versions; or why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
     cuda: str | None = None
     reason: str | None = None
+    paths: tuple[Between, ...] = ()
 
 
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
@@ -39,15 +45,49 @@ def has_device(root: Path = Path("/")) -> bool:
     return any(proc.glob("*")) or any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
 
 
-def gpus() -> Found:
-    """All GPUs that the driver shows, CUDA_VISIBLE_DEVICES or not; a reason in words when there is no driver."""
+def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
+    """All GPUs that the driver shows, CUDA_VISIBLE_DEVICES or not; a reason in words when there is no driver.
+
+    `under_load`: the caller's word that data goes over the links to the host right now (idle ones slow down).
+    """
     with _library() as nvml:
         if isinstance(nvml, str):
             return Found(reason=nvml)
-        found = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        driver = _text(_ask(nvml, nvml.nvmlSystemGetDriverVersion))
-        cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
-    return Found(found, driver, None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}")
+        handles = _handles(nvml)
+        found = named(gpu(nvml, index, handle, root, under_load=under_load) for index, handle in handles.items())
+        return Found(
+            gpus=found,
+            paths=paths(nvml, found, handles),
+            driver=text(ask(nvml, "nvmlSystemGetDriverVersion")),
+            cuda=_cuda(ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")),
+        )
+
+
+def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
+    """What changes while GPUs work, quick enough for before and after a job; empty without a driver.
+
+    Of each GPU, keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
+    `memory_hz`, `power_w`, `temperature_c`, `throttle`.
+    """
+    if not has_device(root):
+        return []
+    with _library() as nvml:
+        if isinstance(nvml, str):
+            return []
+        told = {index: conditions_of(nvml, handle) for index, handle in _handles(nvml).items()}
+    return [{"index": index, **each, "throttle": list(each["throttle"])} for index, each in told.items()]
+
+
+def _handles(nvml: ModuleType) -> dict[int, Any]:
+    """Index -> handle, those left out that do not answer: a GPU that fell off the bus."""
+    asked = {
+        index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0)
+    }
+    return {index: handle for index, handle in asked.items() if handle is not None}
+
+
+def _cuda(version: int | None) -> str | None:
+    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 @contextlib.contextmanager
@@ -67,34 +107,6 @@ def _library() -> Iterator[ModuleType | str]:
         yield pynvml
     finally:
         pynvml.nvmlShutdown()
-
-
-def _gpu(nvml: ModuleType, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, handle)
-    return Gpu(
-        index=index,
-        name=_text(_ask(nvml, nvml.nvmlDeviceGetName, handle)) or "unknown",
-        memory_bytes=None if memory is None else int(memory.total),
-        pci_bus=None if pci is None else _text(pci.busId),
-        pcie_generation=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        pcie_max_generation=_ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        pcie_lanes=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        pcie_max_lanes=_ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
-    )
-
-
-def _ask(nvml: ModuleType, question: Callable[..., Any], *about: Any) -> Any:
-    """An answer, or None where this driver or board has none."""
-    try:
-        return question(*about)
-    except nvml.NVMLError:
-        return None
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value  # bytes from old versions
 
 
 def _listed(visible: str) -> list[str]:

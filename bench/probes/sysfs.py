@@ -44,7 +44,7 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     """Size of the last cache that CPU 0 reaches, the others being taken alike; shared caches count once."""
     levels = {}
     for index in (root / _CPUS / "cpu0/cache").glob("index*"):
-        level, size = _number(index / "level"), _size(read(index / "size"))
+        level, size = number(index / "level"), _size(read(index / "size"))
         if level is not None and size and read(index / "type") != "Instruction":
             levels[level] = size
     return levels[max(levels)] if levels else None
@@ -55,7 +55,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
     found: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(cpus):
         topology = root / _CPUS / f"cpu{cpu}" / "topology"
-        socket, core = _number(topology / "physical_package_id"), _number(topology / "core_id")
+        socket, core = number(topology / "physical_package_id"), number(topology / "core_id")
         key = (-1, cpu) if socket is None or core is None else (socket, core)
         found.setdefault(key, []).append(cpu)
     return [tuple(found[key]) for key in sorted(found)]
@@ -135,17 +135,29 @@ def read(path: Path) -> str | None:
         return None
 
 
+def node_of(device: Path) -> int | None:
+    """The memory node that a device is next to."""
+    node = number(device / "numa_node")  # -1: the firmware does not say
+    return node if node is not None and node >= 0 else None
+
+
+def number(path: Path) -> int | None:
+    """A file that holds one whole number; None for anything else."""
+    text = read(path)
+    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
+
+
 def _interface(path: Path) -> Port:
-    megabits = _number(path / "speed")  # -1 or an error when the port is down or does not know
+    megabits = number(path / "speed")  # -1 or an error when the port is down or does not know
     device = path / "device"
     return Port(
         name=path.name,
         kind="ethernet" if device.exists() else "virtual",
         state=read(path / "operstate"),
         bytes_per_s=megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None,
-        mtu_bytes=_number(path / "mtu"),
+        mtu_bytes=number(path / "mtu"),
         driver=(device / "driver").resolve().name if (device / "driver").exists() else None,
-        numa_node=_node_of(device),
+        numa_node=node_of(device),
     )
 
 
@@ -160,24 +172,14 @@ def _fabric_port(path: Path) -> Port:
         bytes_per_s=None if rate is None else float(rate[1]) * 1e9 / 8,
         mtu_bytes=None,
         driver=driver.resolve().name if driver.exists() else None,
-        numa_node=_node_of(device / "device"),
+        numa_node=node_of(device / "device"),
     )
-
-
-def _node_of(device: Path) -> int | None:
-    node = _number(device / "numa_node")  # -1: the firmware does not say
-    return node if node is not None and node >= 0 else None
 
 
 def _distinct(root: Path, *names: str) -> int | None:
     topologies = (root / _CPUS).glob("cpu[0-9]*/topology")
     found = {tuple(read(path / name) for name in names) for path in topologies}
     return len(found) or None
-
-
-def _number(path: Path) -> int | None:
-    text = read(path)
-    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 
 
 def _size(text: str | None) -> int | None:

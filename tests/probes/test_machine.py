@@ -16,3 +16,8 @@ def test_where_nothing_can_be_found_out_the_facts_say_none(tmp_path: Path) -> No
     facts = machine.facts(tmp_path)
     unknown = {"product", "cpu_model", "num_cores", "memory_bytes", "last_level_cache_bytes", "container", "governor"}
     assert {name: facts[name] for name in unknown} == dict.fromkeys(unknown)
+
+
+def test_every_fact_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs/facts.md").read_text(encoding="utf-8")
+    assert [key for key in machine.facts() if f"`{key}`" not in page] == []

@@ -45,7 +45,9 @@ def busbw(document: Any) -> float:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("num_ranks", "num_hosts"), [(2, 2), (4, 4), pytest.param(16, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("num_ranks", "num_hosts"), [(2, 2), *(pytest.param(n, 4, marks=pytest.mark.slow) for n in (4, 16))]
+)
 def test_busbw_of_an_allreduce_is_the_rate_of_the_link(
     testbed: Make, missing: Missing, num_ranks: int, num_hosts: int
 ) -> None:
@@ -71,7 +73,7 @@ def test_one_slow_host_halves_it(testbed: Make, missing: Missing) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("pattern", ["pingpong", "sendrecv"])
+@pytest.mark.parametrize("pattern", ["pingpong", pytest.param("sendrecv", marks=pytest.mark.slow)])
 def test_mpi_between_two_hosts_is_the_rate_of_the_link(testbed: Make, missing: Missing, pattern: str) -> None:
     needs("mpi4py", missing)
     bed = testbed(2, rate="1gbit")

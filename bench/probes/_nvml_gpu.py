@@ -1,0 +1,216 @@
+"""One GPU as NVML describes it. Every question may stay without an answer: an old library, a sandbox, another board.
+
+Names and arguments are those of nvidia-ml-py; what later versions renamed is asked by both names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bench.core.inventory import Gpu, NvLink
+from bench.probes import pci
+
+# Values of nvml.h. pynvml has names for most; its NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many.
+_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR, _UNCORRECTED, _AGGREGATE = 1, 2, 0, 1, 1
+_NODE_WORDS, _NODE_SCOPE = 16, 0  # a mask of 1024 memory nodes
+_LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, MB/s of the link that `scopeId` names, before its coding
+_MAX_LINKS = 18  # until NVLink 4; newer libraries say themselves
+_ULL = 3  # which member of a field's union holds its value
+_AT_LINK_END = {0: None, 1: "cpu", 2: "switch"}  # a GPU is named by its PCI address
+# GB/s per link and direction that data can have: V100 25, A100 25, H100 25 (its 26.56 are before the coding), B200 50.
+_CARRIES = {
+    1: ("1.0", 20),
+    2: ("2.0", 25),
+    3: ("2.2", 25),
+    4: ("3.0", 25),
+    5: ("3.1", 25),
+    6: ("4.0", 25),
+    7: ("5.0", 50),
+}
+_THROTTLE = {  # bit 0, an idle GPU, is no reason to doubt a figure
+    0x002: "applications clocks setting", 0x004: "sw power cap", 0x008: "hw slowdown", 0x010: "sync boost",
+    0x020: "sw thermal slowdown", 0x040: "hw thermal slowdown", 0x080: "hw power brake slowdown",
+    0x100: "display clock setting", 0x200: "board limit", 0x400: "reliability",
+}  # fmt: skip
+_FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0: this GPU has none
+
+
+def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
+    """An answer, or None where this driver, board or version of the library has none."""
+    try:
+        return getattr(nvml, question)(*about)
+    except (nvml.NVMLError, AttributeError, ctypes.ArgumentError):
+        return None
+
+
+def text(value: str | bytes | None) -> str | None:
+    """Old versions of the library answer in bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bool) -> Gpu:
+    """All that is known of one GPU. `peer` of its NVLinks is a PCI address where it is not known to be a switch."""
+    bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
+    address = pci.address(bus)
+    most = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
+    own = ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", handle)
+    now = conditions(nvml, handle)
+    slot_generation, slot_lanes = _believable(pci.slot(address, root), now["pcie_generation"], now["pcie_lanes"])
+    if slot_generation is None and None not in (most, own) and most < own:
+        slot_generation = most  # what holds the GPU back is its slot
+    ecc, mig = ask(nvml, "nvmlDeviceGetEccMode", handle), ask(nvml, "nvmlDeviceGetMigMode", handle)
+    return Gpu(
+        index=index,
+        name=text(ask(nvml, "nvmlDeviceGetName", handle)) or "unknown",
+        memory_bytes=_whole(getattr(ask(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)),
+        pci_bus=bus,
+        pcie_max_generation=most,
+        pcie_max_lanes=ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
+        uuid=text(ask(nvml, "nvmlDeviceGetUUID", handle)),
+        numa_node=_numa_node(nvml, handle, address, root),
+        slot_generation=slot_generation,
+        slot_lanes=slot_lanes,
+        packet_bytes=pci.packet_bytes(address, root),
+        under_load=under_load,
+        nvlinks=_links(nvml, handle),
+        sm_max_hz=_hertz(ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK)),
+        memory_max_hz=_hertz(ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, _MEMORY_CLOCK)),
+        power_limit_w=_watts(
+            _either(nvml, handle, "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit")
+        ),
+        ecc=None if ecc is None else bool(ecc[0]),
+        ecc_uncorrected=ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _AGGREGATE),
+        mig=None if mig is None else bool(mig[0]),
+        fabric=_fabric(nvml, handle),
+        own_generation=own,
+        **now,
+    )
+
+
+def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
+    """What changes while a GPU works: keys and units of `core.inventory.Gpu`."""
+    reasons = _either(
+        nvml, handle, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+    )
+    return {
+        "pcie_generation": ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        "pcie_lanes": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "sm_hz": _hertz(ask(nvml, "nvmlDeviceGetClockInfo", handle, _SM_CLOCK)),
+        "memory_hz": _hertz(ask(nvml, "nvmlDeviceGetClockInfo", handle, _MEMORY_CLOCK)),
+        "power_w": _watts(ask(nvml, "nvmlDeviceGetPowerUsage", handle)),
+        "temperature_c": _temperature(nvml, handle),
+        "throttle": tuple(word for bit, word in _THROTTLE.items() if (reasons or 0) & bit),
+    }
+
+
+def _either(nvml: ModuleType, handle: Any, *questions: str) -> Any:
+    """The first answer."""
+    return next((answer for name in questions if (answer := ask(nvml, name, handle)) is not None), None)
+
+
+def _temperature(nvml: ModuleType, handle: Any) -> float | None:
+    told = ask(nvml, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
+    if told is None:  # leaves with CUDA 14
+        told = ask(nvml, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
+    return None if told is None else float(told)
+
+
+def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
+    """The node of host memory that is near: the kernel's word, else NVML's where it names one.
+
+    nvmlDeviceGetNumaNodeId is not asked: it is the node that a GPU's own memory is, where it is one.
+    """
+    where = pci.place(address, root)
+    if where is not None and where.numa_node is not None:
+        return where.numa_node
+    words = ask(nvml, "nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, _NODE_SCOPE) or ()
+    near = [64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    return near[0] if len(near) == 1 else None
+
+
+def _believable(
+    slot: tuple[int | None, int | None], generation: int | None, lanes: int | None
+) -> tuple[int | None, int | None]:
+    """Nothing of a bridge that claims less than what its link runs at: a hypervisor made it up."""
+    for claim, fact in zip(slot, (generation, lanes), strict=True):
+        if claim is not None and fact is not None and claim < fact:
+            return None, None
+    return slot
+
+
+def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
+    """All NVLinks of the board, those without a partner as well."""
+    asked = range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", _MAX_LINKS))
+    states = {index: ask(nvml, "nvmlDeviceGetNvLinkState", handle, index) for index in asked}
+    active = [index for index, state in states.items() if state]
+    speeds = _speeds(nvml, handle, active)
+    found = []
+    for index, state in states.items():
+        if state == 0:
+            found.append(NvLink(index, active=False))
+        elif state is not None:
+            rate, source = _rate(speeds.get(index), ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, index))
+            found.append(NvLink(index, True, rate, _peer(nvml, handle, index), source))
+    return tuple(found)
+
+
+def _rate(told: float | None, version: int | None) -> tuple[float | None, str | None]:
+    """Bytes per second and direction. The driver tells the signal's rate; data has no more than the version carries."""
+    name, carried = _CARRIES.get(version or 0, (None, None))
+    if carried is not None and (told is None or told >= carried * 1e9):
+        return carried * 1e9, f"NVLink {name}"
+    return told, None if told is None else "driver"
+
+
+def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
+    """Link -> bytes per second and direction as the driver says it: one question for all."""
+    told = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(_LINK_SPEED, link) for link in links]) if links else None
+    found = {}
+    for link, value in zip(links, told or (), strict=False):
+        if value.nvmlReturn == 0:
+            speed = value.value.ullVal if value.valueType == _ULL else value.value.uiVal
+            if speed > 0:
+                found[link] = speed * 1e6
+    return found
+
+
+def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
+    kind = _AT_LINK_END.get(ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link))
+    if kind is not None:
+        return kind
+    told = ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+    return pci.address(text(getattr(told, "busId", None)))
+
+
+def _fabric(nvml: ModuleType, handle: Any) -> str | None:
+    """How far this GPU has joined the others on NVSwitch."""
+    for question, structure in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        make: Callable[[], ctypes.Structure] | None = getattr(nvml, structure, None)
+        if make is None:
+            continue
+        info: Any = make()
+        if ask(nvml, question, handle, ctypes.byref(info)) is None:
+            continue
+        if info.state == 3 and info.status != 0:
+            return f"failed: {text(ask(nvml, 'nvmlErrorString', info.status)) or info.status}"
+        return _FABRIC.get(info.state)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _hertz(megahertz: int | None) -> float | None:
+    return None if megahertz is None else megahertz * 1e6
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000

@@ -1,0 +1,183 @@
+"""Topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, read as text.
+
+A topology is a tree of processors, PCI switches and devices; vendors ship such files for their virtual machines, whose
+own /sys shows less. Its `link_speed` and `link_width` are what a link can do at most. A graph holds the ways that NCCL
+chose: how many GPUs, no more.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path
+from bench.probes import pci
+
+_GPU_CLASSES, _INFINIBAND_CLASS, _NETWORK_CLASS, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0207", "0x02", "0x0604"
+_SWITCH_CLASS = "0x0680"  # NVSwitch: "bridge, other"
+_AMAZON = "0x1d0f"
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A GPU or an adapter where it hangs: its processor, and the PCI devices from there down to its own."""
+
+    name: str
+    cpu: str
+    above: tuple[str, ...]
+
+
+def recognises(text: str) -> bool:
+    """Is this one of the two kinds of file?"""
+    return re.search(r"<(?:system|graphs)\s+version=", text) is not None and "<nvidia_smi_log" not in text
+
+
+def inventory(text: str) -> Inventory:
+    """GPUs in the order of their ranks (of the file where it has none), adapters, and what is between all of them."""
+    root = _parse(text)
+    if root is None:
+        return Inventory(lost=("the XML does not end as it should",))
+    return _of_graphs(root) if root.tag == "graphs" else _of_system(root)
+
+
+def _parse(text: str) -> ElementTree.Element | None:
+    begin = re.search(r"<(system|graphs)\s", text)
+    if begin is None:
+        return None
+    end = text.rfind(f"</{begin[1]}>")
+    try:
+        return ElementTree.fromstring(text[begin.start() : end + len(begin[1]) + 3])
+    except ElementTree.ParseError:
+        return None
+
+
+def _of_graphs(root: ElementTree.Element) -> Inventory:
+    numbers = sorted({_whole(gpu.get("dev"), -1) for gpu in root.iter("gpu")} - {-1})
+    told = "a graph tells which ways NCCL takes, not what is between the GPUs"
+    return Inventory(tuple(_unknown(number) for number in numbers), lost=(told,))
+
+
+def _of_system(root: ElementTree.Element) -> Inventory:
+    gpus: list[tuple[int, Gpu, ElementTree.Element]] = []
+    cards: list[Adapter] = []
+    devices: list[_Device] = []
+    lost: list[str] = []
+    num_unknown = 0
+    for cpu, above, element in _leaves(root):
+        kind, address = element.get("class", ""), pci.address(element.get("busid"))
+        own = element.find("gpu")
+        if own is not None or kind.startswith(_GPU_CLASSES):
+            gpu = _gpu(len(gpus), element, cpu)
+            gpus.append((_whole(own.get("dev"), gpu.index) if own is not None else gpu.index, gpu, element))
+            devices.append(_Device(f"gpu{gpus[-1][0]}", cpu, above))
+        elif element.tag == "nic" or kind.startswith(_NETWORK_CLASS):
+            for card in _adapters(element, address, cpu):
+                cards.append(card)
+                devices.append(_Device(card.name, cpu, above))
+        else:
+            num_unknown += 1
+    if gpus and next(root.iter("nvlink"), None) is None:
+        lost.append("no NVLinks are told here: NCCL itself adds those that the driver finds")
+    if num_unknown:
+        lost.append(f"{num_unknown} PCI devices without a class: which are GPUs and which are adapters is not told")
+    links = {number: tuple(_links(element, {pci.address(e.get("busid")): n for n, _, e in gpus}, number, lost))
+             for number, _, element in gpus}  # fmt: skip
+    found = tuple(
+        Gpu(number, gpu.name, None, gpu.pci_bus, None, gpu.pcie_max_generation, None, gpu.pcie_max_lanes,
+            numa_node=gpu.numa_node, nvlinks=links[number])
+        for number, gpu, _ in sorted(gpus, key=lambda each: each[0])
+    )  # fmt: skip
+    paths = tuple(Path(a.name, b.name, _between(a, b, links)) for a, b in combinations(devices, 2))
+    return Inventory(found, tuple(cards), paths, tuple(dict.fromkeys(lost)))
+
+
+def _leaves(root: ElementTree.Element) -> Iterator[tuple[str, tuple[str, ...], ElementTree.Element]]:
+    """(memory node, addresses of the switches above, device), in the order of the file."""
+    for cpu in root.iter("cpu"):
+        waiting: list[tuple[tuple[str, ...], ElementTree.Element]] = [((), child) for child in reversed(cpu)]
+        while waiting:
+            above, element = waiting.pop()
+            below = [child for child in element if child.tag in ("pci", "nic")]
+            if element.tag == "pci" and (element.get("class", "").startswith(_BRIDGE_CLASS) or _holds_pci(element)):
+                inside = (*above, element.get("busid", ""))
+                waiting.extend((inside, child) for child in reversed(below))
+            elif element.tag in ("pci", "nic"):
+                yield cpu.get("numaid", ""), above, element
+
+
+def _holds_pci(element: ElementTree.Element) -> bool:
+    return element.find("pci") is not None
+
+
+def _gpu(index: int, element: ElementTree.Element, cpu: str) -> Gpu:
+    return Gpu(
+        index=index,
+        name="unknown",
+        memory_bytes=None,
+        pci_bus=element.get("busid"),
+        pcie_generation=None,
+        pcie_max_generation=pci.generation(element.get("link_speed")),
+        pcie_lanes=None,
+        pcie_max_lanes=pci.lanes(element.get("link_width")),
+        numa_node=_node(cpu),
+    )
+
+
+def _unknown(index: int) -> Gpu:
+    return Gpu(index, "unknown", None, None, None, None, None, None)
+
+
+def _whole(text: str | None, otherwise: int) -> int:
+    return int(text) if text and text.isdigit() else otherwise
+
+
+def _node(cpu: str) -> int | None:
+    return int(cpu) if cpu.isdigit() else None
+
+
+def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
+    """The networks that NCCL found on a device by their names and rates; a device without any by its address."""
+    kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
+    if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
+        kind = "efa"
+    named = list(element.iter("net"))
+    for net in named:
+        speed = _whole(net.get("speed"), 0)  # Mb/s
+        yield Adapter(net.get("name", "unknown"), kind, speed * 1e6 / 8 or None, None, address, _node(cpu))
+    if not named:
+        yield Adapter(address or "unknown", kind, None, None, address, _node(cpu))
+
+
+def _links(
+    element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
+) -> Iterator[NvLink]:
+    """`count` links to what stands at `target`; links of a GPU to itself, which files written by hand have, are not."""
+    index = 0
+    for told in element.iter("nvlink"):
+        other = number_at.get(pci.address(told.get("target")))
+        if other == own:
+            lost.append("NVLinks of a GPU to itself are no links")
+            continue
+        peer = f"gpu{other}" if other is not None else pci.address(told.get("target"))
+        for _ in range(_whole(told.get("count"), 0)):
+            yield NvLink(index, None, None, "switch" if told.get("tclass", "").startswith(_SWITCH_CLASS) else peer)
+            index += 1
+
+
+def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
+    """In the words of `nvidia-smi topo -m`; two processors have the link between them."""
+    if a.name.startswith("gpu") and b.name.startswith("gpu"):
+        of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]
+        direct = sum(1 for link in of_a if link.peer == b.name)
+        count = direct or min(sum(1 for link in each if link.peer == "switch") for each in (of_a, of_b))
+        if count:
+            return f"NV{count}"
+    if a.cpu != b.cpu:
+        return "SYS"
+    common = sum(1 for x, y in zip(a.above, b.above, strict=False) if x == y)
+    if common == 0:
+        return "PHB"
+    return "PIX" if max(len(a.above), len(b.above)) - common == 0 else "PXB"

@@ -1,0 +1,157 @@
+"""The tree of PCI devices as the kernel shows it in /sys: what is above a device, what two devices share.
+
+Every function takes the root of that tree, so that a recorded one can be read as well. An address is the kernel's:
+`0000:9e:00.0`. What can not be read, as in many sandboxes and for anybody but root, is None.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from bench.probes.sysfs import ROOT, node_of, read
+
+_DEVICES = "sys/bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_GENERATION_OF = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # GT/s and lane, PCI-SIG
+# What a virtual machine's bridges claim is made up: QEMU, VMware, VirtualBox, Hyper-V.
+_MADE_UP = {"0x1b36", "0x15ad", "0x80ee", "0x1414"}
+
+# Of a PCI Express device's configuration space (PCI Express Base Specification, chapter 7).
+_STATUS, _FIRST_CAPABILITY, _HAS_CAPABILITIES = 0x06, 0x34, 0x10
+_EXPRESS, _DEVICE_CONTROL = 0x10, 0x08
+_EXTENDED, _ACS, _ACS_CONTROL = 0x100, 0x000D, 0x06
+_REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egress control
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a device is: its address, its host bridge, and the bridges between, outermost first."""
+
+    address: str
+    host_bridge: str
+    bridges: tuple[str, ...]
+    numa_node: int | None
+
+
+def address(told: str | None) -> str | None:
+    """The kernel's form of a PCI address: `00000000:9E:00.0`, as NVML writes it, is `0000:9e:00.0`."""
+    found = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", (told or "").strip().lower())
+    return None if found is None else f"{int(found[1] or '0', 16):04x}:{found[2]}"
+
+
+def generation(speed: str | None) -> int | None:
+    """`32.0 GT/s PCIe`, `32GT/s` -> 5; None for `Unknown` and speeds that no generation has."""
+    found = re.match(r"([\d.]+)\s*GT/s", speed or "")
+    return None if found is None else _GENERATION_OF.get(float(found[1]))
+
+
+def lanes(width: str | None) -> int | None:
+    """`16`, `x16`, `16x` -> 16; None for 0 and 255, which mean that there is no link."""
+    found = re.fullmatch(r"x?(\d+)x?", (width or "").strip())
+    count = int(found[1]) if found else 0
+    return count if 0 < count <= 32 else None
+
+
+def place(at: str | None, root: Path = ROOT) -> Place | None:
+    """Where this device hangs; None where /sys does not show it."""
+    link = root / _DEVICES / (at or "-")
+    if not link.exists():
+        return None
+    parts = link.resolve().parts
+    host_bridge = next((part for part in parts if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", part)), None)
+    if at is None or host_bridge is None:
+        return None
+    above = [part for part in parts if _ADDRESS.fullmatch(part) and part != at]
+    return Place(at, host_bridge, tuple(above), node_of(link))
+
+
+def between(a: Place | None, b: Place | None, num_nodes: int | None) -> str | None:
+    """What two devices have between them, in the words of `nvidia-smi topo -m`; None where it can not be known.
+
+    PIX: one switch (at most one bridge on each side of what both hang under); PXB: several; PHB: the host bridge; NODE:
+    several host bridges of one memory node; SYS: the link between processors. `num_nodes`: memory nodes of the machine.
+    """
+    if a is None or b is None:
+        return None
+    if a.host_bridge != b.host_bridge:
+        if None not in (a.numa_node, b.numa_node):
+            return "NODE" if a.numa_node == b.numa_node else "SYS"
+        return "NODE" if num_nodes == 1 else None
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.bridges, b.bridges, strict=False)))
+    if common == 0:
+        return "PHB"
+    return "PIX" if max(len(a.bridges), len(b.bridges)) - common <= 1 else "PXB"
+
+
+def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
+    """Generation and lanes that the bridge above can do at most; unknown for a bridge that a hypervisor made up."""
+    where = place(at, root)
+    if where is None or not where.bridges:
+        return None, None
+    bridge = root / _DEVICES / where.bridges[-1]
+    if read(bridge / "vendor") in _MADE_UP:
+        return None, None
+    return generation(read(bridge / "max_link_speed")), lanes(read(bridge / "max_link_width"))
+
+
+def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
+    """The largest payload of a packet that this device may send: bits 5 to 7 of its Device Control register."""
+    config = _config(at, root)
+    position = _express(config)
+    if position is None or position + _DEVICE_CONTROL + 2 > len(config):
+        return None
+    size = (_word(config, position + _DEVICE_CONTROL) >> 5) & 7
+    return 128 << size if size <= 5 else None
+
+
+def redirects(at: str | None, root: Path = ROOT) -> bool | None:
+    """Does a bridge above this device send what peers tell each other up through the host (ACS)? None: not readable.
+
+    The bits are those that Linux takes for a redirection of peers (drivers/pci/p2pdma.c).
+    """
+    where = place(at, root)
+    told = [_redirected(_config(bridge, root)) for bridge in where.bridges] if where else []
+    if True in told:
+        return True
+    return None if not told or None in told else False  # without a bridge to see, as in many virtual machines: unknown
+
+
+def _redirected(config: bytes) -> bool | None:
+    """None when the extended part, which only root may read, is not there."""
+    if len(config) <= _EXTENDED + 4:
+        return None
+    at, seen = _EXTENDED, set[int]()
+    while at >= _EXTENDED and at + 8 <= len(config) and at not in seen:
+        seen.add(at)
+        kind, following = _word(config, at), _word(config, at + 2) >> 4
+        if kind == _ACS:
+            return bool(_word(config, at + _ACS_CONTROL) & _REDIRECTS)
+        at = following & ~3
+    return False
+
+
+def _express(config: bytes) -> int | None:
+    """Where the PCI Express capability begins."""
+    if len(config) <= 64 or not _word(config, _STATUS) & _HAS_CAPABILITIES:
+        return None
+    at, seen = config[_FIRST_CAPABILITY] & ~3, set[int]()
+    while at >= 64 and at + 2 <= len(config) and at not in seen:
+        seen.add(at)
+        if config[at] == _EXPRESS:
+            return at
+        at = config[at + 1] & ~3
+    return None
+
+
+def _config(at: str | None, root: Path) -> bytes:
+    try:
+        return (root / _DEVICES / (at or "-") / "config").read_bytes()
+    except OSError:
+        return b""
+
+
+def _word(config: bytes, at: int) -> int:
+    return int.from_bytes(config[at : at + 2], "little")

@@ -1,0 +1,169 @@
+"""The tables of `nvidia-smi topo -m` and `topo -p2p`, from text that somebody kept.
+
+Copies of them went through editors, web pages and terminals: tabs became blanks, colours stayed, tabs got lost and ends
+were cut. A cell is taken only where its column is certain; any other is named as lost and never moved into a
+neighbour's place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from bench.core.inventory import Adapter, Gpu, Inventory, Path
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_WAY = r"NV\d+|PIX|PXB|PHB|NODE|SYS|X"
+_WHY_NOT = {
+    "CNS": "the chipset does not support it", "GNS": "the GPU does not support it",
+    "TNS": "the topology does not support it", "DR": "disabled by a setting of the driver", "NS": "not supported",
+}  # fmt: skip
+_ACCESS = "|".join(("OK", "U", "X", *sorted(_WHY_NOT, key=len, reverse=True)))
+_NUMBERED = r"(?:GPU|NIC)\d+"
+_NAME = re.compile(rf"{_NUMBERED}|(?!GPU)[A-Za-z]\w*\d\w*")
+_COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s+(\w+)")
+_NO_ACCESS = {"n", "a"}  # tables of `topo -p2p`: NVLink and atomics say nothing of access over PCIe
+
+
+@dataclass(slots=True)
+class Table:
+    """One table. `cells`: what was read, by names of row and column; `rest`: what follows a row's cells.
+
+    `rows`: the names of the rows that are there, readable or not.
+    """
+
+    names: tuple[str, ...]
+    words: str
+    command: str | None = None
+    cells: dict[tuple[str, str], str] = field(default_factory=dict)
+    rest: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
+    lost: list[str] = field(default_factory=list)
+
+    def cell(self, a: str, b: str) -> str | None:
+        """What is between two devices: their two cells are one fact. None where none was read or both disagree."""
+        told = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
+        return told.pop() if len(told) == 1 else None
+
+
+def recognises(text: str) -> bool:
+    """Is there a table in this text?"""
+    return any(True for _ in tables(text))
+
+
+def inventory(text: str) -> Inventory:
+    """GPUs by number, adapters by the names of the legend, and all paths between them that were read."""
+    found = list(tables(text))
+    ways = next((table for table in found if table.words == _WAY), None)
+    access = [table for table in found if table.words == _ACCESS]
+    first = ways or found[0]
+    legend = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)\s*$", _COLOUR.sub("", text), re.MULTILINE))
+    called = {name: f"gpu{name[3:]}" if name.startswith("GPU") else legend.get(name, name) for name in first.names}
+    gpus = tuple(_gpu(name, first.rest.get(name, ())) for name in first.names if name.startswith("GPU"))
+    adapters = tuple(Adapter(called[name], "unknown") for name in first.names if not name.startswith("GPU"))
+    lost = [*first.lost, *(words for table in access if table is not first for words in table.lost)]
+    absent = [name for name in first.names if name not in first.rows]
+    if absent:
+        lost.append(f"no rows of {', '.join(absent)}: what is between these is not known")
+    paths = []
+    for a, b in combinations(first.names, 2):
+        way = ways.cell(a, b) if ways else None
+        if ways and way is None and {a, b} & ways.rows:
+            reason = "the table contradicts itself" if (a, b) in ways.cells and (b, a) in ways.cells else "lost"
+            lost.append(f"{called[a]} to {called[b]}: {reason}")
+        allowed, why_not = _allowed(access, a, b)
+        if way is not None or allowed is not None:
+            paths.append(Path(called[a], called[b], way or "unknown", allowed, why_not))
+    return Inventory(gpus, adapters, tuple(paths), tuple(dict.fromkeys(lost)))
+
+
+def tables(text: str) -> Iterator[Table]:
+    """Every table in the order of the text, prompts and legends left aside."""
+    table, command = None, None
+    whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # a text that ends in NV1 may have been cut in NV18
+    for line in whole.splitlines():
+        told = _COMMAND.search(line)
+        command = told[1] if told else command
+        names = _heading(line)
+        if names is not None:
+            if table is not None and table.words:
+                yield table
+            table = Table(names, "", command)
+        elif table is not None and line.split()[:1] and line.split()[0] in table.names:
+            _take(table, line)
+        elif table is not None and table.words and not line.strip():
+            yield table
+            table = None
+    if table is not None and table.words:
+        yield table
+
+
+def _heading(line: str) -> tuple[str, ...] | None:
+    """The names of the columns when the line names devices and nothing else; a row has a cell after its name."""
+    glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
+    words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]
+    if not words or not re.fullmatch(r"GPU\d+", words[0]) or not all(_NAME.fullmatch(word) for word in words):
+        return None
+    cells = re.compile(f"{_WAY}|{_ACCESS}")
+    return None if any(cells.fullmatch(word) for word in words[1:]) else tuple(words)
+
+
+def _all_numbered(word: str) -> bool:
+    return re.fullmatch(f"(?:{_NUMBERED})+", word) is not None
+
+
+def _take(table: Table, line: str) -> None:
+    """One row: cells up to the last that is certain."""
+    parts = line.strip().split("\t")
+    fields = [word for part in parts for word in part.split() or [""]]
+    name, told = fields[0], fields[1:]
+    table.rows.add(name)
+    table.words = table.words or (_ACCESS if _is_access(told) else _WAY)
+    cells, rest = _cells(told, len(table.names), table.words)
+    own, known = table.names.index(name), len(cells)
+    if known < len(table.names) or (rest and re.fullmatch(table.words, rest[0])):
+        known = own + 1  # as many cells as columns there are not: what stands before the row's own X has been counted
+        table.lost.append(f"row {name}: {len(cells)} cells for {len(table.names)} columns")
+    if len(cells) <= own or cells[own] != "X" or cells.count("X") != 1:
+        table.lost.append(f"row {name}: its own column is not where it should be")
+        return
+    for column, cell in zip(table.names[:known], cells[:known], strict=False):
+        if cell is None:
+            table.lost.append(f"row {name}: the cell of {column} can not be read")
+        elif column != name:
+            table.cells[name, column] = cell
+    table.rest[name] = tuple(word for each in rest for word in each.split())
+
+
+def _cells(told: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
+    """The row's cells and what follows. Words that lost the tab between them are taken apart: PIXNODE is two cells."""
+    cells: list[str | None] = []
+    for position, word in enumerate(told):
+        if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # affinities begin with a number
+            return cells, told[position:]
+        glued = re.fullmatch(f"(?:{words})+", word)
+        cells.extend(re.findall(words, word) if glued else [None])
+    return cells, ()
+
+
+def _is_access(told: Iterable[str]) -> bool:
+    return any(re.fullmatch(_ACCESS, word) for word in told if word != "X")
+
+
+def _allowed(tables_of_access: Iterable[Table], a: str, b: str) -> tuple[bool | None, str | None]:
+    """Access between two GPUs; where the command is not told, a no may be of NVLink alone and proves nothing."""
+    for table in tables_of_access:
+        word = table.cell(a, b)
+        if word == "OK" and table.command not in _NO_ACCESS:
+            return True, None
+        if word in _WHY_NOT and table.command is not None and table.command not in _NO_ACCESS:
+            return False, _WHY_NOT[word]
+    return None, None
+
+
+def _gpu(name: str, rest: Sequence[str]) -> Gpu:
+    """`rest`: CPUs, memory nodes, the node of the GPU's own memory; a range of nodes is none."""
+    node = int(rest[1]) if len(rest) > 1 and rest[1].isdigit() else None
+    return Gpu(int(name[3:]), "unknown", None, None, None, None, None, None, numa_node=node)
