@@ -38,17 +38,20 @@ def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | 
 def kind(header: Header) -> str:
     """How the products of a run were made, as data sheets call it: bf16, fp32, tf32."""
     short = _SHORT.get(header.dtype, header.dtype)
-    return "tf32" if short == "fp32" and _tf32(header) else short
+    return "tf32" if short == "fp32" and _asked(header, "tf32") else short
 
 
 def gpu_of(header: Header) -> str | None:
-    """Our word for the GPUs that a run used; None where there were none, or they are not in the catalogue."""
-    told = header.facts.get("gpu") if header.clock == "device" else None
+    """Our word for the GPUs that a run used, one by each rank; None where there were none, or they are not known."""
+    told = header.facts.get("gpu") if header.clock == "device" and not _asked(header, "share_gpu") else None
     return None if told is None else catalogue.gpu_printed(told)
 
 
 def peak(header: Header) -> tuple[float, str] | None:
-    """(dense operations per second, "bf16 of H200-SXM-141GB") of the data sheet; None where it is not known."""
+    """(dense operations per second, "bf16 of H200-SXM-141GB") of the data sheet; None where it is not known.
+
+    Ranks that share a GPU have no peak.
+    """
     gpu = gpu_of(header)
     if header.pattern != PATTERN or gpu is None:
         return None
@@ -73,8 +76,8 @@ def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tup
     return {which: min(of_gpus.values()) for which, of_gpus in best.items()}
 
 
-def _tf32(header: Header) -> bool:
+def _asked(header: Header, switch: str) -> bool:
     try:
-        return from_argv(header.case).tf32
+        return bool(getattr(from_argv(header.case), switch))
     except UsageError:  # of a newer version, or edited
         return False

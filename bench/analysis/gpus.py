@@ -24,11 +24,15 @@ _CHANCE = 1e-3
 
 
 def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[Standing, ...]:
-    """Each GPU beside the others, for each job, mode and size that at least LEAST of them have measured rightly."""
+    """Each GPU beside the others, for each job, mode and size that at least LEAST of them have measured rightly.
+
+    Ranks that share one are no GPUs.
+    """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         single = row.num_ranks == 1 and (headers[row.job].num_ranks or 0) >= LEAST
-        if single and not row.modelled and row.verified is not False and _rate(row) is not None:
+        sound = not row.modelled and row.verified is not False and "shared_gpu" not in row.flags
+        if single and sound and _rate(row) is not None:
             alike.setdefault((row.job, row.mode, row.payload_bytes), []).append(row)
     found: list[Standing] = []
     for (job, _, _), of_size in alike.items():

@@ -70,7 +70,7 @@ class Measurer:
         if split is not None:
             self._s.beat("preparing the aggressors")
             self._contest = contention.Contest(case, split, self._transport)
-        if self._s.pattern.overlaps and overlap.why_not(self._transport) is None:
+        if self._s.pattern.overlaps and overlap.why_not(case, self._transport) is None:
             self._beside = overlap.Beside(case, self._transport)
         all_rounds = rounds(case, self._s.world, self._s.pattern.topology_of(case.topology))
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
@@ -179,10 +179,8 @@ class Measurer:
             return f"one-way times are read on the hosts' clocks, and {case.transport} does not complete there"
         if case.root >= row.shape.num_ranks and pattern.rooted:
             return f"root {case.root} is not in a group of {row.shape.num_ranks} ranks"
-        if pattern.overlaps and (lack := overlap.why_not(transport)) is not None:
+        if pattern.overlaps and (lack := overlap.why_not(case, transport)) is not None:
             return lack
-        if pattern.overlaps and case.aggressor:
-            return f"{pattern.name} has products beside it already: leave --aggressor out"
         if pattern.one_way and case.aggressor:
             return f"{pattern.name} is timed from one clock to another, alone: pingpong can be disturbed"
         if in_place and not pattern.in_place:

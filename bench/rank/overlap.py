@@ -68,11 +68,13 @@ class _Burst:
     not_covered: int = 0
 
 
-def why_not(transport: Transport) -> str | None:
-    """Why nothing can be computed beside this transport's collectives; None when it can."""
-    if isinstance(transport, Overlapping):
-        return None
-    return f"{type(transport).__name__} can not compute while it communicates: --transport nccl or gloo can"
+def why_not(case: Case, transport: Transport) -> str | None:
+    """Why nothing can be computed beside this case's collectives; None when it can."""
+    if not isinstance(transport, Overlapping):
+        return f"{type(transport).__name__} can not compute while it communicates: --transport nccl or gloo can"
+    if case.graph:
+        return "calls that are released beside products are not replayed: leave --graph out"
+    return "there are products beside it already: leave --aggressor out" if case.aggressor else None
 
 
 class Beside:

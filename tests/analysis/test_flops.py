@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.analysis import flops, gpus, summary
+from bench.analysis import flops, gpus, model, summary
 from bench.core.record import Document, Header, Record, Samples
 from bench.report import table
 
@@ -114,3 +115,19 @@ def test_a_run_gives_each_model_and_type_the_rate_of_its_slowest_gpu(a_run: Make
         ("H200-SXM-141GB", "bf16"): pytest.approx(644e12, rel=2e-3)
     }
     assert flops.measured({}, ()) == {}
+
+
+def test_ranks_that_share_a_gpu_have_no_peak_and_accuse_nobody(a_run: Make) -> None:
+    document = a_run(EIGHT, case=("gpu_baseline", "--transport", "nccl", "--share-gpu", "1"))
+    assert {row.peak_flops_per_s for row in document.summaries} == {None}
+    assert flops.measured(document.headers, document.summaries) == {}
+    flagged = [replace(row, flags=("shared_gpu",)) for row in document.summaries]
+    assert gpus.standings(document.headers, flagged) == ()
+    assert len(gpus.standings(document.headers, document.summaries)) == 8
+
+
+def test_products_have_no_line_of_latency_and_bandwidth(a_run: Make) -> None:
+    (header,), (row,) = a_run([700e12]).headers.values(), a_run([700e12]).summaries
+    sizes = [replace(row, payload_bytes=row.payload_bytes * factor) for factor in (1, 2, 4, 8, 16)]
+    assert model.fits({row.job: header}, sizes) == ()
+    assert len(model.fits({row.job: header}, [replace(one, pattern="local_copy") for one in sizes])) == 1
