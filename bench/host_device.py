@@ -21,6 +21,7 @@ class HostDevice(Pattern):
     """Copies of one's own; no rank needs another."""
 
     name = "host_device"
+    transport = "cuda_copy"
     directional = True
     directions = ("h2d", "d2h", "two-way")
     factors = frozenset({"memory"})

@@ -18,6 +18,7 @@ class LocalCopy(Pattern):
     """A copy of one's own; no rank needs another."""
 
     name = "local_copy"
+    transport = "cuda_copy"
     factors = frozenset({"engine"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ class PeerCopy(Pattern):
     """Copies between members 0 and 1 of a group."""
 
     name = "peer_copy"
+    transport = "cuda_copy"
     min_ranks = 2
     directional = True
     factors = frozenset({"engine", "access", "via"})
@@ -37,7 +38,8 @@ class PeerCopy(Pattern):
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
         """What this member orders, if anything."""
-        return (Copies(tuple(copy for by, copy in self._copies(shape) if by == member)),)
+        mine = tuple(copy for by, copy in self._copies(shape) if by == member)
+        return (Copies(mine),) if mine else ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
         """The source's data, where some is copied to this member."""

@@ -44,7 +44,7 @@ class InProcess:
         for index in range(len(self.steps[0])):
             if isinstance(self.steps[0][index], Collective):
                 self._collective([steps[index] for steps in self.steps])
-            elif isinstance(self.steps[0][index], Copies):
+            elif any(isinstance(steps[index], Copies) for steps in self.steps):
                 self._copies([steps[index] for steps in self.steps])
             elif isinstance(self.steps[0][index], Product):
                 self._products([steps[index] for steps in self.steps])

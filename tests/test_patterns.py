@@ -363,10 +363,10 @@ def moved(pattern: Pattern, shape: Shape) -> list[list[set[Label]]]:
     steps_of_all = [pattern.steps(shape, m) for m in members]
     for index in range(max(map(len, steps_of_all))):
         at_once = {m: steps[index] for m, steps in enumerate(steps_of_all) if steps}
-        if isinstance(at_once[0], Product):
+        if any(isinstance(step, Product) for step in at_once.values()):
             for m in at_once:  # each element is made of all of both factors, as far as labels tell
                 got[m] = [{(m, k) for k in range(len(sent[m]))}] * len(got[m])
-        elif isinstance(at_once[0], Copies):
+        elif any(isinstance(step, Copies) for step in at_once.values()):
             for copy in (copy for step in at_once.values() for copy in getattr(step, "copies", ())):
                 data = sent[copy.source][copy.source_offset : copy.source_offset + copy.num_bytes]
                 got[copy.target][copy.target_offset : copy.target_offset + copy.num_bytes] = data

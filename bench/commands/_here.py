@@ -37,10 +37,11 @@ def workloads_folder() -> Path:
 
 def lacks(transport: str) -> str | None:
     """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
-    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
+    library = plugins.load("transport", transport).TRANSPORT
+    missing = [name for name in library.requires if not _installed(name)]
     if missing:
         return f"Python package {', '.join(missing)} is not installed"
-    if transport == "nccl" and nvml.count_gpus() == 0:
+    if library.needs_gpu and nvml.count_gpus() == 0:
         return "no NVIDIA GPU was found"
     return None
 

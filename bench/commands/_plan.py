@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
-from bench.core.tool import Installed, Tool
+from bench.core.tool import Build, Installed, Tool
 from bench.core.units import parse_duration
 from bench.driver import config, expand, jobs
 from bench.driver.run import machine, other_mpirun
@@ -58,10 +59,11 @@ def planned(args: argparse.Namespace) -> Planned:
         scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()
     here = this_machine(cluster.python, cluster.mpirun)
+    tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
     if cluster.launcher == "auto" and shutil.which(here.mpirun) is None:  # others may do without: gloo, nccl
         lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in ("mpi", "mpi_cuda")}
         here = replace(here, lacks={**lacks, **here.lacks})
-    tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
+        tools = {name: _alone(there) for name, there in tools.items()}
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)
     note = other_mpirun(here.mpirun) if cluster.mpirun is None and _uses_mpirun(plan) else None
     if note:
@@ -100,12 +102,34 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
             raise UsageError(
                 f"{told} is no folder: --tool-path (or {tool.variable}) names the one that holds {tool.title}"
             )
-        files = sorted(told.rglob("*")) if told is not None else []
-        programs = {file.name: str(file.resolve()) for file in files if file.is_file() and os.access(file, os.X_OK)}
+        files = sorted(told.rglob("*"), key=lambda file: (_has(file, tool.suffix), file)) if told is not None else []
+        programs = {
+            file.name.removesuffix(tool.suffix): str(file.resolve())
+            for file in files
+            if file.is_file() and os.access(file, os.X_OK)
+        }
         where = f"in {told}" if told is not None else "here"
         lacks = f"its program of {tool.title} was not found {where}: give its folder by --tool-path or {tool.variable}"
-        found[name] = Installed(tool, programs, lacks)
+        lacks += f"; {tool.remedy}" * bool(tool.remedy)
+        found[name] = Installed(tool, programs, lacks, {name: _build(tool, path) for name, path in programs.items()})
     return found
+
+
+def _alone(there: Installed) -> Installed:
+    """A tool where nothing starts several processes: a program that has MPI is one process of all GPUs as well."""
+    return replace(there, builds={name: build - {"mpi"} for name, build in there.builds.items()})
+
+
+def _has(file: Path, suffix: str) -> bool:
+    return bool(suffix) and file.name.endswith(suffix)
+
+
+def _build(tool: Tool, path: str) -> Build:
+    """Which of a tool's marks the file of a program has."""
+    if not tool.marks or Path(path).stat().st_size == 0:
+        return frozenset()
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+        return frozenset(mark for mark, text in tool.marks.items() if held.find(text) >= 0)
 
 
 def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
@@ -113,7 +137,7 @@ def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
     names = plugins.names("transport")
     transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
     # Another interpreter's packages are not known here: its ranks will say what they miss.
-    reasons = {name: _here.lacks(name) for name in names if python is None or name == "nccl"}
+    reasons = {name: _here.lacks(name) for name in names if python is None or transports[name].needs_gpu}
     return machine(
         python,
         mpirun,
@@ -122,6 +146,7 @@ def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
         {name: reason for name, reason in reasons.items() if reason is not None},
         {name: transport.launcher for name, transport in transports.items()},
         frozenset(name for name, transport in transports.items() if transport.separates),
+        frozenset(name for name, transport in transports.items() if transport.needs_gpu),
     )
 
 

@@ -55,6 +55,7 @@ class Pattern(ABC):
     usual_topology = "world"  # where none is asked for
     min_ranks = 1
     overlaps = False  # is its collective timed by itself, and while products of matrices run beside it?
+    transport: str | None = None  # the only one that can carry it out, where it is one
     one_way = False  # does its time begin on member 0 and end on member 1, which may read another clock?
 
     def way(self, direction: str) -> str:

@@ -335,7 +335,10 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Another tool beside ours at one size, alternated launches. `ratio` ours / theirs, with its 95 % interval."""
+    """Another tool beside ours at one size, alternated launches. `ratio` ours / theirs, with its 95 % interval.
+
+    `case`: the options that the case has beside its sizes. `statistic`: what the two times are, in words.
+    """
 
     tool: str
     pattern: str
@@ -346,6 +349,10 @@ class Parity:
     ratio_low: float | None
     ratio_high: float | None
     num_launches: int
+    mode: str = "isolated"
+    group: str = "world"
+    case: str = ""
+    statistic: str = "mean over ranks of means"
 
 
 @dataclass(frozen=True, slots=True)

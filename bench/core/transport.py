@@ -60,6 +60,7 @@ class Options:
     tf32: bool = False
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
+    near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs beside a PCI address, where the kernel tells them
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Compiled:
 class Transport(ABC):
     """One communication library, opened for this rank."""
 
-    clock: ClassVar[Literal["host", "device", "virtual"]]
+    clock: Literal["host", "device", "virtual"]
     launcher: ClassVar[str]  # how ranks are started for it where nothing else is said
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
@@ -169,6 +170,8 @@ class Transport(ABC):
     num_threads: ClassVar[int] = 1  # of a rank that must run at the same time: the caller's, and the library's own
     separates: ClassVar[bool] = False  # can it run two patterns at once, each by a part of the ranks?
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
+    needs_gpu: ClassVar[bool] = False  # has each rank a GPU of its own?
+    carries_messages: ClassVar[bool] = True  # can ranks send each other anything by it?
 
     notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences
     nobody: int | None = None  # the rank to and from which messages end at once
@@ -211,11 +214,13 @@ class Transport(ABC):
         Raises MemoryError when there is not enough.
         """
 
-    def share(self, buffers: Buffers | None) -> None:  # noqa: B027  # most libraries need nothing
-        """Tell the other ranks where this rank's buffers are, for libraries that reach into them. Every rank calls it.
+    def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> str | None:
+        """Tell the other ranks where this rank's buffers are, for libraries that reach into them, and reach theirs.
 
-        What was shared before is no longer used by anybody.
+        Every rank calls it, with its own steps. What was shared before is no longer used by anybody. Returns why
+        `steps` can not be carried out between these GPUs, None when they can (most libraries need nothing).
         """
+        return None
 
     def stir(self) -> None:  # noqa: B027  # a host's memory is always awake
         """Keep this rank's link to its device busy for a moment, without waiting: idle links report a lower rate."""
@@ -228,7 +233,10 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators of groups that run collectives. Every rank calls it with the same groups."""
+        """Make the communicators of groups that run collectives, or learn whose memory copies reach.
+
+        Every rank calls it with the same groups.
+        """
 
     @abstractmethod
     def sync(self) -> None:

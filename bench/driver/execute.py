@@ -22,6 +22,7 @@ from pathlib import Path
 
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
+from bench.core.tool import DOCUMENT
 from bench.driver import supervise
 from bench.driver.jobs import Job
 from bench.probes import processes
@@ -64,6 +65,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
     _empty(beats)
+    runs.document_file(folder, job.name).unlink(missing_ok=True)  # nobody writes over what is there
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
     reached = supervise.Reached(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
@@ -156,7 +158,8 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: 
         "--timeout", f"{deadline_s + _RANKS_LATER_S:g}",
         "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
     ]  # fmt: skip
-    command = shlex.join([*job.command, *([] if job.tool else reports)])
+    words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
+    command = shlex.join([*words, *([] if job.tool else reports)])
     script = "\n".join(["set -e", *job.setup, f"exec {command}"])
     env = {**os.environ, **job.env, "BENCH_JOB": job_id}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
@@ -228,6 +231,8 @@ def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | No
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_said(folder, job, 0))
     why = f", saying {own[-1]!r}," if own else ""
+    if job.tool:  # whose rows say what they can
+        return supervise.Guilt(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
     return supervise.Guilt(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
 
 

@@ -61,7 +61,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
         )
     wishes, skipped, notes = [], [], _spare_hosts(cluster)
     for measurement in scenario.measurements:
-        for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled):
+        for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled, tools):
             reason = _why_not(wish, cluster, machine, patterns) or _why_no_tool(wish, tools)
             if reason is None:
                 wishes.append(wish)
@@ -87,12 +87,14 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
 
 
 def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
-            patterns: Mapping[str, Pattern], modelled: bool) -> Iterator[_Wish]:  # fmt: skip
+            patterns: Mapping[str, Pattern], modelled: bool, tools: Mapping[str, Installed],
+            ) -> Iterator[_Wish]:  # fmt: skip
     m = measurement
-    transports = ("model",) if modelled else m.transports or _auto_transports(cluster, machine)
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
-    for (num_nodes, per_node), name, transport in product(worlds, m.patterns, transports):
+    chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
+    by = [(name, transport) for name in m.patterns for transport in (("model",) if modelled else chosen_by[name])]
+    for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
         of_mpi = transport == "mpi"
@@ -136,7 +138,8 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
             yield _Wish(case, world, tuple(env), scenario.max_s)
             for tool in m.tools if not modelled else ():
-                yield _Wish(case, world, tuple(env), scenario.max_s, tool)
+                for part in tools[tool].tool.starts(case):
+                    yield _Wish(part, world, tuple(env), scenario.max_s, tool)
 
 
 def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -152,8 +155,10 @@ def _alike(case: Case) -> Case:
     return replace(case, **fixed)
 
 
-def _auto_transports(cluster: Cluster, machine: Machine) -> tuple[str, ...]:
-    """NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+def _auto_transports(cluster: Cluster, machine: Machine, pattern: Pattern) -> tuple[str, ...]:
+    """The pattern's only one; NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+    if pattern.transport is not None:
+        return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
         return ("nccl",)
     return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
@@ -165,7 +170,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: Machine, trans
         return asked
     if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
         return catalogue.instance(cluster.instance).gpus
-    if transport == "nccl" and machine.num_gpus:
+    if transport in machine.need_gpus and machine.num_gpus:
         return machine.num_gpus
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 
@@ -228,8 +233,7 @@ def _why_no_tool(wish: _Wish, tools: Mapping[str, Installed]) -> str | None:
     there = tools[wish.tool]
     if wish.case.transport != there.tool.transport:
         return f"{there.tool.title} stands beside {there.tool.transport}, not {wish.case.transport}"
-    reason = there.tool.supports(wish.case, wish.world)
-    return reason or (None if there.tool.program(wish.case) in there.programs else there.lacks)
+    return there.why_not(wish.case, wish.world)
 
 
 def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:

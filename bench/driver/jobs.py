@@ -44,6 +44,7 @@ class Machine:
     default_launcher: Mapping[str, str]  # of each transport
     mpi: str = ""  # whose mpirun that is: mpich or openmpi; empty: not known
     separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
+    need_gpus: frozenset[str] = frozenset()  # transports whose ranks have a GPU each
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,8 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
            patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher], launch: int = 1, tool: str = "",
            tools: Mapping[str, Installed] = NO_TOOLS) -> Job:  # fmt: skip
     """One launch of a case: the very command that a person would type, of ours or of another tool."""
-    launcher = _launcher(case.transport, world, cluster, machine)
+    processes = tools[tool].tool.processes(world, tools[tool].build(case)) if tool else world
+    launcher = _launcher(case.transport, processes, cluster, machine, tool)
     site = Site(
         python=cluster.python or launchers[launcher].python or machine.python,
         options=cluster.options,
@@ -132,17 +134,17 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
-        mpi=machine.mpi if case.transport == "mpi" else "",
+        mpi=machine.mpi if case.transport == "mpi" or tool else "",
     )
     pattern, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern}", *arguments]
     if tool:
         there = tools[tool]
         site = replace(site, python=there.programs[there.tool.program(case)])  # in the interpreter's place
-        words = there.tool.arguments(case, world)
+        words = there.tool.arguments(case, world, there.build(case))
     variables = {**launchers[launcher].environment(site), **cluster.env, **env}
     try:
-        command = launchers[launcher].command(words, world, site, variables)
+        command = launchers[launcher].command(words, processes, site, variables)
     except UsageError as error:
         raise UsageError(f"cluster {cluster.name!r}: {error}") from None
     num_rounds = count_rounds(case, world, patterns[case.pattern])
@@ -173,7 +175,9 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     return len(rounds(case, world, pattern.topology_of(case.topology)))
 
 
-def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine) -> str:
+def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine, tool: str = "") -> str:
+    if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # which start ranks of ours; a tool's have MPI
+        return "direct" if world.num_ranks == 1 and not cluster.hosts else "mpirun"
     if transport == "model":
         return "direct"
     if cluster.launcher != "auto":

@@ -17,6 +17,7 @@ _MIN_RESULTS_BYTES = 16 * _MIB
 _MIN_RANK_BYTES = 256 * _MIB  # an interpreter with torch
 _MIN_SHM_RANK_BYTES = 16 * _MIB  # NCCL and MPI between ranks of one host; containers have 64 MiB in all by default
 _MIN_LOCKED_BYTES = 64 * _MIB
+_OF_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})  # transports whose ranks have a GPU each
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
 _MOST_NAMED = 4
@@ -106,7 +107,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
             f"host {host} has {told.results_free_bytes // _MIB} MiB left in {wanted.results}: make room, "
             "or choose another folder by --results DIR",
         )
-    if "nccl" in wanted.transports and told.num_gpus < wanted.ranks_per_node:
+    if _OF_GPUS & wanted.transports and told.num_gpus < wanted.ranks_per_node:
         yield Finding(
             (host,),
             f"host {host} has {told.num_gpus} GPUs for {wanted.ranks_per_node} ranks, which need one each: "

@@ -115,7 +115,7 @@ def patience(cluster: Cluster) -> list[str]:
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Path) -> Wanted:
     """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
     real = [job for job in jobs if job.case.transport != "model"]
-    meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl") for job in real)
+    meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl", "cuda_copy") for job in real)
     return Wanted(
         hosts=tuple(cluster.hosts[: max((job.world.num_nodes for job in real), default=0)]),
         ranks_per_node=max((job.world.ranks_per_node for job in real), default=1),

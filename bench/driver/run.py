@@ -57,12 +57,14 @@ class Means:
 
 
 def machine(python: str | None, mpirun: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
-            default_launcher: Mapping[str, str], separates: frozenset[str]) -> Machine:  # fmt: skip
+            default_launcher: Mapping[str, str], separates: frozenset[str],
+            need_gpus: frozenset[str] = frozenset()) -> Machine:  # fmt: skip
     """The machine at hand, with the site's mpirun, else the one that belongs to the interpreter, else that on PATH."""
     beside = Path(python or sys.executable).parent / "mpirun"
     mpirun = mpirun or (str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun")
     interpreter = python or sys.executable
-    return Machine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates)
+    return Machine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates,
+                   need_gpus)  # fmt: skip
 
 
 def _mpi_of(mpirun: str) -> str:
@@ -107,7 +109,8 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
         world = World(**job["world"])
         tool, file = job.get("tool", ""), runs.results_file(folder, job["name"])
         if tool:
-            missing = () if file.exists() else case.sizes
+            well = ended.get(job["name"], {"what": None})["what"] is None
+            missing = () if well and _is_told(file) else case.sizes
         else:
             missing = _missing(case, world, patterns[case.pattern], file)
         if case.schedule == "ladder" and ended.get(job["name"], {"what": ""})["what"] is not None:
@@ -177,8 +180,9 @@ def run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
             outcome = execute.run(
                 job, folder, means.package_root, means.launchers[job.launcher], means.deadline_s, poll
             )
-            if job.tool and outcome.what is None:
-                outcome = replace(outcome, what=foreign.keep(job, means.tools[job.tool].tool, folder, began))
+            if job.tool:  # what it printed before it failed, or was ended, is kept as well
+                wrong = foreign.keep(job, means.tools[job.tool].tool, folder, began)
+                outcome = replace(outcome, what=outcome.what or wrong)
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}
             with contextlib.suppress(UsageError):  # a full disk: the interruption is what matters
@@ -244,6 +248,17 @@ def _missing(case: Case, world: World, pattern: Pattern, file: Path) -> tuple[in
             for size in record.requested_bytes:
                 whole.setdefault(size, set()).add((record.mode, record.group))
     return tuple(size for size in case.sizes if len(whole[size]) < wanted)
+
+
+def _is_told(file: Path) -> bool:
+    """Did a tool tell something of all that it was asked for?"""
+    if not file.exists():
+        return False
+    try:
+        attempts = jsonl.read(file).attempts
+    except UsageError:
+        return False
+    return bool(attempts) and all(map(_is_whole, attempts[-1].records))
 
 
 def _is_whole(record: Record) -> bool:

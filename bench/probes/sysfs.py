@@ -61,6 +61,19 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
     return [tuple(found[key]) for key in sorted(found)]
 
 
+def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
+    """The CPUs of the memory node that a PCI device hangs on; empty where the kernel does not tell."""
+    device = root / "sys/bus/pci/devices" / pci_address.lower()
+    node, listed = number(device / "numa_node"), read(device / "local_cpulist")
+    if listed is None or node is None or node < 0:
+        return ()
+    spans = [span.partition("-") for span in listed.split(",") if span]
+    try:
+        return tuple(cpu for low, _, high in spans for cpu in range(int(low), int(high or low) + 1))
+    except ValueError:
+        return ()
+
+
 def num_cores(root: Path = ROOT) -> int | None:
     """Physical cores: CPUs that are hardware threads of one core count once."""
     return _distinct(root, "physical_package_id", "core_id")

@@ -65,7 +65,7 @@ def _copy_rate(transport: Transport, num_bytes: int) -> float:
 
 
 def _message_s(transport: Transport, world: World) -> float | None:
-    if world.num_ranks < 2:
+    if world.num_ranks < 2 or not transport.carries_messages:
         return None
     pair = Group("calibration", (0, 1))
     there, back = (Message(1, _PING_BYTES),), (Message(0, _PING_BYTES),)

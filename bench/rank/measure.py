@@ -14,7 +14,7 @@ from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Group, Round
+from bench.core.program import Collective, Copies, Group, Round
 from bench.core.record import Failure, Record, Samples
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
@@ -33,7 +33,10 @@ _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host."""
+    """What this rank knows before its first row.
+
+    `cache_bytes`: the last-level cache of its host, or with `own_cache` that of its GPU.
+    """
 
     case: Case
     pattern: Pattern
@@ -43,6 +46,7 @@ class Setting:
     cache_bytes: int
     available_bytes: int  # memory this rank may take
     beat: Callable[[str], None]
+    own_cache: bool = False
 
 
 class Measurer:
@@ -116,7 +120,7 @@ class Measurer:
         reason = self._agreed(self._why_not(row, group, member, in_place))
         if reason is not None:
             return self._skipped(row, reason)
-        self._transport.open_groups(_with_collectives(self._s.pattern, row.shape, row.round))
+        self._transport.open_groups(_together(self._s.pattern, row.shape, row.round))
         buffers, reason = self._allocate(row, group, member, in_place)
         if reason is not None:
             return self._skipped(row, reason)
@@ -224,7 +228,10 @@ class Measurer:
                 except MemoryError:
                     reason = f"rank {self._rank} ran out of memory for {need >> 20} MiB"
         agreed = self._agreed(reason)
-        self._transport.share(buffers if agreed is None else None)
+        if agreed is None:
+            # A rank that reaches into another's memory may find that it can not: then none is measured.
+            steps = self._s.pattern.steps(row.shape, member) if group is not None else ()
+            agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
     def _num_sets(self, shape: Shape, in_place: bool) -> int:
@@ -232,12 +239,16 @@ class Measurer:
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """
-        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
         own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
         return max(1, min(max(cold, own), _MOST_SETS))
+
+    def _cache_sharers(self, shape: Shape) -> int:
+        """Ranks of a group whose buffers go through one cache: a host's share it, each GPU has its own."""
+        return 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
         """One rank's part of a set: twice the payload, more where a window of messages has places of its own."""
@@ -252,7 +263,7 @@ class Measurer:
         """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
         if not self._s.cache_bytes:
             return None
-        local_bytes = self._set_bytes(shape) * min(self._s.world.ranks_per_node, shape.num_ranks)
+        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
         return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
@@ -270,6 +281,8 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
+        self._transport.sync()  # what nobody answers has arrived when the rank that ordered it says so
+        if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
@@ -341,10 +354,10 @@ class Measurer:
         )
 
 
-def _with_collectives(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """The groups that need a communicator of their own: messages between ranks need none."""
-    steps = pattern.steps(shape, 0)
-    return groups if any(isinstance(step, Collective) for step in steps) else ()
+def _together(pattern: Pattern, shape: Shape, groups: Round) -> Round:
+    """The groups that need a communicator of their own, or each other's memory: messages between ranks need neither."""
+    steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
+    return groups if any(isinstance(step, Collective | Copies) for step in steps) else ()
 
 
 @dataclass(slots=True)

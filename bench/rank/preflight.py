@@ -32,7 +32,7 @@ _SHAPING = re.compile(
 _MAY_DIFFER = re.compile(
     r"IFNAME|_HCA|NET_DEVICES?$|_IFACE|_DOMAIN|_NIC|HOSTID|TOPO_FILE|AFFINITY|PLACES|DEBUG|_LOG|VERBOSE|_FILE$"
 )
-_LOADED = ("mpi_library", "mpi_standard", "mpi_thread_level", "torch", "cuda", "nccl")  # of Transport.facts()
+_LOADED = ("mpi_library", "mpi_standard", "mpi_thread_level", "torch", "cuda", "nccl", "cupy")  # of Transport.facts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ def absent(error: AbsentError, me: Place, world: Expected | None) -> str:
 def meet(transport: Transport) -> float:
     """Eight bytes over the very path that will be measured. Returns the time of day just after, in seconds."""
     num = transport.place.num_ranks
-    if num > 1:
+    if num > 1 and not transport.carries_messages:
+        transport.sync()
+    elif num > 1:
         step = Collective("allreduce", 8, 8)
         buffers = transport.allocate(8, 8, 1)
         in_place = step.op in transport.in_place_only

@@ -15,8 +15,8 @@ from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
-from bench.core.pattern import Pattern
-from bench.core.program import needs_device
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Product
 from bench.core.record import Header, Record
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
@@ -26,9 +26,9 @@ from bench.launchers import mpirun
 from bench.probes import environment, machine, nvml, sysfs, versions
 from bench.rank import binding, calibrate, measure, nics, preflight, sampling
 from bench.rank.clocks import Clocks
-from bench.rank.rows import shape_of
 from bench.store import heartbeat
 
+_ANY_BYTES = 64  # of a shape whose size does not matter
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
@@ -74,8 +74,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     options = Options(
         mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
-        engine=case.engine, memory=case.memory, graph=case.graph, tf32=case.tf32,
-        share_gpu=case.share_gpu, require=case.require,
+        engine=case.engine, memory=case.memory if "memory" in pattern.factors else "pinned", graph=case.graph,
+        tf32=case.tf32, share_gpu=case.share_gpu, require=case.require, near_cpus=sysfs.cpus_beside,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
     opened(transport)
@@ -91,21 +91,38 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     if different:
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
-    cache_bytes = transport.cache_bytes() or sysfs.last_level_cache_bytes() or 0
-    local = sum(host == socket.gethostname() for host in hosts)
-    available = transport.available_bytes()
-    if available is None:
-        available = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / local)
-    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat)
+    cache_bytes = _cache_bytes(transport, pattern)
+    available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
+    setting = measure.Setting(
+        case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
+    )
     notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
 
+def _cache_bytes(transport: Transport, pattern: Pattern) -> int:
+    """The cache that buffers must exceed to be cold: the larger one, where they lie in two kinds of memory."""
+    own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
+    return max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
+
+
+def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
+    """What one rank's buffers may take, of either kind of memory where they lie in both."""
+    own = transport.available_bytes()
+    host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
+    return host if own is None else min(own, host) if "memory" in pattern.factors else own
+
+
 def choose_transport(case: Case, me: Place) -> tuple[str, str]:
-    """(transport, why): NCCL where every rank has a GPU of its own, else MPI under mpirun, else Gloo."""
+    """(transport, why): the pattern's only one; NCCL where every rank has a GPU of its own, else MPI under mpirun,
+    else Gloo.
+    """
     if case.transport != "auto":
         return case.transport, "as asked"
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
+    if pattern.transport is not None:
+        return pattern.transport, f"{case.pattern} needs it"
     if nvml.count_gpus() >= me.local_size > 0:
         return "nccl", "every rank has a GPU of its own"
     if me.launcher in ("mpirun", "slurm"):
@@ -140,7 +157,8 @@ def _choice(case: Case, why: str, cache_bytes: int) -> str:
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
     """What these ranks can not measure, said before the figures."""
     limits = []
-    if world.num_ranks == 1 and not _of_one_gpu(case, pattern):
+    alone = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
+    if world.num_ranks == 1 and alone:
         limits.append(
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
             f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
@@ -152,11 +170,10 @@ def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[s
     return limits
 
 
-def _of_one_gpu(case: Case, pattern: Pattern) -> bool:
-    """Is this what each GPU does by itself?"""
-    shape = shape_of(case, 1, case.sizes[-1], case.modes[0])
-    shape = replace(shape, payload_bytes=pattern.payload(shape.payload_bytes, shape))
-    return pattern.needs(shape) is None and any(needs_device(step) for step in pattern.steps(shape, 0))
+def _multiplies(pattern: Pattern) -> bool:
+    """Is this what each GPU computes by itself?"""
+    shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
+    return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))
 
 
 def header(opened: Opened, job: str, launch: int = 1) -> Header | None:

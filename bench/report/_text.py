@@ -24,7 +24,7 @@ MARKS = {
     "drift": ("~", "the samples drift: the median depends on when it was taken"),
     "warmup-residue": ("~", "the first samples are still warm-up"),
     "imported": ("m", "imported from another tool's log: a mean without samples, not a median"),
-    "reported": ("m", "a mean taken over from another tool's report, not a median"),
+    "reported": ("m", "taken over from another tool's report, by its own statistic (a mean, where a time is shown)"),
 }
 # Flags without a mark: nothing about the figure is in doubt.
 _REMARKS = {

@@ -180,6 +180,11 @@ def output_file(folder: Path, job: str) -> Path:
     return folder / f"{job}.out"
 
 
+def document_file(folder: Path, job: str) -> Path:
+    """Where another tool's job is told to write its results, until they are read."""
+    return folder / f"{job}.tool.json"
+
+
 def heartbeat_folder(folder: Path, job: str) -> Path:
     """Where a job's ranks say that they live."""
     return folder / f".{job}.heartbeats"

@@ -12,7 +12,7 @@ import re
 from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.record import Record
-from bench.core.tool import Tool
+from bench.core.tool import PLAIN, Build, Tool
 from bench.core.world import World
 from bench.tools import _osu_table
 from bench.tools._osu_reader import OsuReader
@@ -52,7 +52,7 @@ class Osu(Tool):
             return f"osu_latency needs 2 ranks, there are {world.num_ranks}"
         return None
 
-    def arguments(self, case: Case, world: World) -> list[str]:
+    def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
         """Sizes, counts and type; its sizes double from the least to the largest."""
         blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
         words = ["-m", f"{max(case.sizes[0] // blocks, 1)}:{max(case.sizes[-1] // blocks, 1)}"]
@@ -69,7 +69,7 @@ class Osu(Tool):
         found = re.search(r"^# OSU .* Test v?(\S+)", text, re.MULTILINE)
         return found[1] if found else None
 
-    def records(self, text: str, case: Case, world: World) -> list[Record]:
+    def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
         """One record a line, of the sizes that the case asks for."""
         columns: list[str] | None = None
         found: list[Record] = []

@@ -25,6 +25,7 @@ class Model:
     launcher = "direct"
     requires: tuple[str, ...] = ()
     separates = True
+    needs_gpu = False
 
     def __init__(self, fabric: Fabric) -> None:
         """`fabric`: the links, and the world on them."""

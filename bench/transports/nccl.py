@@ -29,6 +29,7 @@ class Nccl(Transport):
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
     requires = ("torch",)
+    needs_gpu = True
     num_threads = 2  # the caller and what moves the bytes
 
     def __init__(self, place: Place, options: Options) -> None:

@@ -26,8 +26,11 @@ LAUNCHERS: Mapping[str, Launcher] = {
     name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")
 }
 ROOT = Path(__file__).resolve().parent.parent.parent
-LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "model": "direct"}
-LAPTOP = Machine(2, 0, {"nccl": "no NVIDIA GPU was found"}, "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
+LAUNCHED_BY = {"mpi": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "cuda_copy": "torchrun", "model": "direct"}
+NO_GPU = "no NVIDIA GPU was found"
+OF_GPUS = frozenset({"nccl", "cuda_copy"})
+LAPTOP = Machine(2, 0, dict.fromkeys(OF_GPUS, NO_GPU), "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY,
+                 need_gpus=OF_GPUS)  # fmt: skip
 LOCAL = Cluster("local")
 P4D = Cluster("p4d", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="slurm", env={"A": "b c"})
 
@@ -46,6 +49,18 @@ def test_a_cpu_machine_runs_both_host_transports_each_by_its_own_launcher() -> N
         ("allreduce-mpi-1x2", "mpirun", 2),
         ("allreduce-gloo-1x2", "torchrun", 2),
     ]
+
+
+def test_patterns_of_copies_choose_their_transport_by_themselves_and_one_rank_for_each_gpu() -> None:
+    both = Measurement(("allreduce", "host_device"))
+    with_gpus = replace(LAPTOP, num_gpus=4, lacks={})
+    jobs = plan_of(both, machine=with_gpus).jobs
+    assert [(job.case.transport, job.world.ranks_per_node) for job in jobs] == [("nccl", 4), ("cuda_copy", 4)]
+    assert plan_of(both, machine=replace(with_gpus, num_gpus=1)).jobs[1].launcher == "direct"
+    without = plan_of(both)
+    assert {job.case.transport for job in without.jobs} == {"mpi", "gloo"}
+    assert [(skip.what, skip.reason) for skip in without.skipped] == [("host_device cuda_copy", NO_GPU)]
+    assert {job.world.num_ranks for job in plan_of(Measurement(("peer_copy",)), cluster=P4D).jobs} == {16}
 
 
 def test_every_command_says_exactly_what_its_case_is() -> None:

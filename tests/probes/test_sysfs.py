@@ -169,3 +169,18 @@ def test_a_clock_is_one_boots_and_one_time_namespaces(tree: Tree) -> None:
     namespace.parent.mkdir(parents=True)
     namespace.symlink_to("time:[4026531834]")
     assert sysfs.clock(root) == "a4b5 time:[4026531834]"
+
+
+def test_the_cpus_beside_a_device_are_those_of_its_memory_node(tmp_path: Path) -> None:
+    for address, node, cpus in (
+        ("0000:81:00.0", "1", "48-50,96"),
+        ("0000:01:00.0", "-1", "0-3"),
+        ("0000:02:00.0", "0", "x"),
+    ):
+        device = tmp_path / "sys/bus/pci/devices" / address
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{node}\n", encoding="utf-8")
+        (device / "local_cpulist").write_text(f"{cpus}\n", encoding="utf-8")
+    assert sysfs.cpus_beside("0000:81:00.0", tmp_path) == (48, 49, 50, 96)
+    unknown = ("0000:01:00.0", "0000:02:00.0", "0000:99:00.0")
+    assert [sysfs.cpus_beside(address, tmp_path) for address in unknown] == [()] * 3

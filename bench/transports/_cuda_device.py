@@ -1,0 +1,159 @@
+"""CuPy loaded, and this rank's GPU chosen among those that CUDA shows; every way to fail is one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.errors import RefusedError
+from bench.core.world import Place
+
+# Numbers of cudaError_t, which never change.
+OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
+_NO_DRIVER, _NO_DEVICE, _STUB_LIBRARY = 35, 100, 34
+_ELSE = "use another transport (mpi, gloo)"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU as CUDA numbers it in this process. `bus` and `uuid` name it in every process of the host."""
+
+    index: int
+    name: str
+    bus: str
+    uuid: str
+    num_sms: int
+    l2_bytes: int
+    copy_engines: int | None
+    memory_bytes_per_s: float | None
+
+
+def load_cupy() -> Any:
+    """The module; RefusedError when it is not there or does not load."""
+    try:
+        import cupy
+        import cupy.cuda
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise RefusedError(f"CuPy can not be loaded here ({error}): install it again") from None
+        raise RefusedError(
+            "CuPy is not installed here: pip install cupy-cuda13x (or cupy-cuda12x, for a driver older than CUDA 13)"
+        ) from None
+    except ImportError as error:
+        words = next((line for line in str(error).splitlines() if line.strip(" =")), "no reason given")
+        raise RefusedError(f"CuPy can not be loaded here ({words}): install the wheel for this driver again") from None
+    return cupy
+
+
+def choose(cupy: Any, place: Place, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
+    """The number of the GPU of this rank: of its local rank, or the only one that its launcher left it.
+
+    Raises RefusedError, on every rank of a host alike, when there are not enough.
+    """
+    env = os.environ if env is None else env
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    num_gpus = count(cupy, visible)
+    if num_gpus >= place.local_size:
+        return place.local_rank
+    if share_gpu:
+        return place.local_rank % num_gpus
+    if num_gpus == 1 and visible is not None:
+        return 0  # one of its own each, perhaps: compared when the ranks can talk
+    shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
+    raise RefusedError(
+        f"{place.local_size} ranks on this host need a GPU each, and CUDA shows {num_gpus}{shown}: "
+        "start fewer ranks per node, or try it out with --share-gpu 1"
+    )
+
+
+def count(cupy: Any, visible: str | None) -> int:
+    """GPUs that CUDA shows; RefusedError when there is none. `visible`: CUDA_VISIBLE_DEVICES."""
+    try:
+        num_gpus = int(cupy.cuda.runtime.getDeviceCount())
+    except RuntimeError as error:
+        status = getattr(error, "status", None)
+        if status in (_NO_DRIVER, _STUB_LIBRARY):
+            raise RefusedError(
+                f"no NVIDIA driver that suits this CuPy answers here ({error}): install or renew the driver, take "
+                f"cupy-cuda12x for one older than CUDA 13, or {_ELSE}"
+            ) from None
+        if status != _NO_DEVICE:
+            raise RefusedError(f"CUDA does not start here ({error}): see nvidia-smi, or {_ELSE}") from None
+        num_gpus = 0
+    if num_gpus == 0 and visible is not None:
+        raise RefusedError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it, or name GPUs that are there")
+    if num_gpus == 0:
+        raise RefusedError(f"there is a driver and no NVIDIA GPU here: {_ELSE}")
+    return num_gpus
+
+
+def describe(cupy: Any, index: int) -> Device:
+    """What is known of a GPU."""
+    runtime = cupy.cuda.runtime
+    told = runtime.getDeviceProperties(index)
+    name = told.get("name", b"unknown")
+    uuid = told.get("uuid", b"")
+    engines = told.get("asyncEngineCount")
+    # Kilohertz and bits; two transfers a clock, as DDR and HBM are counted. Where the driver tells none it is 0.
+    memory_rate = 2e3 * told.get("memoryClockRate", 0) * told.get("memoryBusWidth", 0) / 8
+    return Device(
+        index=index,
+        name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
+        bus=str(runtime.deviceGetPCIBusId(index)).lower(),
+        uuid=uuid.hex() if isinstance(uuid, bytes) else str(uuid),
+        num_sms=int(told["multiProcessorCount"]),
+        l2_bytes=int(told.get("l2CacheSize", 0)),
+        copy_engines=None if engines is None else int(engines),
+        memory_bytes_per_s=memory_rate or None,
+    )
+
+
+def shared_by(owners: Sequence[tuple[str, str, str]]) -> tuple[int, int] | None:
+    """The first two ranks that are on one GPU; `owners`: (host, bus, uuid) of every rank."""
+    first: dict[tuple[str, str, str], int] = {}
+    for rank, owner in enumerate(owners):
+        if owner in first:
+            return first[owner], rank
+        first[owner] = rank
+    return None
+
+
+def enable_peer(runtime: Any, mine: int, other: int) -> bool:
+    """May GPU `mine` reach the memory of GPU `other`? From now on it does, where it can."""
+    if not runtime.deviceCanAccessPeer(mine, other):
+        return False
+    try:
+        runtime.deviceEnablePeerAccess(other)
+    except RuntimeError as error:
+        return getattr(error, "status", None) == PEER_ALREADY_ENABLED
+    return True
+
+
+def peers(runtime: Any) -> str:
+    """Which GPUs that this process sees reach each other, in words."""
+    num = int(runtime.getDeviceCount())
+    if num < 2:
+        return "one GPU"
+    reach = {a: [b for b in range(num) if b != a and runtime.deviceCanAccessPeer(a, b)] for a in range(num)}
+    found = sum(map(len, reach.values()))
+    if found in (0, num * (num - 1)):
+        return f"{'all' if found else 'none'} of {num} GPUs reach each other"
+    return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
+
+
+@contextlib.contextmanager
+def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
+    """Inside, this thread runs on CPUs beside that GPU, so that memory which is touched lies there, too."""
+    before = os.sched_getaffinity(0)
+    beside = set(near_cpus(bus)) if near_cpus is not None else set()
+    with contextlib.suppress(OSError):
+        if beside:
+            os.sched_setaffinity(0, beside & before or beside)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)

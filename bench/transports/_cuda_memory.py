@@ -1,0 +1,291 @@
+"""Buffers that lie on one GPU, on another, in the host's memory, or partly here and there; guards around every part.
+
+All parts of all sets that lie in one place are one allocation: CUDA's handles for other processes name allocations, not
+addresses, and small allocations share one. The layout alone is enough for another process to find a part again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bench.core.arrays import NUMPY, Difference, Memory
+from bench.core.payload import Bytes, Tiled, constant
+from bench.core.program import Copies, Step
+from bench.core.transport import GUARD, Buffers, Which
+from bench.transports import _cuda_device
+from bench.transports._device import CupyArrays
+
+GUARD_BYTES = 256
+ALIGNMENT_BYTES = 4096  # of every part: a whole page of the host's memory
+_WHOLE_BYTES = 2 << 20  # allocations of whole 2 MiB share nothing with others when another process opens them
+_TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
+HOST = -1
+SIDES: tuple[Which, Which] = ("send", "recv")
+_CHUNK_BYTES = 16 << 20  # a multiple of every element
+
+Place = int  # the number of a GPU, or HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes [`begin`, `begin + num_bytes`) of one buffer, in place `where` at `start` of each set's share there."""
+
+    side: Which
+    begin: int
+    num_bytes: int
+    where: Place
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of every set lie. `stride`: bytes of one set in each place."""
+
+    parts: tuple[Part, ...]
+    stride: dict[Place, int]
+
+    def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
+        """(place, offset in its allocation) of bytes of a buffer of set `index`, which must lie in one part."""
+        for part in self.parts:
+            if part.side == side and part.begin <= offset and offset + num_bytes <= part.begin + part.num_bytes:
+                return part.where, index * self.stride[part.where] + part.start + offset - part.begin
+        raise ValueError(f"bytes {offset} to {offset + num_bytes} of the {side} buffer lie in several places")
+
+
+def layout(send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...],
+           device_of: Callable[[int], Place]) -> Layout:  # fmt: skip
+    """Parts as the copies of one member name them; all other bytes lie on the member's own GPU."""
+    parts: list[Part] = []
+    stride: dict[Place, int] = {}
+    for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):
+        for begin, size, on in _cut(num_bytes, _named(steps, member, side)):
+            where = device_of(member) if on is _UNNAMED else HOST if on is None else device_of(on)
+            start = _up(stride.get(where, 0) + GUARD_BYTES, ALIGNMENT_BYTES)
+            parts.append(Part(side, begin, size, where, start))
+            stride[where] = start + size + GUARD_BYTES
+    return Layout(tuple(parts), {where: _up(num, ALIGNMENT_BYTES) for where, num in stride.items()})
+
+
+_UNNAMED: Any = object()
+
+
+def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
+    """(begin, bytes, on) of each stretch of this member's buffer that a copy says the place of."""
+    for step in steps:
+        for copy in step.copies if isinstance(step, Copies) else ():
+            if side == "send" and copy.source == member:
+                yield copy.source_offset, copy.num_bytes, copy.source_on
+            if side == "recv" and copy.target == member:
+                yield copy.target_offset, copy.num_bytes, copy.target_on
+
+
+def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
+    """The whole buffer, in order: named stretches, and what lies between them. One named twice is one."""
+    at = 0
+    for begin, size, on in sorted(set(named), key=lambda one: one[0]):
+        if begin < at:
+            raise ValueError(f"two copies say of byte {begin} where it lies")
+        if begin > at:
+            yield at, begin - at, _UNNAMED
+        yield begin, size, on
+        at = begin + size
+    if at < num_bytes:
+        yield at, num_bytes - at, _UNNAMED
+
+
+def _up(num: int, whole: int) -> int:
+    return -(-num // whole) * whole
+
+
+class Block(ABC):
+    """One allocation. Raises MemoryError where there is not enough."""
+
+    pointer: int
+    num_bytes: int
+
+    @abstractmethod
+    def piece(self, offset: int, num_bytes: int) -> Memory:
+        """Part of it, to be filled and compared."""
+
+
+class HostBlock(Block):
+    """Memory of the host, pinned or as the system pages it."""
+
+    def __init__(self, runtime: Any, num_bytes: int, pinned: bool) -> None:
+        self._runtime, self.num_bytes, self._pinned = runtime, num_bytes, pinned
+        self.pointer = 0
+        if pinned:
+            self.pointer = _allocated(lambda num: runtime.hostAlloc(num, 0), num_bytes)
+            self._memory: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(self.pointer))
+        else:
+            room = np.empty(num_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+            first = -room.ctypes.data % ALIGNMENT_BYTES
+            self._memory = room[first : first + num_bytes]
+            self.pointer = self._memory.ctypes.data
+
+    def piece(self, offset: int, num_bytes: int) -> Memory:
+        """A view, for numpy."""
+        return Memory(NUMPY, self._memory[offset : offset + num_bytes])
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be ending, and CUDA with it
+            if self._pinned and self.pointer:
+                self._runtime.freeHost(self.pointer)
+
+
+class DeviceBlock(Block):
+    """Memory of one GPU, by an allocation of its own: from a pool's, other processes could reach more than this."""
+
+    def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
+        """`by_kernels`: is it compared there, by CuPy? That compiles, and works on the current GPU alone."""
+        self._runtime, self.device, self.num_bytes = cupy.cuda.runtime, device, _up(num_bytes, _WHOLE_BYTES)
+        self.pointer = 0
+        with _on(self._runtime, device):
+            self.pointer = _allocated(self._runtime.malloc, self.num_bytes)
+        self._memory: Memory = Staged(NUMPY, _Span(self._runtime, device, self.pointer, self.num_bytes))
+        if by_kernels:
+            whole = cupy.cuda.UnownedMemory(self.pointer, self.num_bytes, None, device)
+            array = cupy.ndarray((self.num_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(whole, 0))
+            self._memory = Memory(CupyArrays(cupy), array)
+
+    def piece(self, offset: int, num_bytes: int) -> Memory:
+        """Compared where it lies, or brought to the host for it."""
+        return self._memory.part(offset, num_bytes)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            if self.pointer:
+                self._runtime.free(self.pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(Memory):
+    """Memory of a GPU (a _Span) that the host fills and compares, chunk by chunk."""
+
+    def part(self, begin: int, num_bytes: int) -> Memory:
+        """`num_bytes` of it from byte `begin` on."""
+        return Staged(self.arrays, self.array[begin : begin + num_bytes])
+
+    def write(self, data: Bytes) -> None:
+        """Copied there, and there on return."""
+        self.array.put(np.ascontiguousarray(data))
+
+    def read(self) -> Bytes:
+        """A copy."""
+        data: Bytes = self.array.get()
+        return data
+
+    def fill(self, content: Tiled) -> None:
+        """What `content` says, there on return."""
+        for begin, chunk in self._chunks():
+            chunk.put(content.after(begin).head(len(chunk)))
+
+    def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
+        """Where it differs from `content`, as numpy finds it."""
+        size = element_bytes if self.num_bytes % element_bytes == 0 else 1
+        total = Difference()
+        for begin, chunk in self._chunks():
+            found = Memory(NUMPY, chunk.get()).count_wrong(content.after(begin), size)
+            if found.num_wrong:
+                first = total if total.num_wrong else replace(found, first=begin // size + found.first)
+                total = replace(first, num_wrong=total.num_wrong + found.num_wrong)
+        return total
+
+    def _chunks(self) -> Iterator[tuple[int, Any]]:
+        for begin in range(0, self.num_bytes, _CHUNK_BYTES):
+            yield begin, self.array[begin : begin + _CHUNK_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Bytes of a GPU's memory by their address."""
+
+    runtime: Any
+    device: int
+    pointer: int
+    num_bytes: int
+
+    def __len__(self) -> int:
+        return self.num_bytes
+
+    def __getitem__(self, part: slice) -> _Span:
+        begin, end, _ = part.indices(self.num_bytes)
+        return _Span(self.runtime, self.device, self.pointer + begin, max(0, end - begin))
+
+    def put(self, data: Bytes) -> None:
+        """A copy from pageable memory may return when its last bytes are only staged, so it is waited for."""
+        if self.num_bytes:
+            with _on(self.runtime, self.device):
+                self.runtime.memcpy(self.pointer, data.ctypes.data, self.num_bytes, _TO_DEVICE)
+                self.runtime.deviceSynchronize()
+
+    def get(self) -> Bytes:
+        data = np.empty(self.num_bytes, dtype=np.uint8)
+        if self.num_bytes:
+            with _on(self.runtime, self.device):
+                self.runtime.memcpy(data.ctypes.data, self.pointer, self.num_bytes, _TO_HOST)
+        return data
+
+
+@contextlib.contextmanager
+def _on(runtime: Any, device: int) -> Iterator[None]:
+    """Inside, that GPU is the current one."""
+    before = runtime.getDevice()
+    runtime.setDevice(device)
+    try:
+        yield
+    finally:
+        runtime.setDevice(before)
+
+
+def _allocated(allocate: Callable[[int], int], num_bytes: int) -> int:
+    try:
+        return allocate(num_bytes)
+    except RuntimeError as error:
+        if getattr(error, "status", None) != _cuda_device.OUT_OF_MEMORY:
+            raise
+        raise MemoryError(str(error)) from None
+
+
+class CudaBuffers(Buffers):
+    """Sets of a send and a receive buffer, laid out as `layout` says; every page is written before use."""
+
+    def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, where: Layout,
+                 allocate: Callable[[Place, int], Block]) -> None:  # fmt: skip
+        """`allocate(place, bytes)` makes one allocation."""
+        self.send_bytes, self.recv_bytes, self.num_sets, self.layout = send_bytes, recv_bytes, num_sets, where
+        self.blocks = {place: allocate(place, max(1, stride * num_sets)) for place, stride in where.stride.items()}
+        for block in self.blocks.values():
+            block.piece(0, block.num_bytes).fill(constant(GUARD))
+
+    def address(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
+        """(place, address) of bytes of a buffer of set `index`."""
+        where, at = self.layout.find(side, index, offset, num_bytes)
+        return where, self.blocks[where].pointer + at
+
+    def memory(self, which: Which, index: int) -> list[Memory]:
+        """Part after part, wherever each lies."""
+        return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
+
+    def guards(self, index: int) -> list[Memory]:
+        """Before and behind every part."""
+        return [
+            self.blocks[part.where].piece(begin, GUARD_BYTES)
+            for side in SIDES
+            for part, at in self._parts(side, index)
+            for begin in (at - GUARD_BYTES, at + part.num_bytes)
+        ]
+
+    def _parts(self, side: Which, index: int) -> list[tuple[Part, int]]:
+        return [
+            (part, index * self.layout.stride[part.where] + part.start)
+            for part in self.layout.parts
+            if part.side == side
+        ]

@@ -1,0 +1,122 @@
+"""`bench plan` of scenarios that name tools: what is started, by whom, and what is left out and why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from bench.commands import _here, _plan
+from bench.core.case import Case
+from bench.probes import nvml
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCENARIO = """
+description: beside nccl-tests
+measure:
+  - pattern: {pattern}
+    transport: nccl
+    tools: nccl_tests
+    {more}
+    sizes: 1K:1M:4
+"""
+MPI = b"\x7fELF MPI_Init output_file cudagraph per_iter_timing"
+Out = pytest.CaptureFixture[str]
+
+
+def program(folder: Path, text: bytes, name: str = "all_reduce_perf") -> Path:
+    """A program in a folder."""
+    path = folder / "build" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    path.chmod(0o755)
+    return folder
+
+
+def plan(tmp_path: Path, capsys: Out, cluster: str, *words: str, more: str = "like: nccl-tests",
+         pattern: str = "allreduce") -> dict[str, Any]:  # fmt: skip
+    """`bench plan --format json`"""
+    path = tmp_path / "beside.yaml"
+    path.write_text(SCENARIO.format(more=more, pattern=pattern))
+    argv = ["plan", str(path), "--cluster", cluster, "--config", str(ROOT / "bench.yaml"), "--format", "json", *words]
+    assert main(argv) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_with_mpi_a_process_for_each_gpu_is_started_by_mpirun_where_torchrun_starts_ours(
+    tmp_path: Path, capsys: Out
+) -> None:
+    ours, theirs = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(program(tmp_path / "tools", MPI)))["jobs"]
+    assert (ours["launcher"], theirs["launcher"]) == ("torchrun", "mpirun")
+    words = theirs["command"]
+    assert words[words.index("-n") + 1] == "8"
+    assert words[next(k for k, word in enumerate(words) if word.endswith("all_reduce_perf")) + 1 :] == [
+        "-b", "1024", "-e", "1048576", "-f", "4", "-d", "float", "-o", "sum", "-c", "1",
+        "-J", "results-of-the-tool.json", "-g", "1",
+    ]  # fmt: skip
+
+
+def test_without_mpi_one_process_has_all_gpus_of_a_node_and_several_nodes_are_left_out(
+    tmp_path: Path, capsys: Out
+) -> None:
+    folder = str(program(tmp_path / "tools", b"\x7fELF nothing"))
+    one = plan(tmp_path, capsys, "p4d-1", "--tool-path", folder)["jobs"][1]
+    assert one["launcher"] == "direct" and one["command"][-2:] == ["-g", "8"] and "-J" not in one["command"]
+    two = plan(tmp_path, capsys, "p4d", "--tool-path", folder)
+    assert [job["tool"] for job in two["jobs"]] == [""]
+    assert two["skipped"][0]["reason"].startswith(
+        "this all_reduce_perf was built without MPI, by which 2 nodes are started: it is built from "
+    )
+
+
+def test_on_a_cluster_of_slurm_srun_starts_its_processes(tmp_path: Path, capsys: Out) -> None:
+    theirs = plan(tmp_path, capsys, "p4d", "--tool-path", str(program(tmp_path / "tools", MPI)))["jobs"][1]
+    assert theirs["launcher"] == "slurm" and "--ntasks=16" in " ".join(theirs["command"])
+
+
+def test_each_mode_is_a_job_and_a_build_that_takes_no_samples_has_one(tmp_path: Path, capsys: Out) -> None:
+    new = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(program(tmp_path / "new", MPI)), more="mode: both")
+    assert ["-I" in job["command"] for job in new["jobs"]] == [False, True, False]
+    old = program(tmp_path / "old", b"MPI_Init")
+    told = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(old), more="mode: both")
+    assert len(told["jobs"]) == 2 and "came with 2.19.2" in told["skipped"][0]["reason"]
+
+
+@pytest.mark.parametrize(("pattern", "reason"), [("allreduce", "was not found here"), ("incast", "has no program for")])
+def test_without_the_program_ours_is_planned_and_the_reason_says_how_to_get_it(
+    pattern: str, reason: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BENCH_NCCL_TESTS_PATH", raising=False)
+    found = plan(tmp_path, capsys, "p4d-1", pattern=pattern)
+    assert [job["tool"] for job in found["jobs"]] == [""]
+    (skip,) = found["skipped"]
+    assert reason in skip["reason"]
+    if pattern == "allreduce":
+        assert "--tool-path or BENCH_NCCL_TESTS_PATH; it is built from github.com/NVIDIA/nccl-tests" in skip["reason"]
+
+
+def test_of_two_builds_the_one_with_its_suffix_is_taken(tmp_path: Path) -> None:
+    folder = program(program(tmp_path, b"plain"), MPI, "all_reduce_perf_mpi")
+    (folder / "build" / "empty_perf").touch(0o755)
+    there = _plan.installed(["nccl_tests"], folder)["nccl_tests"]
+    assert there.programs["all_reduce_perf"].endswith("all_reduce_perf_mpi")
+    assert there.build(Case("allreduce")) == {"mpi", "json", "graph", "samples"}
+    assert there.build(Case("broadcast")) == there.builds["empty_perf"] == frozenset()
+
+
+def test_without_an_mpirun_a_build_with_mpi_is_one_process_too(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "count_gpus", lambda: 2)
+    monkeypatch.setattr(_here, "lacks", lambda transport: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/mpirun")
+    folder = str(program(tmp_path / "tools", MPI))
+    assert plan(tmp_path, capsys, "local", "--tool-path", folder)["jobs"][1]["launcher"] == "mpirun"
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    theirs = plan(tmp_path, capsys, "local", "--tool-path", folder)["jobs"][1]
+    assert theirs["launcher"] == "direct" and theirs["command"][-2:] == ["-g", "2"]

@@ -1,0 +1,385 @@
+"""cupy.cuda.runtime on the host: the functions that the suite calls, with the names and arguments of CuPy 14."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MEMORY_BYTES = int(os.environ.get("FAKE_CUDA_MEMORY", 1 << 30))
+_FOLDER = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
+_HANDLE_BYTES = 64
+_NAMES = {2: "cudaErrorMemoryAllocation", 35: "cudaErrorInsufficientDriver", 100: "cudaErrorNoDevice",
+          217: "cudaErrorPeerAccessUnsupported", 704: "cudaErrorPeerAccessAlreadyEnabled", 801: "cudaErrorNotSupported",
+          1: "cudaErrorInvalidValue", 201: "cudaErrorDeviceUninitialized"}  # fmt: skip
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's: its number is `status`."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"{_NAMES[status]}: as this test asked for")
+
+
+@dataclass
+class _Allocation:
+    """One piece of memory: of a GPU (with the file that others can open), or pinned memory of the host."""
+
+    device: int | None
+    num_bytes: int
+    memory: mmap.mmap
+    file: Path | None = None
+    opened: bool = False
+
+
+@dataclass
+class _State:
+    allocations: dict[int, _Allocation] = field(default_factory=dict)
+    streams: dict[int, _Stream] = field(default_factory=dict)
+    events: dict[int, _Event] = field(default_factory=dict)
+    peers: set[tuple[int, int]] = field(default_factory=set)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class _Stream:
+    """A thread that does one thing after the other; what it raises is raised by whoever waits for it."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self.num_put = self.num_done = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def put(self, work: Callable[[], None]) -> None:
+        self.num_put += 1
+        self._work.put(work)
+
+    def wait(self) -> None:
+        done = threading.Event()
+        self.put(done.set)
+        assert done.wait(60), "a stream got stuck"
+        while self.num_done < self.num_put:
+            time.sleep(0)
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except BaseException as error:
+                self._error = error
+            self.num_done += 1
+
+
+class _Event:
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.at_s = 0.0
+
+
+_state = _State()
+_here = threading.local()
+
+
+def _check(device: int) -> None:
+    if not 0 <= device < getDeviceCount():
+        raise CUDARuntimeError(1)
+
+
+def getDeviceCount() -> int:
+    asked = os.environ.get("FAKE_CUDA_GPUS", "1")
+    if asked == "no-driver":
+        raise CUDARuntimeError(35)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    num = int(asked) if visible is None else min(int(asked), len([one for one in visible.split(",") if one]))
+    if num == 0:
+        raise CUDARuntimeError(100)
+    return num
+
+
+def _physical(device: int) -> int:
+    """CUDA_VISIBLE_DEVICES renumbers GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return device if visible is None else int(visible.split(",")[device])
+
+
+def setDevice(device: int) -> None:
+    _check(device)
+    _here.device = device
+
+
+def getDevice() -> int:
+    return int(getattr(_here, "device", 0))
+
+
+def getDeviceProperties(device: int) -> dict[str, Any]:
+    _check(device)
+    return {"name": b"Fake GPU", "uuid": bytes([_physical(device)] * 16), "multiProcessorCount": 4,
+            "l2CacheSize": 1 << 16, "asyncEngineCount": 3}  # fmt: skip
+
+
+def deviceGetPCIBusId(device: int) -> str:
+    _check(device)
+    return f"0000:{_physical(device) + 1:02X}:00.0"
+
+
+def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
+    _check(device)
+    _check(peerDevice)
+    return int(device != peerDevice and os.environ.get("FAKE_CUDA_PEERS") != "0")
+
+
+def deviceEnablePeerAccess(peerDevice: int) -> None:
+    pair = (getDevice(), peerDevice)
+    if not deviceCanAccessPeer(*pair):
+        raise CUDARuntimeError(217)
+    if pair in _state.peers:
+        raise CUDARuntimeError(704)
+    _state.peers.add(pair)
+
+
+def runtimeGetVersion() -> int:
+    return 13000
+
+
+def driverGetVersion() -> int:
+    return 13010
+
+
+def memGetInfo() -> tuple[int, int]:
+    used = sum(one.num_bytes for one in _state.allocations.values() if one.device == getDevice() and not one.opened)
+    return (1 << 31) + _MEMORY_BYTES - used, (1 << 31) + _MEMORY_BYTES
+
+
+def malloc(size: int) -> int:
+    device = getDevice()
+    used = sum(one.num_bytes for one in _state.allocations.values() if one.device == device and not one.opened)
+    if used + size > _MEMORY_BYTES:
+        raise CUDARuntimeError(2)
+    descriptor, name = tempfile.mkstemp(prefix="fake-cuda-", dir=_FOLDER)
+    os.ftruncate(descriptor, size)
+    return _mapped(descriptor, _Allocation(device, size, mmap.mmap(descriptor, size), Path(name)))
+
+
+def _mapped(descriptor: int, allocation: _Allocation) -> int:
+    os.close(descriptor)
+    pointer = ctypes.addressof(ctypes.c_char.from_buffer(allocation.memory))
+    _state.allocations[pointer] = allocation
+    return pointer
+
+
+def free(ptr: int) -> None:
+    allocation = _state.allocations.pop(ptr)
+    assert allocation.file is not None and not allocation.opened
+    allocation.file.unlink()
+
+
+def hostAlloc(size: int, flags: int) -> int:
+    assert 0 <= flags < 8
+    allocation = _Allocation(None, size, mmap.mmap(-1, size))
+    pointer = ctypes.addressof(ctypes.c_char.from_buffer(allocation.memory))
+    _state.allocations[pointer] = allocation
+    return pointer
+
+
+def freeHost(ptr: int) -> None:
+    assert _state.allocations.pop(ptr).device is None
+
+
+def ipcGetMemHandle(devPtr: int) -> bytes:
+    if os.environ.get("FAKE_CUDA_IPC") == "0":
+        raise CUDARuntimeError(801)
+    file = _state.allocations[devPtr].file  # a handle is of an allocation: KeyError for anything else
+    assert file is not None
+    return f"{os.getpid()}:{_physical(getDevice())}:{file.name}".encode().ljust(_HANDLE_BYTES, b"\0")
+
+
+def ipcOpenMemHandle(handle: bytes, flags: int = 1) -> int:
+    assert len(handle) == _HANDLE_BYTES and flags == 1
+    process, device, name = handle.rstrip(b"\0").decode().split(":")
+    if int(process) == os.getpid():
+        raise CUDARuntimeError(201)  # CUDA opens no handle of the same process
+    if int(device) != _physical(getDevice()) and os.environ.get("FAKE_CUDA_PEERS") == "0":
+        raise CUDARuntimeError(217)
+    descriptor = os.open(_FOLDER / name, os.O_RDWR)
+    size = os.fstat(descriptor).st_size
+    return _mapped(descriptor, _Allocation(getDevice(), size, mmap.mmap(descriptor, size), opened=True))
+
+
+def ipcCloseMemHandle(devPtr: int) -> None:
+    assert _state.allocations.pop(devPtr).opened
+
+
+def _holder(pointer: int, num_bytes: int) -> _Allocation | None:
+    """The allocation that holds all those bytes; None for memory that CUDA does not know."""
+    with _state.lock:
+        for start, one in list(_state.allocations.items()):
+            if start <= pointer < start + one.num_bytes:
+                assert pointer + num_bytes <= start + one.num_bytes, "beyond the end of an allocation"
+                return one
+    return None
+
+
+def view(pointer: int, num_bytes: int) -> Any:
+    """Those bytes as an array."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(pointer)) if num_bytes else np.empty(0, "u1")
+
+
+def _move(what: str, target: int, source: int, size: int) -> None:
+    to, origin = _holder(target, size), _holder(source, size)
+    if os.environ.get("FAKE_CUDA_LOG"):
+        where = ["pageable" if one is None else "pinned" if one.device is None else f"gpu{one.device}"
+                 for one in (origin, to)]  # fmt: skip
+        with open(os.environ["FAKE_CUDA_LOG"], "a") as log:  # noqa: PTH123
+            log.write(f"{what} {where[0]} {where[1]} {size}\n")
+    ctypes.memmove(target, source, size - 1 if os.environ.get("FAKE_CUDA_DROPS") else size)
+
+
+def _on(stream: int) -> _Stream:
+    return _state.streams[stream]
+
+
+def memset(ptr: int, value: int, size: int) -> None:
+    holder = _holder(ptr, size)
+    assert holder is not None and holder.device is not None
+    ctypes.memset(ptr, value, size)
+
+
+def memcpy(dst: int, src: int, size: int, kind: int) -> None:
+    _directions(dst, src, size, kind)
+    ctypes.memmove(dst, src, size)
+
+
+def _directions(dst: int, src: int, size: int, kind: int) -> bool:
+    """Does the kind say truly where both ends lie? Returns whether one is pageable."""
+    ends = [_holder(src, size), _holder(dst, size)]
+    if kind != 4:
+        of_device = tuple(one is not None and one.device is not None for one in ends)
+        assert of_device == {1: (False, True), 2: (True, False), 3: (True, True)}[kind]
+    return None in ends
+
+
+def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    pageable = _directions(dst, src, size, kind)
+    _on(stream).put(lambda: _move("memcpyAsync", dst, src, size))
+    if pageable:
+        _on(stream).wait()
+
+
+def memcpyPeerAsync(dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int) -> None:
+    for pointer, device in ((dst, dstDevice), (src, srcDevice)):
+        holder = _holder(pointer, size)
+        assert holder is not None and holder.device == device
+    _on(stream).put(lambda: _move("memcpyPeerAsync", dst, src, size))
+
+
+def streamCreateWithFlags(flags: int) -> int:
+    assert flags in (0, 1)
+    stream = _Stream(getDevice())
+    _state.streams[id(stream)] = stream
+    return id(stream)
+
+
+def streamDestroy(stream: int) -> None:
+    _state.streams.pop(stream)
+
+
+def streamQuery(stream: int) -> int:
+    return 0 if _on(stream).num_done == _on(stream).num_put else 600
+
+
+def streamSynchronize(stream: int) -> None:
+    _on(stream).wait()
+
+
+def deviceSynchronize() -> None:
+    for stream in list(_state.streams.values()):
+        if stream.device == getDevice():
+            stream.wait()
+
+
+def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+    reached = _state.events[event].reached
+    _on(stream).put(lambda: _waited(reached))
+
+
+def _waited(reached: threading.Event) -> None:
+    assert reached.wait(60), "an event was never reached"
+
+
+def eventCreate() -> int:
+    event = _Event()
+    _state.events[id(event)] = event
+    return id(event)
+
+
+def eventDestroy(event: int) -> None:
+    _state.events.pop(event)
+
+
+def eventRecord(event: int, stream: int) -> None:
+    one = _state.events[event]
+    one.reached = reached = threading.Event()
+
+    def reach() -> None:
+        one.at_s = time.perf_counter()
+        reached.set()
+
+    _on(stream).put(reach)
+
+
+def eventSynchronize(event: int) -> None:
+    _waited(_state.events[event].reached)
+
+
+def eventElapsedTime(start: int, end: int) -> float:
+    both = _state.events[start], _state.events[end]
+    assert all(one.reached.is_set() for one in both), "cudaErrorNotReady"
+    return (both[1].at_s - both[0].at_s) * 1e3
+
+
+def launch(name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
+    """A kernel of ours, by its name."""
+    {"bench_copy": _copy, "bench_gate": _gate}[name](grid, block, args, stream)
+
+
+def _copy(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
+    source, target, num_bytes = args
+    sms = getDeviceProperties(getDevice())["multiProcessorCount"]
+    assert block == (512,) and 1 <= grid[0] <= 4 * sms, "the source says how many threads a block has"
+    assert source % 16 == target % 16 == 0
+    for pointer in (source, target) if num_bytes else ():
+        holder = _holder(pointer, num_bytes)
+        assert holder is not None and holder.device is not None, "a kernel reaches the memory of GPUs"
+        if holder.device != getDevice():
+            assert (getDevice(), holder.device) in _state.peers, "an illegal memory access"
+    if num_bytes:
+        _on(stream).put(lambda: _move("bench_copy", target, source, num_bytes))
+
+
+def _gate(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
+    opened, expired, ticket, limit_ns = args
+    assert grid == block == (1,)
+
+    def wait() -> None:
+        begin = time.perf_counter_ns()
+        while ctypes.c_uint32.from_address(opened).value != ticket:
+            time.sleep(0)
+            if time.perf_counter_ns() - begin > limit_ns:
+                ctypes.c_uint32.from_address(expired).value = ticket
+                return
+
+    _on(stream).put(wait)

@@ -1,0 +1,168 @@
+"""cuda_copy on a real GPU: one is enough. What is copied is compared; no speed is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.errors import MeasurementError, RefusedError
+from bench.core.program import Copies, Copy, Group
+from bench.core.record import Record
+from bench.core.transport import Options, Reduction
+from bench.core.world import Place, World
+from bench.rank import measure
+from bench.transports import _cuda_device, _cuda_kernels, cuda_copy
+from bench.transports._cuda_gate import Gate
+
+# CuPy may warn as it is imported (of a toolkit that it does not find, of another numpy): that is no failure of ours.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Missing = Callable[[str, str], NoReturn]
+ALONE = Place(0, 1, 0, 1, "direct")
+ME, BYTES = Group("me", (0,)), Reduction("uint8", "sum")
+_NOT_READY = 600  # cudaErrorNotReady
+MIB = 1 << 20
+
+
+@pytest.fixture
+def opened(missing: Missing) -> Callable[[Options], cuda_copy.CudaCopy]:
+    """A transport on the first GPU."""
+    try:
+        _cuda_device.choose(_cuda_device.load_cupy(), ALONE, False)
+    except RefusedError as error:
+        missing("gpu", str(error))
+    return lambda options: cuda_copy.CudaCopy(ALONE, options)
+
+
+def rows(transport: cuda_copy.CudaCopy, available_bytes: int = 8 << 30, **case: Any) -> list[Record]:
+    """The records of a case of this process alone."""
+    given: dict[str, Any] = {"iterations": 5, "warmup": 2, "dtype": "uint8"}
+    one = Case(transport="cuda_copy", **(given | case))
+    pattern = plugins.load("pattern", one.pattern).PATTERN
+    cache_bytes = transport.cache_bytes() or 0
+    setting = measure.Setting(
+        one,
+        pattern,
+        transport,
+        World(1, 1),
+        ("here",),
+        cache_bytes,
+        available_bytes,
+        lambda doing: None,
+        own_cache=True,
+    )
+    found = [record for records in measure.Measurer(setting).rows() for record in records]
+    transport.close()
+    return found
+
+
+@pytest.mark.parametrize("memory", ["pinned", "pageable"])
+@pytest.mark.parametrize("direction", ["h2d", "d2h", "two-way"])
+def test_host_and_gpu_copy_every_byte(opened: Any, direction: str, memory: str) -> None:
+    transport = opened(Options(memory=memory))
+    assert transport.clock == ("device" if memory == "pinned" else "host")
+    found = rows(transport, pattern="host_device", direction=direction, memory=memory, sizes=(1, MIB + 3, 32 * MIB))
+    assert len(found) == 6 and all(one.verified for one in found), found
+    assert all(one.samples is not None and min(one.samples.seconds) > 0 for one in found)
+
+
+@pytest.mark.parametrize("engine", ["ce", "sm"])
+def test_a_gpu_copies_every_byte_within_its_memory(opened: Any, engine: str) -> None:
+    tile = _cuda_kernels.TILE_BYTES
+    sizes = (1, 15, 16, 17, tile - 1, tile, tile + 1, 3 * tile + 100, 64 * MIB + 5)
+    found = rows(opened(Options(engine=engine)), pattern="local_copy", engine=engine, sizes=sizes)
+    assert len(found) == 2 * len(sizes) and all(one.verified for one in found), found
+
+
+def test_what_the_machine_says_of_itself(opened: Any) -> None:
+    transport = opened(Options())
+    facts = transport.facts()
+    assert facts["gpu"] and facts["gpu_pci_bus"].count(":") == 2 and "." in facts["cuda_driver"]
+    assert facts["batches"] == "behind a gate", transport.notes
+    assert (transport.cache_bytes() or 0) > 0 and transport.available_bytes() > 0
+    transport.stir()
+    transport.sync()
+    transport.close()
+
+
+def test_the_gate_holds_copies_back_until_the_host_opens_it(opened: Any) -> None:
+    transport = opened(Options())
+    steps = (Copies((Copy(0, 0, MIB, 0, 0),)),)
+    compiled = transport.compile(steps, ME, transport.allocate(MIB, MIB, 2, steps), BYTES, False)
+    compiled.calls[0]()
+    program, runtime = compiled.native, transport._runtime
+    ticket = transport._gate.shut(program.streams[0])
+    program.enqueue([0, 1] * 8)
+    time.sleep(0.05)
+    held = runtime.streamQuery(program.streams[0])
+    transport._gate.open(ticket)
+    program.wait()
+    transport._gate.check(ticket)
+    assert held == _NOT_READY and runtime.streamQuery(program.streams[0]) == 0
+    timing = transport.time_batch(compiled, 200)
+    assert timing.enqueue_s == (0.0,) and 0 < timing.seconds[0] < timing.host_s[0] * 1.01
+    transport.close()
+
+
+def test_a_gate_that_nobody_opens_opens_by_itself_and_says_so(opened: Any) -> None:
+    transport = opened(Options())
+    gate = Gate(transport._cupy, limit_s=0.05)
+    stream = transport._stream(0)
+    gate.warm(stream)
+    ticket = gate.shut(stream)
+    transport._runtime.streamSynchronize(stream)
+    with pytest.raises(MeasurementError, match="void"):
+        gate.check(ticket)
+    gate.close()
+    transport.close()
+
+
+def test_a_size_beyond_the_memory_is_skipped_and_the_next_is_measured(opened: Any) -> None:
+    transport = opened(Options())
+    with pytest.raises(MemoryError):
+        transport.allocate(1 << 44, 1 << 44, 1)
+    # The row believes that there is room, and the GPU says that there is none.
+    found = rows(transport, available_bytes=1 << 50, pattern="local_copy", sizes=(1 << 44, MIB), mode="pipelined")
+    assert found[0].skipped is not None and "out of memory" in found[0].skipped
+    assert found[1].verified
+
+
+def test_by_hand_one_rank_needs_no_launcher_and_no_torch(opened: Any, tmp_path: Path) -> None:
+    words = ("-m", "bench.host_device", "--sizes", "1M", "-n", "5", "--format", "json")
+    document = printed((sys.executable, *words), tmp_path)
+    assert {row["verified"] for row in document["summaries"]} == {True}
+
+
+@pytest.mark.parametrize("engine", ["ce", "sm"])
+@pytest.mark.torch
+def test_two_processes_copy_between_each_other_on_one_gpu(
+    opened: Any, tmp_path: Path, missing: Missing, engine: str
+) -> None:
+    pytest.importorskip("torch", reason="two ranks agree over torch's Gloo here")
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bench.peer_copy", "--sizes",
+             "1M", "-n", "5", "--share-gpu", "1", "--engine", engine, "--format", "json")  # fmt: skip
+    document = printed((sys.executable, *words), tmp_path)
+    if not document["summaries"]:
+        pytest.skip(f"CUDA IPC does not work here: {document['skipped'][0]['reason']}")
+    assert {row["verified"] for row in document["summaries"]} == {True}
+    assert all("shared_gpu" in row["flags"] for row in document["summaries"])
+
+
+def printed(words: tuple[str, ...], folder: Path) -> Any:
+    """The JSON that a command prints, however it ends: torchrun ends with 1 where its ranks end with 3."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, timeout=100)
+    assert done.stdout.startswith("{"), done.stderr
+    return json.loads(done.stdout)

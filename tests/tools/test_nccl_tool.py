@@ -1,0 +1,248 @@
+"""nccl-tests as a program of ours: what it is asked for, and what becomes of what its versions print (stand-ins)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.errors import UsageError
+from bench.core.foreign import read_all
+from bench.core.record import Record
+from bench.core.tool import DOCUMENT, Tool
+from bench.core.world import World
+from bench.tools._lines import lines
+from bench.tools._nccl_tool import row_of
+from bench.tools.nccl_tests import READER
+from tests.fakes import standin_nccl_tests as standin
+
+TOOL: Tool = plugins.load("tool", "nccl_tests").TOOL
+FOUR, NODES = World(1, 4), World(2, 4)
+NEW = frozenset(TOOL.marks)
+OLD: frozenset[str] = frozenset()
+SIZES = (1024, 4096, 16384)
+
+
+def case(pattern: str = "allreduce", sizes: tuple[int, ...] = SIZES, mode: str = "pipelined", **more: object) -> Case:
+    """A case over NCCL."""
+    return Case(pattern, "nccl", sizes, mode=mode, **more)  # type: ignore[arg-type]
+
+
+def printed(asked: Case, told: str = "2.19.6", world: World = FOUR, build: frozenset[str] = NEW) -> tuple[str, str]:
+    """What the stand-in prints when it gets our words, and what it writes."""
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "document"
+        words = [str(file) if word == DOCUMENT else word for word in TOOL.arguments(asked, world, build)]
+        standin.run([TOOL.program(asked), *words], told, lines.append, TOOL.processes(world, build).num_ranks)
+        return "\n".join(lines) + "\n", file.read_text() if file.exists() else ""
+
+
+def records(asked: Case, told: str = "2.19.6", world: World = FOUR, build: frozenset[str] = NEW) -> list[Record]:
+    """What becomes of it."""
+    text, document = printed(asked, told, world, build)
+    return TOOL.records(text, asked, world, document)
+
+
+@pytest.mark.parametrize(("told", "build"), [("2.19.6", NEW), ("2.17.1", OLD), ("2.13", OLD)])
+@pytest.mark.parametrize("pattern", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce",
+                                     "gather", "scatter", "sendrecv"])  # fmt: skip
+def test_every_pattern_of_every_version_becomes_a_record_of_each_size(
+    pattern: str, told: str, build: frozenset[str]
+) -> None:
+    found = records(case(pattern), told, FOUR, build)
+    assert [record.requested_bytes for record in found] == [(size,) for size in SIZES]
+    for record in found:
+        assert record.reported is not None and record.verified is True and record.num_wrong == 0
+        seconds = 10e-6 + record.payload_bytes / 100e9
+        assert record.reported["mean_s"] == pytest.approx(seconds, rel=1e-3)
+        assert record.reported["algbw_bytes_per_s"] == pytest.approx(record.payload_bytes / seconds, rel=0.1)
+        assert (record.mode, record.num_ranks, record.in_place) == ("pipelined", 4, False)
+
+
+def test_the_document_has_more_digits_than_the_table() -> None:
+    asked = case(sizes=(1024,))
+    text, document = printed(asked)
+    by_text, by_document = TOOL.records(text, asked, FOUR)[0], TOOL.records(text, asked, FOUR, document)[0]
+    assert by_text.reported is not None and by_document.reported is not None
+    assert by_text.reported["mean_s"] == pytest.approx(10.01e-6)
+    assert by_document.reported["mean_s"] == pytest.approx(10.01024e-6, rel=1e-9)
+
+
+def test_the_placement_that_is_asked_for_is_taken() -> None:
+    (found,) = records(case(sizes=(1024,), in_place=True))
+    assert found.reported is not None and found.in_place
+    assert found.reported["mean_s"] == pytest.approx(11.01024e-6)
+
+
+def test_in_place_of_what_it_can_not_check_is_not_verified() -> None:
+    (found,) = records(case("alltoall", sizes=(1024,), in_place=True))
+    assert (found.verified, found.num_wrong) == (None, None) and found.reported
+
+
+def test_isolated_cases_give_samples_of_every_rank() -> None:
+    (found,) = records(case(sizes=(1024,), mode="isolated", iterations=30))
+    samples = found.samples
+    assert samples is not None and found.reported is None and found.mode == "isolated"
+    assert len(samples.seconds) == 30 and len(samples.by_rank) == 4 and samples.calls_per_sample == 1
+    assert samples.seconds[2] == pytest.approx((10.01024 + 2 + 3) * 1e-6) == max(own[2] for own in samples.by_rank)
+
+
+def test_isolated_cases_without_a_document_give_their_mean() -> None:
+    asked = case(sizes=(1024,), mode="isolated")
+    text, _ = printed(asked)
+    (found,) = TOOL.records(text, asked, FOUR, "{")
+    assert found.samples is None and found.reported is not None
+    assert found.reported["mean_s"] == pytest.approx(10.01e-6)
+
+
+def test_wrong_data_is_never_a_success() -> None:
+    *right, bad = records(case(), "2.19.6 wrong")
+    assert [record.verified for record in right] == [True, True]
+    assert (bad.verified, bad.num_wrong) == (False, 3)
+    # Wrong out of place, while in place was asked for: no row of ours says it.
+    *rows, said = records(case(in_place=True), "2.19.6 wrong")
+    assert all(row.verified for row in rows) and said.failed is not None
+    assert "out of bounds values: 3" in said.failed.what
+
+
+def test_sizes_beyond_the_memory_are_skipped_in_its_own_words() -> None:
+    found = records(case(sizes=(1 << 18, 1 << 20, 1 << 22)), "2.19.6 reduced")
+    assert [record.skipped for record in found] == [
+        None, None, "nccl-tests: Reducing maxBytes to 1048576 due to memory limitation",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mishap", "what"),
+    [("cut", "nccl-tests, truncated: the log ends at 4096 bytes, 16384 were asked for"), ("dies", "NCCL failure")],
+)
+@pytest.mark.parametrize(("told", "build"), [("2.13", OLD), ("2.19.6", NEW)])
+def test_what_was_measured_before_the_end_is_kept_and_the_rest_failed(
+    told: str, build: frozenset[str], mishap: str, what: str
+) -> None:
+    first, second, last = records(case(), f"{told} {mishap}", FOUR, build)
+    assert first.reported and second.reported
+    assert last.failed is not None and last.requested_bytes == (16384,)
+    assert what in last.failed.what
+
+
+def test_a_type_that_it_does_not_know_is_no_figure_of_it() -> None:
+    with pytest.raises(UsageError, match=r"it measured float32, not bfloat16"):
+        records(case(dtype="bfloat16"), "2.19.6 other-type")
+
+
+def test_processes_that_did_not_find_each_other_are_no_run() -> None:
+    asked = case()
+    alone, _ = printed(asked, world=World(1, 1))
+    with pytest.raises(UsageError, match="did not find each other"):
+        TOOL.records(alone * 4, asked, FOUR)
+    with pytest.raises(UsageError, match="of 1 ranks, not one of 4"):
+        TOOL.records(alone, asked, FOUR)
+    with pytest.raises(UsageError, match="no output of nccl-tests"):
+        TOOL.records("hello\n", asked, FOUR)
+
+
+def test_words_are_of_the_build() -> None:
+    asked = case("broadcast", root=1, dtype="float16", iterations=50, warmup=5)
+    sizes = ["-b", "1024", "-e", "16384", "-f", "4"]
+    plain = [*sizes, "-d", "half", "-r", "1", "-n", "50", "-w", "5", "-c", "1"]
+    assert TOOL.arguments(asked, FOUR) == [*plain, "-g", "4"]
+    assert TOOL.arguments(asked, FOUR, NEW) == [*plain, "-J", DOCUMENT, "-g", "1"]
+    assert TOOL.processes(FOUR, OLD) == World(1, 1) and TOOL.processes(NODES, NEW) == NODES
+    reduction = TOOL.arguments(case(reduce_op="max", graph=True), FOUR)
+    assert reduction[6:] == ["-d", "float", "-o", "max", "-c", "1", "-G", "1", "-g", "4"]
+    assert "-I 1 -z 3" in " ".join(TOOL.arguments(case(mode="isolated"), FOUR, NEW))
+
+
+def test_both_modes_are_two_starts() -> None:
+    assert [one.mode for one in TOOL.starts(case(mode="both"))] == ["isolated", "pipelined"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "world", "build", "reason"),
+    [
+        (case("incast"), FOUR, NEW, "has no program for incast"),
+        (case(topology="pairs"), FOUR, NEW, "all_reduce_perf knows no topology"),
+        (case(share_gpu=True), FOUR, NEW, "knows no share gpu"),
+        (case(dtype="int16"), FOUR, NEW, "knows no int16"),
+        (case(reduce_op="bxor"), FOUR, NEW, "knows no reduction bxor"),
+        (case(sizes=(8, 12, 1 << 20)), FOUR, NEW, "by a factor or a step"),
+        (case(sizes=(0, 8, 16)), FOUR, NEW, "by a factor or a step"),
+        (case(mode="isolated", graph=True), FOUR, NEW, "no samples (-I) of CUDA graphs"),
+        (case(), NODES, OLD, "built without MPI, by which 2 nodes are started: it is built from"),
+        (case(mode="isolated"), FOUR, OLD, "came with 2.19.2"),
+        (case(graph=True), FOUR, OLD, "has no -G"),
+        (case(), NODES, NEW, None),
+    ],
+)
+def test_what_it_can_not_measure_is_said(asked: Case, world: World, build: frozenset[str], reason: str | None) -> None:
+    said = TOOL.supports(asked, world) or TOOL.refuses(asked, world, build)
+    assert reason in said if reason is not None and said is not None else said is reason
+
+
+def test_blocks_of_less_than_16_bytes_are_skipped_as_it_sends_nothing() -> None:
+    *found, less, last = sorted(records(case("allgather", sizes=(16, 32, 64, 128))), key=lambda one: bool(one.skipped))
+    assert [one.payload_bytes for one in found] == [64, 128]
+    assert (less.requested_bytes, last.requested_bytes) == ((16,), (32,))
+    assert less.skipped == "nccl-tests sends nothing of less than 16 bytes for each of 4 ranks"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((8,), "-b 8 -e 8 -f 2"),
+        ((8, 16, 32), "-b 8 -e 32 -f 2"),
+        ((1024, 4096, 16384), "-b 1024 -e 16384 -f 4"),
+        ((8, 64, 256, 2048), "-b 8 -e 2048 -f 2"),  # thinned: 16, 32, ... are measured and left out
+        ((100, 200, 300), "-b 100 -e 300 -i 100"),
+        ((8, 16, 1 << 30), "-b 8 -e 1073741824 -f 2"),
+    ],
+)
+def test_lists_of_sizes_are_parts_of_rows(sizes: tuple[int, ...], words: str) -> None:
+    assert " ".join(row_of(sizes) or ()) == words
+
+
+@given(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=6, unique=True).map(sorted))
+def test_a_row_holds_every_size_or_there_is_none(sizes: list[int]) -> None:
+    words = row_of(tuple(sizes))
+    if words is not None:
+        pairs = zip(words[::2], words[1::2], strict=True)
+        made = list(standin.sizes({flag[1]: value for flag, value in pairs}))
+        assert set(sizes) <= set(made) and len(made) <= max(4 * len(sizes), 21)
+
+
+def test_version_and_library_are_told() -> None:
+    text, _ = printed(case())
+    assert TOOL.version(text) == "2.19.6" and TOOL.version("") is None
+    assert TOOL.libraries(text) == {"nccl": "2.29.7"}
+
+
+@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_real_logs_of_known_runs_become_records_of_every_size() -> None:
+    num_logs = 0
+    for log in sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "nccl_logs").iterdir()):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        runs = read_all(READER(), lines([text]))
+        if len(runs) != 1 or not runs[0].rows or not runs[0].pattern or not runs[0].num_ranks:
+            continue
+        (run,) = runs
+        sizes = tuple(dict.fromkeys(row.payload_bytes or 0 for row in run.rows if row.payload_bytes))
+        row = run.rows[0]
+        world = World(run.num_nodes or 1, (run.num_ranks or 1) // (run.num_nodes or 1))
+        asked = case(run.pattern or "", sizes, dtype=row.dtype, reduce_op=row.reduce_op or "sum")
+        if not TOOL.program(asked) or world.num_ranks != run.num_ranks:
+            continue
+        found = [one for one in TOOL.records(text, asked, world) if one.reported]
+        own = {one.payload_bytes: one for one in reversed(run.rows) if not one.in_place}  # of several cycles the first
+        assert [one.payload_bytes for one in found] == [size for size in sizes if size in own], log.name
+        for one in found:
+            assert one.reported is not None and one.reported["mean_s"] == own[one.payload_bytes].time_s
+        num_logs += 1
+    assert num_logs > 20

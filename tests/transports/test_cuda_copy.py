@@ -1,0 +1,424 @@
+"""cuda_copy without a GPU: real processes over a CuPy that copies in host memory (tests/fakes/cupy_host)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.errors import MeasurementError, RefusedError
+from bench.core.program import Collective, Copies, Copy, Exchange, Group, Product
+from bench.core.record import Record
+from bench.core.transport import Options, Reduction
+from bench.core.world import Place, World
+from bench.rank import measure
+from bench.transports import _cuda_device, _cuda_kernels, _cuda_memory, cuda_copy
+from bench.transports._cuda_gate import MOST_CALLS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FAKE = ROOT / "tests" / "fakes" / "cupy_host"
+Missing = Callable[[str, str], NoReturn]
+ALONE = Place(0, 1, 0, 1, "direct")
+COPY = (Copies((Copy(0, 0, 4096, 0, 0),)),)
+BYTES = Reduction("uint8", "sum")
+ME = Group("me", (0,))
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The fake in the place of CuPy, in this process."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(FAKE))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield importlib.import_module("cupy")
+    for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+        sys.modules.pop(name)
+
+
+def rows(options: Options, **case: Any) -> list[Record]:
+    """The records of a case, measured in this process alone."""
+    given: dict[str, Any] = {"sizes": (100_003,), "dtype": "uint8", "iterations": 3, "warmup": 1}
+    one = Case(transport="cuda_copy", **(given | case))
+    transport = cuda_copy.CudaCopy(ALONE, options)
+    pattern = plugins.load("pattern", one.pattern).PATTERN
+    setting = measure.Setting(one, pattern, transport, World(1, 1), ("here",), 1 << 18, 1 << 28, lambda doing: None)
+    found = [record for records in measure.Measurer(setting).rows() for record in records]
+    transport.close()
+    return found
+
+
+# -- what is copied, and how
+
+
+@pytest.mark.parametrize("memory", ["pinned", "pageable"])
+@pytest.mark.parametrize("direction", ["h2d", "d2h", "two-way"])
+@pytest.mark.usefixtures("cupy")
+def test_every_direction_and_kind_of_host_memory_is_copied_whole(
+    memory: str, direction: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
+    found = rows(Options(memory=memory), pattern="host_device", direction=direction, memory=memory)
+    assert [(one.mode, one.verified, one.skipped) for one in found] == [
+        ("isolated", True, None), ("pipelined", True, None)
+    ]  # fmt: skip
+    assert all(one.samples is not None and min(one.samples.seconds) > 0 for one in found)
+    ways = {"h2d": {f"{memory} gpu0"}, "d2h": {f"gpu0 {memory}"}}
+    wanted = ways.get(direction, ways["h2d"] | ways["d2h"])
+    log = (tmp_path / "log").read_text().splitlines()
+    assert {line.split(maxsplit=1)[1] for line in log if "4194304" not in line} == {f"{way} 100003" for way in wanted}
+
+
+@pytest.mark.parametrize("engine", ["ce", "sm"])
+@pytest.mark.usefixtures("cupy")
+def test_a_gpu_copies_within_its_memory_by_its_own_copy_or_by_a_kernel(
+    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
+    assert all(one.verified for one in rows(Options(engine=engine), pattern="local_copy", engine=engine))
+    by = {"ce": "memcpyAsync", "sm": "bench_copy"}[engine]
+    assert {line.split()[0] for line in (tmp_path / "log").read_text().splitlines()} == {by}
+
+
+@pytest.mark.parametrize("case", [{"pattern": "host_device"}, {"pattern": "local_copy", "engine": "sm"}])
+@pytest.mark.usefixtures("cupy")
+def test_a_copy_that_leaves_its_last_byte_out_is_found(case: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUDA_DROPS", "1")
+    for one in rows(Options(engine=case.get("engine", "ce")), **case):
+        assert one.failed is not None and one.num_wrong == 1, "only the last byte"
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_size_that_does_not_fit_is_skipped_and_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = sys.modules["cupy.cuda.runtime"]
+    monkeypatch.setattr(runtime, "_MEMORY_BYTES", 64 << 20)  # less than it says that there is
+    found = rows(Options(), pattern="local_copy", sizes=(40 << 20, 4096), mode="pipelined", cache="hot")
+    assert found[0].skipped is not None and "ran out of memory" in found[0].skipped
+    assert found[1].verified
+
+
+@pytest.mark.usefixtures("cupy")
+def test_memory_is_given_back_row_by_row() -> None:
+    runtime: Any = sys.modules["cupy.cuda.runtime"]
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    before = len(runtime._state.allocations)
+    for _ in range(3):
+        buffers = transport.allocate(4096, 4096, 2, COPY)
+        compiled = transport.compile(COPY, ME, buffers, BYTES, False)
+        compiled.calls[0]()
+        assert compiled.release is not None
+        compiled.release()
+        del buffers, compiled
+        assert len(runtime._state.allocations) == before and not runtime._state.events
+
+
+# -- the gate
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_batch_waits_until_all_of_it_is_in_the_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    assert transport._gate is not None and transport.facts()["batches"] == "behind a gate"
+    compiled = transport.compile(COPY, ME, transport.allocate(4096, 4096, 3, COPY), BYTES, False)
+    begun: list[int] = []
+    opens = transport._gate.open
+
+    def before_it_opens(ticket: int) -> None:
+        begun.append((tmp_path / "log").read_text().count("memcpyAsync") if (tmp_path / "log").exists() else 0)
+        opens(ticket)
+
+    monkeypatch.setattr(transport._gate, "open", before_it_opens)
+    timing = transport.time_batch(compiled, MOST_CALLS + 6)
+    assert begun == [1, 1 + MOST_CALLS], "after one call to warm up nothing is copied before the gate opens"
+    assert len(timing.seconds) == len(timing.host_s) == 1 and timing.enqueue_s == (0.0,)
+    assert 0 < timing.seconds[0] <= timing.host_s[0]
+    assert (compiled.last_set, compiled.next_set) == ((MOST_CALLS + 5) % 3, (MOST_CALLS + 6) % 3)
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_batch_whose_gate_opened_by_itself_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    compiled = transport.compile(COPY, ME, transport.allocate(4096, 4096, 1, COPY), BYTES, False)
+    assert transport._gate is not None
+    monkeypatch.setattr(transport._gate, "_limit_s", 0.01)
+    monkeypatch.setattr(transport._gate, "open", lambda ticket: threading.Event().wait(0.1))
+    with pytest.raises(MeasurementError, match="void"):
+        transport.time_batch(compiled, 2)
+
+
+@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING=1", "FAKE_CUDA_NVRTC=0"])
+@pytest.mark.usefixtures("cupy")
+def test_without_a_gate_batches_are_timed_and_it_is_said(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    assert "not held back by a gate" in transport.notes[0]
+    compiled = transport.compile(COPY, ME, transport.allocate(4096, 4096, 1, COPY), BYTES, False)
+    timing = transport.time_batch(compiled, 4)
+    assert timing.seconds[0] > 0 and timing.enqueue_s[0] > 0
+    kernels = cuda_copy.CudaCopy(ALONE, Options(engine="sm")).supports(COPY[0], BYTES, False)
+    assert (kernels is not None and "can not compile" in kernels) == ("NVRTC" in variable)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks", "why"),
+    [
+        ({"FAKE_CUDA_GPUS": "no-driver"}, 1, "no NVIDIA driver that suits this CuPy"),
+        ({"FAKE_CUDA_GPUS": "0"}, 1, "no NVIDIA GPU here"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 1, "CUDA_VISIBLE_DEVICES='' hides every GPU"),
+        ({"FAKE_CUDA_GPUS": "2"}, 3, r"3 ranks on this host need a GPU each, and CUDA shows 2: .*--share-gpu 1"),
+        ({"FAKE_CUDA_GPUS": "4", "CUDA_VISIBLE_DEVICES": "0,1"}, 3, r"CUDA shows 2 \(CUDA_VISIBLE_DEVICES=0,1\)"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused_in_one_sentence(
+    cupy: Any, environment: dict[str, str], ranks: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RefusedError, match=why):
+        _cuda_device.choose(cupy, Place(0, ranks, 0, ranks, "torchrun"), False)
+
+
+def test_a_rank_has_the_gpu_of_its_local_rank_or_the_only_one_it_was_left(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = Place(3, 4, 1, 2, "torchrun")
+    monkeypatch.setenv("FAKE_CUDA_GPUS", "2")
+    assert _cuda_device.choose(cupy, second, False) == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert _cuda_device.choose(cupy, second, False) == 0 and _cuda_device.describe(cupy, 0).bus == "0000:02:00.0"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("FAKE_CUDA_GPUS", "1")
+    assert _cuda_device.choose(cupy, second, True) == 0, "shared, as asked for"
+    assert _cuda_device.shared_by([("a", "1", "x"), ("b", "1", "x"), ("a", "1", "x")]) == (0, 2)
+
+
+def test_without_cupy_its_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(RefusedError, match="CuPy"):
+        _cuda_device.load_cupy()
+
+
+@pytest.mark.usefixtures("cupy")
+def test_what_it_can_not_carry_out_it_says() -> None:
+    transport = cuda_copy.CudaCopy(ALONE, Options(engine="sm"))
+    for step in (Collective("allreduce", 8, 8), Exchange()):
+        assert "no messages between ranks" in str(transport.supports(step, BYTES, False))
+    assert transport.supports(Product(8), BYTES, False) == "cuda_copy only copies"
+    assert "not from or to the host" in str(transport.supports(Copies((Copy(0, 0, 8, None, 0),)), BYTES, False))
+    assert transport.supports(COPY[0], BYTES, False) is None
+
+
+@pytest.mark.usefixtures("cupy")
+def test_facts_memory_cache_and_stirring() -> None:
+    transport = cuda_copy.CudaCopy(ALONE, Options(near_cpus=lambda bus: (0,) if bus == "0000:01:00.0" else ()))
+    facts = transport.facts()
+    assert (facts["gpu"], facts["cuda"], facts["cuda_driver"]) == ("Fake GPU", "13.0", "13.1")
+    assert facts["host_memory"] == "pinned, touched on CPUs 0, beside the GPU" and facts["peer_access"] == "one GPU"
+    assert transport.cache_bytes() == 1 << 16 and transport.available_bytes() > 0
+    cpus = os.sched_getaffinity(0)
+    transport.stir()
+    transport.sync()
+    assert os.sched_getaffinity(0) == cpus, "only memory is made beside the GPU"
+
+
+# -- memory
+
+
+def test_parts_of_buffers_lie_where_the_copies_say() -> None:
+    steps = (Copies((Copy(0, 0, 100, None, 0), Copy(0, 0, 100, 0, None, 100, 100))),)
+    found = _cuda_memory.layout(200, 200, 0, steps, lambda member: 7)
+    assert [(part.side, part.begin, part.where) for part in found.parts] == [
+        ("send", 0, _cuda_memory.HOST), ("send", 100, 7), ("recv", 0, 7), ("recv", 100, _cuda_memory.HOST)
+    ]  # fmt: skip
+    assert all(part.start % _cuda_memory.ALIGNMENT_BYTES == 0 for part in found.parts)
+    where, at = found.find("recv", 2, 150, 50)
+    assert where == _cuda_memory.HOST and at == 2 * found.stride[where] + found.parts[3].start + 50
+    with pytest.raises(ValueError, match="several places"):
+        found.find("send", 0, 50, 100)
+    assert [part.where for part in _cuda_memory.layout(0, 8, 1, (), lambda member: member).parts] == [1]
+
+
+def test_the_grid_of_the_copying_kernel_is_of_whole_tiles_up_to_what_the_gpu_holds() -> None:
+    assert _cuda_kernels.copy_grid(1, 132) == _cuda_kernels.copy_grid(_cuda_kernels.TILE_BYTES, 132) == 1
+    assert _cuda_kernels.copy_grid(_cuda_kernels.TILE_BYTES + 1, 132) == 2
+    assert _cuda_kernels.copy_grid(1 << 30, 132) == 4 * 132
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_the_kernels_compile_where_nvrtc_is_there(architecture: str) -> None:
+    nvrtc = pytest.importorskip("cupy.cuda.nvrtc", reason="CuPy with NVRTC is not installed")
+    try:
+        nvrtc.getVersion()
+    except Exception as error:
+        pytest.skip(f"NVRTC does not load: {error}")
+    for source in (_cuda_kernels.COPY, _cuda_kernels.GATE):
+        program = nvrtc.createProgram(source, "kernel.cu", (), ())
+        nvrtc.compileProgram(program, ("-std=c++17", f"-arch={architecture}"))
+        assert len(nvrtc.getCUBIN(program)) > 1000
+
+
+def test_the_fake_has_no_function_that_cupy_does_not_have() -> None:
+    real = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
+    code = (FAKE / "cupy" / "cuda" / "runtime.py").read_text(encoding="utf-8")
+    named = [line[4:].split("(")[0] for line in code.splitlines() if line.startswith("def ") and line[4] != "_"]
+    assert not [name for name in named if not hasattr(real, name) and name not in ("view", "launch")]
+
+
+# -- whole programs
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """For a process that finds the fake, and few threads."""
+    path = os.pathsep.join([str(FAKE), str(ROOT)])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAKE_CUDA", "CUDA_"))}
+    return kept | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
+
+
+def test_one_rank_by_hand(tmp_path: Path) -> None:
+    options = ("--sizes", "64K", "--direction", "two-way", "-n", "3", "--format", "json")
+    words = (sys.executable, "-m", "bench.host_device", *options)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert {(row["transport"], row["verified"]) for row in document["summaries"]} == {("cuda_copy", True)}
+    assert all(row["busbw_bytes_per_s"] for row in document["summaries"]), "one rank's link is a link"
+    assert "one rank: no bytes cross a link" not in done.stderr
+
+
+def test_without_a_gpu_nothing_is_measured_and_why_is_said(tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "bench.local_copy", "--sizes", "64K")
+    for gpus, why in (("no-driver", "no NVIDIA driver"), ("0", "no NVIDIA GPU")):
+        done = subprocess.run(
+            words, env=environment(FAKE_CUDA_GPUS=gpus), capture_output=True, text=True, cwd=tmp_path, timeout=60
+        )
+        assert done.returncode == 3 and why in done.stderr and "Traceback" not in done.stderr
+
+
+# Every way of a peer copy in one start of the ranks: what is measured, skipped and why, on rank 0.
+PEERS = """
+import json, os, sys
+from dataclasses import replace
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.transport import Options
+from bench.core.world import World
+from bench.rank import measure
+from bench.rank.place import place
+
+me = place(os.environ)
+found = {}
+for words in sys.argv[1:]:
+    options = dict(word.split("=") for word in words.split(","))
+    case = Case("peer_copy", "cuda_copy", (100_003,), "uint8", mode="pipelined", iterations=1, warmup=1, **options)
+    if "transport" not in globals():
+        transport = plugins.load("transport", "cuda_copy").TRANSPORT(me, Options(timeout_s=30.0))
+        print("CONTROL " + transport.facts()["control_plane"])
+    transport._options = replace(transport._options, engine=case.engine)
+    pattern = plugins.load("pattern", "peer_copy").PATTERN
+    hosts = ("here",) * 2
+    setting = measure.Setting(case, pattern, transport, World(1, 2), hosts, 1 << 18, 1 << 28, lambda doing: None)
+    for records in measure.Measurer(setting).rows():
+        for r in records:
+            failed = f"failed: {r.failed.what}" if r.failed else None
+            what = r.skipped or failed or f"verified {r.verified} {' '.join(r.flags)}"
+            found.setdefault(words, set()).add(what.strip())
+if me.rank == 0:
+    print("FOUND" + json.dumps({key: sorted(value) for key, value in found.items()}))
+transport.close()
+"""
+WAYS = tuple(
+    f"via={via},engine={engine},access={access},direction={direction}"
+    for via in ("ipc", "process") for engine in ("ce", "sm") for access in ("write", "read")
+    for direction in ("one-way", "two-way")
+)  # fmt: skip
+
+
+def peers(tmp_path: Path, ways: tuple[str, ...], launcher: tuple[str, ...], **variables: str) -> tuple[str, Any]:
+    """(all output, what rank 0 found) of two ranks."""
+    script = tmp_path / "peers.py"
+    script.write_text(PEERS, encoding="utf-8")
+    env = environment(**({"FAKE_CUDA_GPUS": "2"} | variables))
+    done = subprocess.run(
+        (*launcher, str(script), *ways), env=env, capture_output=True, text=True, cwd=tmp_path, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND"))
+    return done.stdout, json.loads(line.removeprefix("FOUND"))
+
+
+def torchrun(missing: Missing) -> tuple[str, ...]:
+    if importlib.util.find_spec("torch") is None:
+        missing("torch", "PyTorch is not installed")
+    return (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_ranks_that_torchrun_started_agree_over_gloo(tmp_path: Path, missing: Missing) -> None:
+    said, found = peers(tmp_path, ("via=ipc",), torchrun(missing))
+    assert found == {"via=ipc": ["verified True"]} and "CONTROL gloo" in said
+
+
+def mpirun(missing: Missing) -> tuple[str, ...]:
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None or importlib.util.find_spec("mpi4py") is None:
+        missing("mpi", "mpirun or mpi4py is not here")
+    return (found, "-n", "2", sys.executable)
+
+
+@pytest.mark.mpi
+def test_two_ranks_copy_between_their_gpus_in_every_way(tmp_path: Path, missing: Missing) -> None:
+    said, found = peers(tmp_path, WAYS, mpirun(missing))
+    assert found == {way: ["verified True"] for way in WAYS} and "CONTROL mpi" in said
+
+
+NO_PEER = ("via=process,engine=ce", "via=process,engine=sm", "via=ipc,engine=ce")
+
+
+@pytest.mark.mpi
+def test_gpus_that_do_not_reach_each_other_are_copied_through_the_host_and_say_so(
+    tmp_path: Path, missing: Missing
+) -> None:
+    said, found = peers(tmp_path, NO_PEER, mpirun(missing), FAKE_CUDA_PEERS="0")
+    assert "CONTROL mpi" in said and found[NO_PEER[0]] == ["verified True through-host"]
+    assert all("no kernel of it can copy there" in what for what in found[NO_PEER[1]])
+    assert all("can not be reached from another process" in what for what in found[NO_PEER[2]])
+
+
+@pytest.mark.mpi
+def test_a_driver_without_handles_is_a_reason_on_all_ranks_and_wrong_data_of_a_peer_is_found(
+    tmp_path: Path, missing: Missing
+) -> None:
+    _, found = peers(tmp_path, ("via=ipc", "via=process"), mpirun(missing), FAKE_CUDA_IPC="0")
+    assert all("gives no handle" in what for what in found["via=ipc"]) and found["via=process"] == ["verified True"]
+    _, found = peers(tmp_path, ("via=ipc", "via=process"), mpirun(missing), FAKE_CUDA_DROPS="1")
+    assert all(what.startswith("failed: 1 wrong elements") for whats in found.values() for what in whats)
+
+
+@pytest.mark.mpi
+def test_two_ranks_on_one_gpu_are_refused_or_stamped(tmp_path: Path, missing: Missing) -> None:
+    words = (*mpirun(missing), "-m", "bench.peer_copy", "--sizes", "4K", "-n", "2", "--format", "json")
+    env = environment(FAKE_CUDA_GPUS="1")
+    done = subprocess.run(words, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 3 and "--share-gpu 1" in done.stderr
+    done = subprocess.run(
+        (*words, "--share-gpu", "1"), env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert all("shared_gpu" in row["flags"] for row in json.loads(done.stdout)["summaries"])
