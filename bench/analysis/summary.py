@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from bench.analysis import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, stats
@@ -27,6 +28,8 @@ BOUND_TOLERANCE = 0.02
 
 # Below this many times the cost of the call itself, a time says more of the software than of the link.
 SOFTWARE_FACTOR = 3
+# A device that waits for its host for nearly all of a time was not measured.
+LAUNCH_SHARE = 0.9
 # Ranks that leave the barrier further apart than this share of a time disturb it .
 SKEW_SHARE = 0.05
 
@@ -98,6 +101,7 @@ class Rows:
                 f"{self.num_left_out:,} rows more than the {self.most:,} that are held for what is said of all: "
                 "they are above and in the results file",
             )
+        notes = (*notes, *_throttled(headers))
         conflicts = consistency.conflicts(headers, self.summaries)
         return Document(
             schema=DOCUMENT_SCHEMA,
@@ -115,6 +119,22 @@ class Rows:
             overlaps=overlap.overlaps(self.overlapped),
             standings=gpus.standings(headers, self.summaries),
         )
+
+
+def _throttled(headers: Mapping[str, Header]) -> list[str]:
+    """Which GPUs ran slower than they could, as far as the looks before and after the rows tell."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for header in headers.values():
+        for host, node in header.nodes.items():
+            for key, when in (("gpus", "before"), ("gpus_at_end", "after")):
+                for gpu in node.get(key) or ():
+                    if gpu.get("throttle"):
+                        name = (host, f"gpu{gpu.get('index')}", ", ".join(map(str, gpu["throttle"])))
+                        found.setdefault(name, []).append(when)
+    return [
+        f"THROTTLED {gpu} of {host} ran slower than it could {' and '.join(dict.fromkeys(when))} the rows: {why}"
+        for (host, gpu, why), when in found.items()
+    ]
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
@@ -184,6 +204,8 @@ class _Times:
     algbw_bytes_per_s: float | None = None
     busbw_bytes_per_s: float | None = None
     flags: tuple[str, ...] = ()
+    host_median_s: float | None = None
+    enqueue_fraction: float | None = None
 
 
 def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
@@ -198,6 +220,9 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
         "warmup-residue": told.warmup_residue > 0,
         "outliers": told.num_outliers > 0,
     }
+    on_host = _middle(samples.host_s)
+    enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
+    flags["launch-bound"] = enqueued is not None and enqueued > LAUNCH_SHARE
     moves = record.payload_bytes and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
     shares = Shares(header, record, samples)
@@ -221,7 +246,13 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * record.bus_factor if algbw and record.bus_factor else None,
         flags=tuple(flag for flag, holds in flags.items() if holds),
+        host_median_s=on_host,
+        enqueue_fraction=enqueued,
     )
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return float(median(values)) if len(values) else None
 
 
 def _from_reported(header: Header, record: Record) -> _Times:
@@ -298,6 +329,9 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         flops_per_s=flops.rate(header, record.payload_bytes, seconds["median_s"]),
         peak_flops_per_s=peak[0] if peak else None,
         peak_name=peak[1] if peak else None,
+        host_median_s=times.host_median_s,
+        enqueue_fraction=times.enqueue_fraction,
+        compared=record.compared,
     )
 
 

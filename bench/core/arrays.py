@@ -17,6 +17,7 @@ from bench.core.payload import Bytes, Tiled
 
 CHUNK_BYTES = 64 << 20  # compared at once: each step of a device costs microseconds, and the flags take an eighth of it
 _WORD_BYTES = 8
+_MOST_HEADS = 4
 
 
 class Arrays(ABC):
@@ -26,6 +27,18 @@ class Arrays(ABC):
     """
 
     on_host: bool  # does the CPU compare them?
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[int, ...], tuple[Bytes, Any]] = {}
+
+    def head(self, content: Tiled, num_bytes: int) -> Any:
+        """The first bytes of `content`, brought here. The last few stay: sets of buffers are filled with the same."""
+        key = (id(content.period), content.offset % content.row_bytes, content.salt, content.mask, num_bytes)
+        if key not in self._heads:
+            while len(self._heads) >= _MOST_HEADS:
+                self._heads.pop(next(iter(self._heads)))
+            self._heads[key] = content.period, self.upload(content.head(num_bytes))  # the period keeps its id
+        return self._heads[key][1]
 
     @abstractmethod
     def empty(self, num_bytes: int) -> Any:
@@ -163,7 +176,7 @@ class Memory:
         if not self.num_bytes:
             return
         row = min(self.num_bytes, content.row_bytes)
-        head = self.arrays.upload(content.head(row))
+        head = self.arrays.head(content, row)
         whole, rows = self.num_bytes // row * row, max(1, CHUNK_BYTES // row)
         for begin in range(0, whole, rows * row):
             end = min(begin + rows * row, whole)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import isqrt, lcm
 from typing import Any
 
@@ -126,9 +126,8 @@ class ReduceData:
     def __init__(self, dtype: Dtype, reduce_op: str, ranks: tuple[int, ...], seed: int) -> None:
         self._dtype = dtype
         self._op = reduce_op
-        self._num = len(ranks)
-        self._noise = _noise(_salt(seed, ranks[0]) % 2**32)
-        self._rule = _RULES[_rule_name(dtype, reduce_op)](dtype, self._num, self._noise)
+        self._key = (dtype, reduce_op, len(ranks), _salt(seed, ranks[0]) % 2**32)
+        self._rule = _rule(*self._key)
 
     @property
     def exact(self) -> bool:
@@ -137,19 +136,11 @@ class ReduceData:
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
         """What a member contributes from a byte on."""
-        slot = (member + (self._noise >> np.uint64(40)).astype(np.int64)) % self._num
-        return Tiled(_encode(self._rule.value(slot), self._dtype), offset)
+        return Tiled(_sent_period(member, *self._key), offset)
 
     def reduced(self, offset: int = 0) -> Tiled:
         """The reduction over all members, same addressing."""
-        return Tiled(self._reduced_period, offset)
-
-    @cached_property
-    def _reduced_period(self) -> Bytes:
-        total = self._rule.total(self._op)
-        if self._op == "avg":
-            total = np.asarray(total, dtype=np.float64) / self._num
-        return _encode(total, self._dtype)
+        return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
         """Which elements of a received region are further from the average than 2 ulp."""
@@ -159,6 +150,26 @@ class ReduceData:
         ulp = np.ldexp(1.0, exponent - self._dtype.precision)
         beyond: _Bools = ~(np.abs(value - exact) <= AVG_TOLERANCE_ULP * ulp)
         return beyond
+
+
+# Every set of buffers of a row is filled with the same: its periods are made once.
+@lru_cache(maxsize=4)
+def _rule(dtype: Dtype, op: str, num: int, seed: int) -> Any:
+    return _RULES[_rule_name(dtype, op)](dtype, num, _noise(seed))
+
+
+@lru_cache(maxsize=4)
+def _sent_period(member: int, dtype: Dtype, op: str, num: int, seed: int) -> Bytes:
+    slot = (member + (_noise(seed) >> np.uint64(40)).astype(np.int64)) % num
+    return _encode(_rule(dtype, op, num, seed).value(slot), dtype)
+
+
+@lru_cache(maxsize=4)
+def _reduced_period(dtype: Dtype, op: str, num: int, seed: int) -> Bytes:
+    total = _rule(dtype, op, num, seed).total(op)
+    if op == "avg":
+        total = np.asarray(total, dtype=np.float64) / num
+    return _encode(total, dtype)
 
 
 class _Exact:

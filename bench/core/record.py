@@ -19,6 +19,8 @@ class Samples:
     `by_rank[r][i]`: each member's own seconds, in member order (empty beyond a cap, which the record's flags then say).
     `calls_per_sample`: how many back-to-back calls one sample averages (1 in isolated mode). `rank_mean_s` and
     `slowest_counts` are kept where `by_rank` is not: each member's mean, and in how many samples it was the slowest.
+    Where a device's clock told the seconds: `host_s[i]` until the last host saw sample i complete, `enqueue_s[i]` until
+    the last had issued it, both from its begin and per operation.
     """
 
     seconds: Sequence[float]
@@ -28,11 +30,13 @@ class Samples:
     loop: str = "python"
     rank_mean_s: tuple[float, ...] = ()
     slowest_counts: tuple[int, ...] = ()
+    host_s: Sequence[float] = ()
+    enqueue_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         """Pack the seconds: ten million of them are 80 MB as an array, and 320 as a tuple."""
-        object.__setattr__(self, "seconds", array("d", self.seconds))
-        object.__setattr__(self, "warmup", array("d", self.warmup))
+        for name in ("seconds", "warmup", "host_s", "enqueue_s"):
+            object.__setattr__(self, name, array("d", getattr(self, name)))
         object.__setattr__(self, "by_rank", tuple(array("d", own) for own in self.by_rank))
 
 
@@ -114,6 +118,7 @@ class Record:
     num_buffer_sets: int = 1
     verified: bool | None = None
     num_wrong: int | None = None
+    compared: str | None = None  # how much of what arrived: "full", or "sampled" (docs/metrics.md)
     modelled: bool = False
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
@@ -257,6 +262,9 @@ class Summary:
     flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None of other patterns
     peak_flops_per_s: float | None = None  # the dense rate of this GPU's data sheet for this type; None: unknown
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
+    host_median_s: float | None = None  # where a device's clock told the times: until the host saw them complete
+    enqueue_fraction: float | None = None  # of that, until the last call was issued; median over samples
+    compared: str | None = None  # how much of the data: "full" or "sampled"; None where nothing was
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,10 @@ class _Traffic:
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     """Every known bound on the bus bandwidth of a record, tightest first; none where no bus bandwidth is defined.
 
-    None either where nobody knows how many ranks there were, or on how many nodes.
+    None either where nobody knows how many ranks there were, or on how many nodes, or where ranks shared a GPU.
     """
+    if header.facts.get("shared_gpu"):
+        return ()
     if header.pattern in COPIES:
         return _copy_bounds(header, record)
     if not record.bus_factor or not record.payload_bytes:

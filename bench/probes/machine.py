@@ -17,12 +17,13 @@ __all__ = ["available_memory_bytes", "container", "cpu_quota", "facts", "last_le
 _CGROUP = "sys/fs/cgroup"
 
 
-def facts(root: Path = ROOT) -> dict[str, Any]:
+def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
     """Plain data for JSON: names, counts, bytes, bytes per second; None is unknown. The keys stand in docs/facts.md.
 
     `num_cpus`: logical CPUs that this process may use. `cpu_quota`: how many CPUs' time a container grants it.
+    `under_load`: data goes over the links of all GPUs right now.
     """
-    found = nvml.gpus(root)
+    found = nvml.gpus(root, under_load=under_load)
     return {
         "host": socket.gethostname(),
         "product": sysfs.product(root),

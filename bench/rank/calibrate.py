@@ -4,6 +4,8 @@
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
 `software_s`: the pattern's smallest operation without communication: a collective of one rank, messages from and to
 nobody (MPI_PROC_NULL); the slowest rank's best of 5 batches. What a time holds of software; it is never subtracted.
+`enqueue_s`: where a device tells the times, what the host needs to issue the pattern's smallest collective (the slowest
+rank's best of 5 batches). A device that is done sooner waits for it.
 `sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls; hosts with clocks of their own are
 compared before and after, and `sync_skew_bound_s` is by how much one skew may be wrong for that (0 on one clock).
 `clocks`: what is known of each host's clock against rank 0's (rank/clocks.py).
@@ -13,6 +15,7 @@ can do without messages where ranks share memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
@@ -39,6 +42,7 @@ def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Cloc
     found: dict[str, Any] = {
         "message_s": _message_s(transport, world),
         "software_s": _software_s(transport, world, pattern),
+        "enqueue_s": _enqueue_s(transport, world, pattern),
     }
     found |= _skew(transport, world, clocks)
     if copied is None:
@@ -112,6 +116,37 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
         compiled.release()
     slowest: float = max(transport.channel.share(min(batches)))
     return slowest
+
+
+def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
+    """Host seconds per operation until it is issued, with all ranks in it; None where that says nothing, or can not be.
+
+    Nothing is waited for between the calls of a batch, so one rank or many make no difference.
+    """
+    if transport.clock != "device" or pattern.topology_of("world") != "world":
+        return None
+    blank, rank = Shape(world.num_ranks, 0), transport.place.rank
+    shape = replace(blank, payload_bytes=pattern.payload(_SOFTWARE_BYTES * world.num_ranks, blank))
+    if pattern.needs(shape) is not None:
+        return None
+    steps = pattern.steps(shape, rank)
+    in_place = any(isinstance(step, Collective) and step.op in transport.in_place_only for step in steps)
+    reduction = Reduction("float32", "sum")
+    lacks = [transport.supports(step, reduction, in_place) for step in steps]
+    alone = not all(isinstance(step, Collective) for step in steps)  # a GPU's own work may wait at a gate
+    if any(transport.channel.share(alone or any(lacks))):
+        return None
+    send_bytes, recv_bytes = pattern.buffers(shape, rank)
+    if in_place:
+        send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
+    buffers = transport.allocate(send_bytes, recv_bytes, 1, steps)
+    group = Group("world", tuple(range(world.num_ranks)))
+    compiled = transport.compile(steps, group, buffers, reduction, in_place)
+    batches = [transport.time_batch(compiled, _SOFTWARE_CALLS) for _ in range(_SOFTWARE_BATCHES)]
+    if compiled.release:
+        compiled.release()
+    told = transport.channel.share(min((s for batch in batches for s in batch.enqueue_s), default=None))
+    return None if None in told else float(max(told))
 
 
 def _alone(operation: str) -> Collective:

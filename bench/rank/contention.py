@@ -146,7 +146,7 @@ class Contest:
             return self._channel.gather(self._disturb(self._program))
         victim = self._rank in self._parts.victims.ranks
         _wait(self._parted.arrive(), _POLL_S)
-        mine = _Block(sampler.timed(batch, num) if victim else ())
+        mine = _Block(sampler.timed(batch, num).seconds if victim else ())
         _wait(self._parted.arrive(), _POLL_S if victim else _SLEEP_S)
         return self._channel.gather(mine)
 

@@ -18,12 +18,17 @@ from bench.core.program import Group, Round
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """One group's samples. `by_rank` has no rows where there was no room; the other two are empty where there was."""
+    """One group's samples. `by_rank` has no rows where there was no room; the next two are empty where there was.
+
+    `host_s`, `enqueue_s`: where a device told the seconds, the longest of any rank as its host saw them (Timing).
+    """
 
     slowest: array[float]
     by_rank: tuple[array[float], ...]
     rank_mean_s: tuple[float, ...]
     slowest_counts: tuple[int, ...]
+    host_s: Sequence[float] = ()
+    enqueue_s: Sequence[float] = ()
 
 
 class Gathered:

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.core import plugins
 from bench.core.case import Case, add_arguments, from_args
@@ -28,6 +28,7 @@ from bench.core.errors import (
     AbsentError,
     BenchError,
     LostContactError,
+    MeasurementError,
     UsageError,
 )
 from bench.core.world import Place
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from bench.store.jsonl import Writer
 
     Clocks = dict[str, dict[str, float]]
+    Gpus = dict[str, list[dict[str, Any]]]
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
@@ -139,15 +141,17 @@ def _nothing_but(name: str, error: BenchError) -> Document:
 
 def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
     from bench.rank import session
+    from bench.rank.ending import Ending
 
     header = session.header(opened, args.job or opened.case.pattern, args.launch)
-    rows = opened.clocks.watched(opened.measurer.rows())
+    ending = Ending(opened.transport)
+    rows = ending.watched(opened.clocks.watched(opened.measurer.rows()))
     if me.rank != 0 or header is None:
         for _ in rows:
             pass
         code = opened.transport.channel.broadcast(None)
     else:
-        code = _deliver(header, rows, args, opened.clocks.told)
+        code = _deliver(header, rows, args, opened.clocks.told, ending.gpus)
         opened.transport.channel.broadcast(code)
     opened.transport.close()
     return int(code)
@@ -163,8 +167,8 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
 
 
 def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace,
-             clocks_at_end: Callable[[], Clocks] = dict) -> int:  # fmt: skip
-    """Rank 0: write each row as it comes, print, and say how it went. `clocks_at_end` is asked after the last row."""
+             clocks_at_end: Callable[[], Clocks] = dict, gpus_at_end: Callable[[], Gpus] = dict) -> int:  # fmt: skip
+    """Rank 0: write each row as it comes, print, and say how it went. What is so `at_end` is asked after the last."""
     from bench.analysis import summary
     from bench.store import jsonl
 
@@ -187,7 +191,7 @@ def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.
         if not printer:  # one whole document also after a failure
             _emit(_rendered(told.document({header.job: header}), args.format), args)
         raise
-    header = _at_end(header, clocks_at_end(), writer)
+    header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
     document = told.document({header.job: header})
     if printer:
         printer.finish(document)
@@ -196,13 +200,19 @@ def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.
     return _exit_code(document)
 
 
-def _at_end(header: Header, clocks: Clocks, writer: Writer | None) -> Header:
-    """The header with what is known of the hosts' clocks now, which is more than at the beginning."""
+def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -> Header:
+    """The header with what is known now of the hosts' clocks, more than at the beginning, and of their GPUs."""
     from bench.store import jsonl
 
+    if clocks:
+        header = jsonl.with_clocks(header, clocks)
+    if gpus:
+        header = jsonl.with_gpus_at_end(header, gpus)
     if clocks and writer:
         writer.clocks(clocks)
-    return jsonl.with_clocks(header, clocks) if clocks else header
+    if gpus and writer:
+        writer.end(gpus)
+    return header
 
 
 def _exit_code(document: Document) -> int:
@@ -318,10 +328,18 @@ def _told_apart(transport_box: list[Transport], beat: pulse.Beat) -> Iterator[No
     try:
         yield
     except Exception as error:
-        if isinstance(error, BenchError) or not any(opened.lost_contact(error) for opened in transport_box):
-            raise
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise LostContactError(f"lost contact with its peers in {beat.doing} ({words})") from error
+        if isinstance(error, BenchError):
+            raise
+        if any(opened.lost_contact(error) for opened in transport_box):
+            raise LostContactError(f"lost contact with its peers in {beat.doing} ({words})") from error
+        # torch's and CuPy's own errors are of other kinds in every version, and NCCL's only says it in words.
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+            raise MeasurementError(
+                f"ran out of memory in {beat.doing} ({type(error).__name__}: {words}): give smaller --sizes, or "
+                "start fewer ranks on this machine"
+            ) from error
+        raise
 
 
 def _on_rank(me: Place) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of, undefined_reduction
@@ -33,9 +34,9 @@ _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What this rank knows before its first row.
+    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
 
-    `cache_bytes`: the last-level cache of its host, or with `own_cache` that of its GPU.
+    `own_cache`: no other rank of the node has a part of it, as on a GPU.
     """
 
     case: Case
@@ -60,6 +61,7 @@ class Measurer:
         self._reduction = Reduction(self._dtype.name, setting.case.reduce_op)
         self._clocks = Clocks(self._transport, setting.hosts) if setting.pattern.one_way else None
         self._of_device = setting.transport.clock == "device"
+        self._own_memory = setting.transport.available_bytes() is not None
         self._kept = 0
         self._contest: contention.Contest | None = None
         self._beside: overlap.Beside | None = None
@@ -216,7 +218,9 @@ class Measurer:
                 send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
             num_sets = self._num_sets(row.shape, in_place)
             steps = self._s.pattern.steps(row.shape, member)
-            need = (send_bytes + recv_bytes) * (num_sets + 2)  # two more for the expected data
+            # What compares them takes a chunk at a time; libraries on a host keep copies of their own besides.
+            set_bytes = send_bytes + recv_bytes
+            need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._own_memory else 2 * set_bytes)
             if need > self._s.available_bytes:
                 reason = (
                     f"{format_size(row.shape.payload_bytes)} needs {need >> 20} MiB on rank {self._rank}, "
@@ -239,16 +243,12 @@ class Measurer:
 
         An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
         """
-        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
+        local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
         own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
         return max(1, min(max(cold, own), _MOST_SETS))
-
-    def _cache_sharers(self, shape: Shape) -> int:
-        """Ranks of a group whose buffers go through one cache: a host's share it, each GPU has its own."""
-        return 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
         """One rank's part of a set: twice the payload, more where a window of messages has places of its own."""
@@ -263,8 +263,12 @@ class Measurer:
         """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
         if not self._s.cache_bytes:
             return None
-        local_bytes = self._set_bytes(shape) * self._cache_sharers(shape)
-        return "cold" if num_sets * local_bytes >= 2 * self._s.cache_bytes else "hot"
+        return "cold" if num_sets * self._in_one_cache(shape) >= 2 * self._s.cache_bytes else "hot"
+
+    def _in_one_cache(self, shape: Shape) -> int:
+        """One set of each rank that shares this rank's cache, bytes."""
+        ranks = 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
+        return self._set_bytes(shape) * ranks
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
@@ -308,6 +312,7 @@ class Measurer:
             num_buffer_sets=num_sets,
             verified=num_wrong == 0,
             num_wrong=num_wrong,
+            compared="sampled" if any(one.sampled for one in wrong) else "full",
             stop_reason=taken.stop_reason,
             clock_bound_s=None if clock_bound_s is None else clock_bound_s / per,
             flags=flags + said + tuple(f"wrong: {one.first}" for one in wrong if one.first),
@@ -319,6 +324,8 @@ class Measurer:
                 warmup=[second / per for second in taken.warmup[k]],
                 calls_per_sample=taken.calls_per_sample,
                 loop=taken.loop,
+                host_s=[second / per for second in shares.host_s],
+                enqueue_s=[second / per for second in shares.enqueue_s],
             ),
             contention=self._contest.record(taken, k, per) if self._contest else None,
             overlap=taken.overlaps[k] if taken.overlaps else None,

@@ -9,13 +9,13 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.analysis import stats
 from bench.core.case import Case
 from bench.core.record import Overlap
-from bench.core.transport import Compiled, Transport
+from bench.core.transport import Compiled, Timing, Transport
 from bench.rank.gathered import Gathered, Shares
 from bench.rank.oneway import OneWay
 from bench.rank.rows import Row
@@ -30,6 +30,10 @@ _BATCH_S, _BATCH_MOST = 2e-3, 1024
 # What rank 0 holds of a row at once, however many ranks there are (docs/metrics.md): values that come in together, and
 # samples of all groups.
 _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
+
+
+# Of one rank: seconds of samples, and until its host saw them complete and had issued them (of a device only).
+_Told = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,9 @@ class Sampler:
         self._case, self._transport, self._row, self._compiled = case, transport, row, compiled
         self._one_way = one_way
         self._channel = transport.channel
-        self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // transport.place.num_ranks))
+        self._of_device = transport.clock == "device"
+        values = 3 if self._of_device else 1  # of each sample
+        self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
         """What times the calls, each group's warm-up, the time of one call, and of one sample with all around it."""
@@ -147,6 +153,7 @@ class Sampler:
     def _sample(self, batch: int, sample_s: float, room: int, beat: Callable[[str], None],
                 ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
         taken = Gathered(self._row.round, room)
+        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # of any rank the longest
         num, stop_reason = 0, None
         began = time.monotonic()
         while stop_reason is None:
@@ -157,22 +164,34 @@ class Sampler:
             elapsed_s = time.monotonic() - began
             sample_s = elapsed_s / num
             if gathered is not None:
-                taken.add(gathered)
+                for kept, told in zip((taken, on_host, enqueued), zip(*gathered, strict=True), strict=True):
+                    kept.add(told)
                 stop_reason = self._stop(taken.slowest(), num, elapsed_s)
             stop_reason = self._channel.broadcast(stop_reason)
-        return (taken.shares() if self._transport.place.rank == 0 else ()), stop_reason
+        if self._transport.place.rank != 0:
+            return (), stop_reason
+        found = zip(taken.shares(), on_host.slowest(), enqueued.slowest(), strict=True)
+        return tuple(replace(one, host_s=host_s, enqueue_s=enqueue_s) for one, host_s, enqueue_s in found), stop_reason
 
-    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[Sequence[float]] | None:
+    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[_Told] | None:
         if self._one_way is not None:
-            return self._one_way.take(chunk)
-        return self._channel.gather(self.timed(batch, chunk))
+            return _alone(self._one_way.take(chunk))
+        timing = self.timed(batch, chunk)
+        if self._of_device:
+            return self._channel.gather((timing.seconds, timing.host_s, timing.enqueue_s))
+        return _alone(self._channel.gather(timing.seconds))
 
-    def timed(self, batch: int, chunk: int) -> tuple[float, ...]:
-        """This rank's seconds of so many samples; none on an idle rank."""
+    def timed(self, batch: int, chunk: int) -> Timing:
+        """This rank's part of so many samples; no seconds on an idle rank."""
         if self._row.mode == "isolated":
-            return self._transport.time_each(self._compiled, chunk).seconds
+            return self._transport.time_each(self._compiled, chunk)
         timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
-        return tuple(second for timing in timings for second in timing.seconds)
+        return Timing(
+            tuple(second for timing in timings for second in timing.seconds),
+            timings[0].loop,
+            tuple(second for timing in timings for second in timing.host_s),
+            tuple(second for timing in timings for second in timing.enqueue_s),
+        )
 
     def _chunk(self, num: int, sample_s: float) -> int:
         """Samples until the next look: 30 at first, then 10 (or a tenth), fewer when a sample lasts long."""
@@ -199,6 +218,11 @@ class Sampler:
         ]
         found = [reason for reason in reasons if reason is not None]
         return None if len(found) < len(reasons) else max(found, key=lambda reason: reason != "ci")
+
+
+def _alone(gathered: Sequence[Sequence[float]] | None) -> list[_Told] | None:
+    """Every rank's seconds where nothing else is known of them."""
+    return None if gathered is None else [(seconds, (), ()) for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:

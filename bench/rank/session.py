@@ -96,7 +96,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     setting = measure.Setting(
         case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
     )
-    notes = (_choice(case, why, cache_bytes), *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
+    told = _choice(case, why, cache_bytes, setting.own_cache)
+    notes = (told, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
@@ -143,14 +144,15 @@ def world_of(hosts: Sequence[str]) -> World:
     return World(len(names), per_node)
 
 
-def _choice(case: Case, why: str, cache_bytes: int) -> str:
+def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
     modes = "isolated and pipelined modes" if case.mode == "both" else f"{case.mode} mode"
+    name = "the GPU's L2 cache" if of_gpu else "the last-level cache"
     if case.cache == "hot":
         cache = "cache hot: one buffer is used again and again"
     elif cache_bytes:
-        cache = f"cache cold: buffers rotate through twice the last-level cache of {format_size(cache_bytes)}"
+        cache = f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
     else:
-        cache = "cache hot: the size of the last-level cache is unknown here"
+        cache = f"cache hot: the size of {name} is unknown here"
     return f"transport {case.transport} ({why}), {modes}, {cache}"
 
 
@@ -184,6 +186,7 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     transport.sync()
     transport.stir()
+    under_load = transport.clock == "device" and world.ranks_per_node >= nvml.count_gpus({})  # all of them are stirred
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,
@@ -191,7 +194,9 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
         "cpus": sorted(os.sched_getaffinity(0)),
         "nic": nics.of(case, transport.place.local_rank),
         "environment": environment.allowed(os.environ),
-        "node": machine.facts() | {"num_cpus": opened.num_cpus} if transport.place.local_rank == 0 else None,
+        "node": machine.facts(under_load=under_load) | {"num_cpus": opened.num_cpus}
+        if transport.place.local_rank == 0
+        else None,
     }
     gathered = transport.channel.gather(mine)
     if gathered is None:

@@ -30,10 +30,14 @@ _Data = CopyData | ReduceData | ProductData
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """How many elements were wrong on this rank, and the first of them in words."""
+    """How many elements were wrong on this rank, and the first of them in words.
+
+    `sampled`: not all of what arrived was looked at.
+    """
 
     num_wrong: int
     first: str = ""
+    sampled: bool = False
 
 
 class Verifier:
@@ -72,9 +76,10 @@ class Verifier:
         if not buffers.guards_intact(index):
             return Wrong(1, f"bytes outside the buffers of rank {self._rank} were overwritten")
         data = self._data(variation)
-        num_wrong, first = 0, ""
+        num_wrong, num_compared, first = 0, 0, ""
         for region in self._expected:
             for begin, end in self._parts(buffers, region):
+                num_compared += end - begin
                 found = self._wrong_in(buffers, index, region, begin, end - begin, data)
                 num_wrong += found.num_wrong
                 if found.num_wrong and not first:
@@ -87,13 +92,7 @@ class Verifier:
             num_wrong += num_stray
             if num_stray and not first:
                 first = f"rank {self._rank} received bytes where nothing was sent to"
-        return Wrong(num_wrong, first)
-
-    def extent(self, buffers: Buffers) -> str:
-        """How much of what arrives is compared: `full` or `sampled`."""
-        parts = [(region, self._parts(buffers, region)) for region in self._expected]
-        whole = all(sum(end - begin for begin, end in some) == region.num_bytes for region, some in parts)
-        return "full" if whole else "sampled"
+        return Wrong(num_wrong, first, num_compared < sum(region.num_bytes for region in self._expected))
 
     @property
     def _rank(self) -> int:

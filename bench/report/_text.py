@@ -32,6 +32,7 @@ _REMARKS = {
     "ranks-not-kept": "of which only the slowest rank's times are in the file",
     "may-overlap": "of rooted operations back to back, which may overlap: a rate, not the time of one",
     "software-bound": "whose time is less than 3 times what the call costs without communication",
+    "launch-bound": "whose calls took the host more than 90 % of the time to issue: the device waited for the software",
     "sync-limited": "in which ranks that start apart count for more than 5 %",
     "contradicts": "that contradict another row of this run",
 }
@@ -166,7 +167,10 @@ def overhead_lines(headers: Iterable[Header]) -> list[str]:
     headers = list(headers)
     software = _range(header.calibration.get("software_s") for header in headers)
     skew = _range(header.calibration.get("sync_skew_p50_s") for header in headers)
+    enqueue = _range(header.calibration.get("enqueue_s") for header in headers)
     lines = []
+    if enqueue:
+        lines.append(f"software: issuing a call takes the host {enqueue} us; a device that is done sooner waits")
     if software:
         lines.append(f"software: {software} us of every time is the call itself, without communication; not subtracted")
     if skew:
@@ -205,6 +209,11 @@ def finding_lines(summaries: Sequence[Summary]) -> list[str]:
         if row.also_requested_bytes:
             asked = ", ".join(format_size(size) for size in (row.requested_bytes, *row.also_requested_bytes))
             lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
+    sampled = [format_size(row.payload_bytes) for row in summaries if row.compared == "sampled"]
+    if sampled:
+        lines.append(
+            f"of the data at {', '.join(dict.fromkeys(sampled))} both edges and every hundredth page are compared"
+        )
     lines += _straggler_lines(summaries)
     slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
     judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in summaries)

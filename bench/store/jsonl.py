@@ -8,7 +8,10 @@ Schema history (the `schema` key of each header line):
                     known of each host's clock, in the place of the header's `calibration.clocks`; `clock_bound_s` of
                     one-way rows
   bench.results/4   `imported` in the header of rows that another tool's log gave; `num_ranks`, `num_nodes`,
-                    `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown; `overlap` where
+                    `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown
+  bench.results/5   `host_s` and `enqueue_s` in the samples of rows that a device's clock timed; `compared` of each row:
+                    full or sampled; a line of type `end` after the rows: each host's GPUs as they were then, which go
+                    beside its facts in the header as `gpus_at_end`; `overlap` where
                     products of matrices ran beside a row
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
@@ -21,7 +24,7 @@ import json
 import os
 import stat
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,10 +35,11 @@ from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, Overlap, Record, Samples
 from bench.store import _kinds
 
-SCHEMA = "bench.results/4"
+SCHEMA = "bench.results/5"
 _AT_ONCE = 256  # records written before the disk is waited for
-_READABLE = ("bench.results/1", "bench.results/2", "bench.results/3", SCHEMA)
+_READABLE = (*(f"bench.results/{number}" for number in range(1, 5)), SCHEMA)
 _ALWAYS = ("num_ranks", "num_nodes")  # told even where they are unknown: a line without them is not whole
+_TIMES = ("seconds", "host_s", "enqueue_s")
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
 
 T = TypeVar("T")
@@ -74,6 +78,10 @@ class Writer:
     def clocks(self, clocks: Mapping[str, Mapping[str, float]]) -> None:
         """Write what is known of each host's clock after the last row. Raises MeasurementError: the disk is full."""
         self._write({"type": "clocks", "hosts": clocks})
+
+    def end(self, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Write what each host's GPUs were like after the last row. Raises MeasurementError when the disk is full."""
+        self._write({"type": "end", "gpus": gpus})
 
     def _write(self, *lines: Mapping[str, Any], fresh_line: bool = False) -> None:
         texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines]
@@ -127,6 +135,8 @@ def _plain(record: Record) -> dict[str, Any]:
             "loop": samples.loop,
             "rank_mean_s": samples.rank_mean_s,
             "slowest_counts": samples.slowest_counts,
+            "host_s": _rounded(samples.host_s),
+            "enqueue_s": _rounded(samples.enqueue_s),
         }
         plain["samples"] = {key: value for key, value in told.items() if value not in ([], ())}
     return plain
@@ -156,6 +166,8 @@ def read(path: Path) -> Results:
             header, records = _header(parsed, path, number), []
         elif kind == "clocks" and header is not None:
             header = with_clocks(header, parsed.get("hosts", {}))
+        elif kind == "end" and header is not None:
+            header = with_gpus_at_end(header, _gpus_at_end(parsed, path, number))
         elif kind == "record" and header is not None:
             records.append(_record(parsed, path, number))
         else:
@@ -168,6 +180,23 @@ def read(path: Path) -> Results:
 def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
     """A header whose calibration knows the clocks as they were after the last row."""
     return replace(header, calibration={**header.calibration, "clocks": clocks})
+
+
+def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> Header:
+    """A header that knows what each host's GPUs were like after the last row."""
+    nodes = {
+        host: {**node, **({"gpus_at_end": gpus[host]} if host in gpus else {})} for host, node in header.nodes.items()
+    }
+    return replace(header, nodes=nodes)
+
+
+def _gpus_at_end(parsed: Mapping[str, Any], path: Path, number: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    told = parsed.get("gpus")
+    if not isinstance(told, Mapping) or not all(
+        isinstance(each, list) and all(isinstance(gpu, Mapping) for gpu in each) for each in told.values()
+    ):
+        raise UsageError(f"{path}:{number}: not a whole end line (gpus is {str(told)[:40]!r})")
+    return told
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -220,12 +249,15 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
 
 def _samples(told: Mapping[str, Any]) -> Samples:
     """Raises TypeError, ValueError or KeyError for what are no samples."""
-    if any(bool in map(type, own) for own in (told.get("seconds", ()), *told.get("by_rank", ()))):
+    if any(bool in map(type, own) for own in (*(told.get(key, ()) for key in _TIMES), *told.get("by_rank", ()))):
         raise ValueError("true and false are no seconds")
     by_rank = tuple(array("d", own) for own in told.get("by_rank", ()))
     seconds = told.get("seconds") or ([] if not by_rank else np.max(by_rank, axis=0))
     if any(len(own) != len(seconds) for own in by_rank):
         raise ValueError("the ranks have not as many samples as the slowest of them")
+    on_host = [told.get(key, ()) for key in ("host_s", "enqueue_s")]
+    if any(len(own) not in (0, len(seconds)) for own in on_host):
+        raise ValueError("the host has not as many times as there are samples")
     return Samples(
         seconds=seconds,
         by_rank=by_rank,
@@ -234,6 +266,8 @@ def _samples(told: Mapping[str, Any]) -> Samples:
         loop=told["loop"],
         rank_mean_s=tuple(told.get("rank_mean_s", ())),
         slowest_counts=tuple(told.get("slowest_counts", ())),
+        host_s=on_host[0],
+        enqueue_s=on_host[1],
     )
 
 

@@ -23,6 +23,7 @@ class TorchArrays(Arrays):
     """Tensors on one device, on torch's current stream."""
 
     def __init__(self, torch: Any, device: Any) -> None:
+        super().__init__()
         self._torch, self._device = torch, device
         self.on_host = False
 
@@ -59,6 +60,7 @@ class CupyArrays(Arrays):
     """Arrays on the current device of CuPy, on its current stream."""
 
     def __init__(self, cupy: Any) -> None:
+        super().__init__()
         self._cupy = cupy
         self.on_host = False
 

@@ -213,6 +213,37 @@ def test_a_one_way_time_is_as_uncertain_as_its_clocks(a_header: Make, a_record: 
     assert ["sync-limited" in each.flags for each in (plain, shared)] == [True, False], "a receiver waits already"
 
 
+@pytest.mark.parametrize(("issued", "bound"), [(0.89, False), (0.91, True)])
+def test_a_row_is_launch_bound_where_the_host_issued_nearly_all_of_the_time(
+    issued: float, bound: bool, a_header: Make, a_record: Make
+) -> None:
+    times = [1e-6] * 30
+    host_s = [2e-6, 4e-6, 3e-6] * 10
+    samples = Samples(times, host_s=host_s, enqueue_s=[issued * second for second in host_s])
+    row = summary.summarise("a", a_header(clock="device"), a_record(samples=samples, compared="full"))
+    assert row.host_median_s == 3e-6 and row.enqueue_fraction == pytest.approx(issued)
+    assert ("launch-bound" in row.flags) is bound and row.compared == "full" and row.median_s == 1e-6
+
+
+def test_what_a_host_clock_timed_has_no_second_time(a_header: Make, a_record: Make) -> None:
+    row = summary.summarise("a", a_header(), a_record())
+    assert (row.host_median_s, row.enqueue_fraction, row.compared) == (None, None, None)
+
+
+def test_a_gpu_that_ran_slower_than_it_could_is_named_once(a_header: Make, a_record: Make) -> None:
+    gpu = {"index": 3, "throttle": ["sw power cap", "hw slowdown"]}
+    nodes = {
+        "h": {"gpus": [{"index": 3, "throttle": []}, gpu | {"index": 4}], "gpus_at_end": [gpu, gpu | {"index": 4}]}
+    }
+    header = a_header(nodes=nodes)
+    runs = [(job, replace(header, job=job), [a_record()]) for job in ("a", "b")]
+    why = "sw power cap, hw slowdown"
+    assert list(summary.document(runs).notes) == [
+        f"THROTTLED gpu4 of h ran slower than it could before and after the rows: {why}",
+        f"THROTTLED gpu3 of h ran slower than it could after the rows: {why}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("software_s", "skew_s", "flags"),
     [(4e-7, 1e-8, {"software-bound"}), (1e-8, 6e-8, {"sync-limited"}), (1e-8, 1e-8, set())],

@@ -26,6 +26,8 @@ class Scripted(Channel):
     def gather(self, value: Any) -> list[Any]:
         """Rank 0's seconds and as many of every other rank's."""
         others = [tuple(next(series) for _ in range(self._last[0])) for series in self._others]
+        if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+            return [value, *(on_device(seconds) for seconds in others)]
         return [value, *(Timing(seconds, value.loop) if isinstance(value, Timing) else seconds for seconds in others)]
 
     def broadcast(self, value: Any) -> Any:
@@ -35,6 +37,8 @@ class Scripted(Channel):
 
 class Clockwork:
     """A transport whose clock says what the test programmed: `programmed[rank]` yields seconds per sample."""
+
+    clock = "host"
 
     def __init__(self, programmed: list[Iterator[float]]) -> None:
         self.place = Place(0, len(programmed), 0, len(programmed), "direct")
@@ -55,6 +59,24 @@ class Clockwork:
         return Timing((next(self.mine),), "python")
 
 
+def on_device(seconds: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    """What a rank tells whose times are a device's: its host sees 1 ms more, and issues in half of that."""
+    host_s = tuple(second + 1e-3 for second in seconds)
+    return seconds, host_s, tuple(second / 2 for second in host_s)
+
+
+class Device(Clockwork):
+    """The same, but a device tells the times."""
+
+    clock = "device"
+
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """As many samples as calls."""
+        timing = super().time_each(compiled, num_calls)
+        _, host_s, enqueue_s = on_device(timing.seconds)
+        return Timing(timing.seconds, timing.loop, host_s, enqueue_s)
+
+
 def forever(*values: float) -> Iterator[float]:
     """The values again and again."""
     while True:
@@ -62,9 +84,10 @@ def forever(*values: float) -> Iterator[float]:
 
 
 def take(programmed: list[Iterator[float]], *, mode: str = "isolated", max_s: float = 5.0, most: int = 1024,
-         room: int = 1 << 30, **case: Any) -> tuple[sampling.Taken, Clockwork]:  # fmt: skip
+         room: int = 1 << 30, kind: type[Clockwork] = Clockwork,
+         **case: Any) -> tuple[sampling.Taken, Clockwork]:  # fmt: skip
     """Take one row's samples of these ranks."""
-    transport = Clockwork(programmed)
+    transport = kind(programmed)
     group = Group("world", tuple(range(len(programmed))))
     row = Row(mode, Shape(len(programmed), 64), (64,), (group,), max_s)
     said: list[str] = []
@@ -81,6 +104,21 @@ def test_every_rank_keeps_its_own_seconds_in_order() -> None:
     assert [list(own) for own in shares.by_rank] == [[n / 1e6 for n in range(k, k + 7)] for k in (1005, 2005)]
     assert list(shares.slowest) == list(shares.by_rank[1])
     assert (taken.stop_reason, taken.calls_per_sample, taken.loop) == ("fixed", 1, "python")
+
+
+def test_of_what_the_hosts_saw_the_longest_of_any_rank_is_kept() -> None:
+    programmed = [forever(1e-4, 3e-4), forever(2e-4)]
+    taken, _ = take(programmed, warmup=6, iterations=4, kind=Device)
+    [shares] = taken.shares
+    assert list(shares.slowest) == [2e-4, 3e-4, 2e-4, 3e-4]
+    assert list(shares.host_s) == pytest.approx([1.2e-3, 1.3e-3, 1.2e-3, 1.3e-3])
+    assert list(shares.enqueue_s) == pytest.approx([0.6e-3, 0.65e-3, 0.6e-3, 0.65e-3])
+    assert len(shares.by_rank) == 2 and len(taken.warmup[0]) == 6
+
+
+def test_of_a_host_clock_there_is_no_second_look() -> None:
+    taken, _ = take([forever(1e-4), forever(2e-4)], warmup=5, iterations=4)
+    assert not len(taken.shares[0].host_s) and not len(taken.shares[0].enqueue_s)
 
 
 def test_steady_times_stop_at_thirty_samples() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import pytest
 from bench.core import plugins
 from bench.core.dtypes import DTYPES, REDUCE_OPS, undefined_reduction
 from bench.core.pattern import Pattern, Shape
+from bench.core.payload import CopyData, poison
+from bench.core.program import Group
+from bench.core.transport import GUARD
+from bench.rank.verify import Verifier
 from bench.transports._device import Block, DeviceBuffers, TorchArrays
 from bench.transports._host import HostBuffers
 
@@ -32,7 +37,7 @@ def torch_buffers(send_bytes: int, recv_bytes: int, num_sets: int) -> DeviceBuff
     return DeviceBuffers(Block(arrays, send_bytes, num_sets), Block(arrays, recv_bytes, num_sets))
 
 
-ALLOCATE = {"host": HostBuffers, "torch": torch_buffers}
+ALLOCATE: dict[str, Callable[[int, int, int], Any]] = {"host": HostBuffers, "torch": torch_buffers}
 MOVING = [name for name in plugins.names("pattern") if name != "barrier"]
 Worlds = Callable[..., Any]
 
@@ -65,6 +70,7 @@ def test_right_data_pass(a_world: Worlds, name: str, num_ranks: int) -> None:
     assert [wrong.first for wrong in world.check()] == [""] * num_ranks
 
 
+@pytest.mark.parametrize("a_world", ["host"], indirect=True)
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if DTYPES[d].kind != "complex"])
 @pytest.mark.parametrize("reduce_op", REDUCE_OPS)
 def test_reductions_of_every_type_are_exact_in_any_order(a_world: Worlds, dtype: str, reduce_op: str) -> None:
@@ -74,6 +80,44 @@ def test_reductions_of_every_type_are_exact_in_any_order(a_world: Worlds, dtype:
         world = a_world("allreduce", num_ranks, dtype=dtype, reduce_op=reduce_op)
         world.run()
         assert world.num_wrong() == 0, world.check()[0]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("a_world", ["torch"], indirect=True)
+@pytest.mark.parametrize(
+    ("dtype", "reduce_op"),
+    [("float64", "sum"), ("bfloat16", "avg"), ("float16", "prod"), ("int8", "min"), ("uint16", "bxor")],
+)
+def test_reductions_are_compared_where_they_lie(a_world: Worlds, dtype: str, reduce_op: str) -> None:
+    world = a_world("allreduce", 3, dtype=dtype, reduce_op=reduce_op)
+    world.run()
+    assert world.num_wrong() == 0, world.check()[0]
+    world.received(1)[-1] ^= 0x40  # far more than two units in the last place
+    assert [wrong.num_wrong for wrong in world.check()] == [0, 1, 0]
+    [found] = [wrong.first for wrong in world.check() if wrong.first]
+    assert f"rank 1, element {4096 // DTYPES[dtype].num_bytes - 1}: got 0x" in found
+
+
+@pytest.mark.parametrize("kind", ["host", pytest.param("torch", marks=pytest.mark.torch)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_before_a_call_all_but_the_data_is_poison(kind: str, in_place: bool, missing: Callable[..., Any]) -> None:
+    if kind == "torch" and importlib.util.find_spec("torch") is None:
+        missing("torch", "torch is not installed")
+    pattern, shape = plugins.load("pattern", "allgather").PATTERN, Shape(4, 4096)
+    group, dtype = Group("world", (0, 1, 2, 3)), DTYPES["float32"]
+    verifier = Verifier(pattern, shape, group, 2, dtype, "sum", in_place, 1)
+    buffers = ALLOCATE[kind](0 if in_place else 1024, 4096, 2)
+    put = [partial(verifier.prepare, buffers, 1, 0)]
+    put += [partial(verifier.refill(buffers, 0), 1)] if in_place else []
+    want = np.full(4096, poison(dtype), np.uint8)
+    sent = CopyData(dtype, group.ranks, 1009).sent(2).head(1024)
+    if in_place:
+        want[2048:3072] = sent
+    for each in put:
+        buffers.write("recv", 1, 7)
+        each()
+        assert (buffers.read("recv", 1) == want).all() and (buffers.read("recv", 0) == GUARD).all()
+        assert in_place or (buffers.read("send", 1) == sent).all()
 
 
 @pytest.mark.parametrize("name", MOVING)

@@ -45,6 +45,8 @@ def some_samples(num: int) -> st.SearchStrategy[Samples]:
         calls_per_sample=st.integers(1, 1024),
         rank_mean_s=st.lists(seconds, max_size=2).map(tuple),
         slowest_counts=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+        host_s=taken | st.just([]),
+        enqueue_s=taken | st.just([]),
     )
 
 
@@ -146,13 +148,41 @@ def test_what_is_known_of_clocks_after_the_last_row_takes_the_place_of_what_was_
     assert attempt.records[0].clock_bound_s == 0.0
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_gpus_at_the_end_stand_beside_their_hosts_facts(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    path, header = tmp_path / "rows.jsonl", a_header(nodes={"a": {"num_cpus": 8}, "b": {"num_cpus": 4}})
+    writer = jsonl.Writer(path, header)
+    writer.append(a_record())
+    writer.end({"b": [{"index": 0, "throttle": ["sw power cap"]}]})
+    (attempt,) = jsonl.read(path).attempts
+    assert attempt.header.nodes["a"] == {"num_cpus": 8}
+    assert attempt.header.nodes["b"] == {"num_cpus": 4, "gpus_at_end": [{"index": 0, "throttle": ["sw power cap"]}]}
+
+
+@pytest.mark.parametrize("gpus", ['{"a":3}', '{"a":[3]}', "[]", "null"])
+def test_an_end_line_of_something_else_is_refused(gpus: str, tmp_path: Path, a_header: Make) -> None:
+    path = tmp_path / "rows.jsonl"
+    jsonl.Writer(path, a_header())
+    path.write_text(path.read_text() + f'{{"type":"end","gpus":{gpus}}}\n')
+    with pytest.raises(UsageError, match=":2: not a whole end line"):
+        jsonl.read(path)
+
+
+@pytest.mark.parametrize("key", ["host_s", "enqueue_s"])
+def test_as_many_times_of_the_host_as_samples(key: str, tmp_path: Path, a_header: Make) -> None:
+    path = tmp_path / "rows.jsonl"
+    jsonl.Writer(path, a_header()).append(a_plain_record(samples=Samples([1.0, 2.0], host_s=[3.0, 4.0])))
+    path.write_text(path.read_text().replace('"host_s":[3.0,4.0]', f'"{key}":[3.0]'))
+    with pytest.raises(UsageError, match="the host has not as many times as there are samples"):
+        jsonl.read(path)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_every_schema_that_was_ever_written_is_read(
     number: int, tmp_path: Path, a_header: Make, a_record: Make
 ) -> None:
     path = tmp_path / "a.jsonl"
     jsonl.Writer(path, a_header()).append(a_record())
-    assert f'"{jsonl.SCHEMA}"' in path.read_text() and jsonl.SCHEMA == "bench.results/4"
+    assert f'"{jsonl.SCHEMA}"' in path.read_text() and jsonl.SCHEMA == "bench.results/5"
     path.write_text(path.read_text().replace(jsonl.SCHEMA, f"bench.results/{number}"))
     (attempt,) = jsonl.read(path).attempts
     assert attempt.header.imported == {} and len(attempt.records) == 1

@@ -1,0 +1,233 @@
+"""torch as it would be on a machine with GPUs, for tests without one: real torch, its CUDA played by the CPU.
+
+First on PYTHONPATH, it loads the real torch and puts itself behind it. The backend "nccl" is Gloo, device memory is
+host memory, an event is a clock, a captured graph a list of calls that ran nothing yet. What NCCL prints goes where
+NCCL_DEBUG_FILE says. Only what the transports use is there; everything else of CUDA fails as it does without a GPU.
+
+FAKE_GPUS: how many. FAKE_GPU_BYTES: memory of each. FAKE_FULL_RANK: the rank whose GPU has 1 MiB left.
+FAKE_NCCL_NETWORK: between ranks ("" for none). FAKE_NCCL_VERSION. FAKE_NO_CAPTURE: sends can not be captured.
+FAKE_LOG: a file in which each rank says what it was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent.parent
+_path = sys.path[:]
+sys.path[:] = [entry for entry in _path if Path(entry or ".").resolve() != _HERE]
+sys.modules.pop("torch")
+real: Any = importlib.import_module("torch")
+importlib.import_module("torch.distributed")
+sys.path[:] = _path
+cuda, dist = real.cuda, real.distributed
+
+_GPUS = 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else int(os.environ.get("FAKE_GPUS", "2"))
+_GPU_BYTES = int(os.environ.get("FAKE_GPU_BYTES", str(64 << 30)))
+_RANK = int(os.environ.get("RANK", "0"))
+_NETWORK = os.environ.get("FAKE_NCCL_NETWORK", "")
+_VERSION = tuple(int(part) for part in os.environ.get("FAKE_NCCL_VERSION", "2.28.9").split("."))
+_captured: list[Callable[[], Any]] | None = None
+_output: tuple[str, str] | None = None  # file and subsystems, as they were when NCCL began
+
+
+def _log(*words: Any) -> None:
+    if "FAKE_LOG" in os.environ:
+        with Path(os.environ["FAKE_LOG"]).open("a", encoding="utf-8") as file:
+            file.write(" ".join(map(str, (f"rank{_RANK}", *words))) + "\n")
+
+
+def _info(words: str) -> None:
+    if _output is not None:
+        with Path(_output[0]).open("a", encoding="utf-8") as file:
+            file.write(f"desk:{os.getpid()}:{os.getpid()} [0] NCCL INFO {words}\n")
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+_full, _empty = real.full, real.empty
+
+
+def _has_room(num_bytes: int) -> None:
+    most = 1 << 20 if os.environ.get("FAKE_FULL_RANK") == str(_RANK) else _GPU_BYTES
+    if num_bytes > most:
+        _log("out of memory", num_bytes)
+        raise cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {num_bytes} bytes")
+
+
+def full(size: Any, value: Any, *, device: Any = None, **rest: Any) -> Any:
+    """On a GPU: in host memory."""
+    return _full(size, value, **rest)
+
+
+def empty(*size: Any, device: Any = None, pin_memory: bool = False, dtype: Any = None) -> Any:
+    """Pinned or on a GPU: in host memory, and no more than the GPU has."""
+    on_gpu = getattr(device, "type", None) == "cuda"
+    if on_gpu:
+        _has_room(size[0] * dtype.itemsize)
+    made = _empty(*size, dtype=dtype)
+    if on_gpu:
+        made.record_stream = lambda stream: None
+    return made
+
+
+class _Tensor:
+    """Ways of a tensor to another memory."""
+
+    to = real.Tensor.to
+
+
+def _to(self: Any, *where: Any, **rest: Any) -> Any:
+    if getattr(where[0], "type", None) == "cuda":
+        return self.clone()
+    return _Tensor.to(self, *where, **rest)
+
+
+real.full, real.empty, real.Tensor.to = full, empty, _to
+
+# ---------------------------------------------------------------------------------------------- CUDA
+
+
+class Event:
+    """The time at which it was recorded: work on this device is done when its call returns."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        """Now."""
+        self._at = time.perf_counter_ns()
+
+    def synchronize(self) -> None:
+        """Nothing is outstanding."""
+
+    def elapsed_time(self, later: Event) -> float:
+        """Milliseconds."""
+        return (later._at - self._at) * 1e-6
+
+
+class Stream:
+    """Order of execution, which is the order of calls here."""
+
+    def wait_stream(self, other: Stream) -> None:
+        """Nothing is outstanding."""
+
+    def synchronize(self) -> None:
+        """Nothing is outstanding."""
+
+
+class CUDAGraph:
+    """Calls that were captured, each with the tensors it had then."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+
+    def replay(self) -> None:
+        """Run them."""
+        for call in self.calls:
+            call()
+
+    def reset(self) -> None:
+        """Forget them."""
+        _log("graph released")
+        self.calls = []
+
+
+@contextlib.contextmanager
+def graph(into: CUDAGraph, stream: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
+    """Calls of the library are kept and not run until the end."""
+    global _captured
+    assert capture_error_mode == "thread_local", "NCCL's watchdog would break a global capture"
+    _captured = into.calls
+    try:
+        yield
+    finally:
+        _captured = None
+    _log("captured", len(into.calls))
+
+
+_current = Stream()
+for _name, _value in {
+    "is_available": lambda: _GPUS > 0,
+    "device_count": lambda: _GPUS,
+    "set_device": lambda device: _log("device", device),
+    "synchronize": lambda: None,
+    "empty_cache": lambda: _log("cache emptied"),
+    "mem_get_info": lambda device: (_GPU_BYTES, _GPU_BYTES),
+    "get_device_name": lambda device: "Fake GPU",
+    "get_device_capability": lambda device: (9, 0),
+    "get_device_properties": lambda device: SimpleNamespace(uuid=f"0000-{device.index}", L2_cache_size=1 << 20),
+    "current_stream": lambda: _current,
+    "default_stream": lambda device: _current,
+    "set_stream": lambda stream: None,
+    "stream": lambda stream: contextlib.nullcontext(),
+    "Event": Event,
+    "Stream": Stream,
+    "CUDAGraph": CUDAGraph,
+    "graph": graph,
+    "nccl": SimpleNamespace(version=lambda: _VERSION),
+}.items():
+    setattr(cuda, _name, _value)
+real.version.cuda = "13.0"
+
+# ---------------------------------------------------------------------------------------------- NCCL
+
+_init, _new_group = dist.init_process_group, dist.new_group
+
+
+def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None:
+    """NCCL reads its variables now, and says what it finds."""
+    global _output
+    assert backend == "nccl" and device_id.type == "cuda" and device_id.index is not None
+    _log(*(f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith("NCCL_")))
+    if os.environ.get("NCCL_DEBUG") == "INFO" and "NCCL_DEBUG_FILE" in os.environ:
+        _output = os.environ["NCCL_DEBUG_FILE"], os.environ.get("NCCL_DEBUG_SUBSYS", "INIT")
+    _init("gloo", **rest)
+    _info(f"Using network {_NETWORK or 'Socket'}")
+    _info("4 coll channels, 4 collnet channels, 0 nvls channels, 8 p2p channels, 2 p2p channels per peer")
+    path = f"[send] via NET/{_NETWORK}/0/GDRDMA" if _NETWORK else "via P2P/CUMEM/read"
+    _info(f"Channel 00/0 : {_RANK}[0] -> {1 - _RANK}[1] {path}")
+
+
+def new_group(ranks: Any = None, backend: str | None = None, **rest: Any) -> Any:
+    """Groups of NCCL are groups of Gloo."""
+    return _new_group(ranks, backend="gloo", **rest)
+
+
+def _kept(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of the library: while a graph is captured it is put into it, and nothing runs."""
+
+    def run(*args: Any, **rest: Any) -> Any:
+        if _captured is not None:
+            if name == "batch_isend_irecv" and "FAKE_NO_CAPTURE" in os.environ:
+                raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            _captured.append(lambda: _finished(call(*args, **rest)))
+            return [] if name == "batch_isend_irecv" else None
+        if name == "all_reduce" and _output is not None and "TUNING" in _output[1] and _RANK == 0:
+            num_bytes = args[0].numel() * args[0].element_size()
+            _info(f"AllReduce: {num_bytes} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}")
+        return call(*args, **rest)
+
+    return run
+
+
+def _finished(works: Any) -> None:
+    for work in works or ():
+        work.wait()
+
+
+for _name in dir(dist):
+    if re.fullmatch(r"all_reduce|reduce|broadcast|gather|scatter|all_to_all_single|batch_isend_irecv|reduce_scatter_"
+                    r"(single|tensor)|all_gather_(single|into_tensor)", _name):  # fmt: skip
+        setattr(dist, _name, _kept(_name, getattr(dist, _name)))
+dist.init_process_group, dist.new_group = init_process_group, new_group
+dist.is_nccl_available = lambda: True

@@ -1,0 +1,111 @@
+"""Rows whose times a device tells, through all of a rank: what the host saw, the GPU's own cache, memory that ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.pattern import Shape
+from bench.core.world import Place, World
+from bench.rank import measure
+from bench.store import jsonl
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCRIPT = Path(__file__).with_name("fake_device.py")
+Missing = Callable[[str, str], Any]
+
+pytestmark = pytest.mark.torch
+
+
+def started(env: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
+    """A rank on the fake device."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "SLURM_"))}
+    return subprocess.Popen(
+        (sys.executable, str(SCRIPT), *words), env={**plain, "PYTHONPATH": str(ROOT), **env}, cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _torch(missing: Missing) -> None:
+    if importlib.util.find_spec("torch") is None:
+        missing("torch", "torch is not installed")
+
+
+def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(tmp_path: Path) -> None:
+    records = tmp_path / "a.jsonl"
+    words = ("--transport", "gloo", "--sizes", "8,1M,64M", "-n", "6", "--mode", "pipelined", "--format", "json",
+             "--records", str(records))  # fmt: skip
+    rank = started({"FAKE_ENQUEUE": "0.95"}, "allgather", *words)
+    out, err = rank.communicate(timeout=90)
+    assert rank.returncode == 0, err
+    document = json.loads(out)
+    rows = document["summaries"]
+    assert [row["payload_bytes"] for row in rows] == [16, 1 << 20]
+    for row in rows:
+        assert row["host_median_s"] == pytest.approx(2 * row["median_s"], abs=2e-10)
+        assert row["enqueue_fraction"] == pytest.approx(0.95)
+        assert "launch-bound" in row["flags"] and row["verified"] is True and row["compared"] == "full"
+    assert rows[1]["cache"] == "cold", "one set of this rank alone fills twice the GPU's cache"
+    [skipped] = document["skipped"]
+    assert "64M needs" in skipped["reason"] and "64 MiB are free" in skipped["reason"]
+    [header] = document["headers"].values()
+    assert header["clock"] == "device" and header["calibration"]["enqueue_s"] > 0
+    assert "the GPU's L2 cache of 1M" in err
+    host = socket.gethostname()
+    [before] = header["nodes"][host]["gpus"]
+    assert before["under_load"] is True and before["power_w"] == 90.0, "all GPUs of the host were stirred"
+    [after] = header["nodes"][host]["gpus_at_end"]
+    assert (after["throttle"], after["power_w"]) == (["sw power cap"], 700.0)
+    assert document["notes"] == [f"THROTTLED gpu0 of {host} ran slower than it could after the rows: sw power cap"]
+    [attempt] = jsonl.read(records).attempts
+    assert attempt.header.nodes[host]["gpus_at_end"] == [after]
+    assert all(len(one.samples.host_s) == len(one.samples.enqueue_s) == 6 for one in attempt.records if one.samples)
+
+
+@pytest.mark.parametrize(("own_cache", "sets"), [(True, 20), (False, 3)])
+def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(
+    own_cache: bool, sets: int, a_case: Callable[..., Case]
+) -> None:
+    pattern = plugins.load("pattern", "allreduce").PATTERN
+    transport: Any = SimpleNamespace(
+        place=Place(0, 8, 0, 8, "direct"), channel=None, clock="device", available_bytes=lambda: None
+    )
+    setting = measure.Setting(
+        a_case(), pattern, transport, World(1, 8), ("h",) * 8, 10 << 20, 1 << 30, print, own_cache
+    )
+    measurer, shape = measure.Measurer(setting), Shape(8, 512 << 10)
+    assert measurer._num_sets(shape, in_place=False) == sets
+    assert (measurer._cache(shape, sets), measurer._cache(shape, 2)) == ("cold", "hot")
+
+
+def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(tmp_path: Path) -> None:
+    records = tmp_path / "a.jsonl"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = ("--transport", "gloo", "--sizes", "1K,64K", "-n", "6", "-w", "1", "--mode", "isolated",
+             "--records", str(records), "--deadline", "60")  # fmt: skip
+    shared = {"FAKE_ENQUEUE": "0.3", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+              "MASTER_PORT": port, "FAKE_OOM": "1:65536"}  # fmt: skip
+    ranks = [started({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)]
+    ended = [rank.communicate(timeout=90) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [4, 4], ended
+    assert f"bench: error: rank 1 on {socket.gethostname()}: ran out of memory in allreduce 64K" in ended[1][1]
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.)" in ended[1][1]
+    assert "Traceback" not in ended[1][1] and "lost contact" in ended[0][1]
+    [attempt] = jsonl.read(records).attempts
+    [row] = attempt.records
+    assert row.payload_bytes == 1024 and row.verified and "launch-bound" not in row.flags

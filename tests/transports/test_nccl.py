@@ -1,0 +1,352 @@
+"""NCCL's transport without a GPU: real ranks, real torch, and its CUDA played by the CPU (tests/fakes/nccl)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.core.errors import RefusedError
+from bench.core.transport import Options
+from bench.core.world import Place
+from bench.transports import _nccl_gpu, nccl
+from bench.transports._nccl_graph import Graphs, start_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FAKE = ROOT / "tests" / "fakes" / "nccl"
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How one rank of a job ended, and what the ranks' CUDA was asked for."""
+
+    code: int
+    out: str
+    err: str
+    log: str
+
+
+def ranks(tmp_path: Path, *words: str, env: Mapping[str, str]) -> list[Ran]:
+    """A job of two ranks as torchrun would start them, on fake GPUs."""
+    pytest.importorskip("torch")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = tmp_path / "asked.log"
+    log.unlink(missing_ok=True)
+    base = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
+    base |= {"PYTHONPATH": f"{FAKE}:{ROOT}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "FAKE_LOG": str(log),
+             "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TMPDIR": str(tmp_path), **env}  # fmt: skip
+    jobs = [
+        subprocess.Popen(
+            (sys.executable, *words),
+            env=base | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [job.communicate(timeout=100) for job in jobs]
+    said = log.read_text(encoding="utf-8") if log.exists() else ""
+    return [Ran(job.returncode, out, err, said) for job, (out, err) in zip(jobs, told, strict=True)]
+
+
+ROWS = """
+import json, os
+from bench.core import plugins
+from bench.core.case import Case, from_argv
+from bench.core.transport import Options
+from bench.rank import measure, session
+from bench.rank.place import place
+
+me = place(os.environ)
+graph = "GRAPH" in os.environ
+transport = plugins.load("transport", "nccl").TRANSPORT(me, Options(timeout_s=30.0, graph=graph))
+hosts = ("here",) * me.num_ranks
+found = []
+for line in os.environ["CASES"].split(";"):
+    case = from_argv((line + " --transport nccl -n 2 -w 1").split())
+    pattern = plugins.load("pattern", case.pattern).PATTERN
+    world = session.world_of(hosts)
+    free = transport.available_bytes()
+    setting = measure.Setting(case, pattern, transport, world, hosts, 1 << 14, free, lambda doing: None)
+    for records in measure.Measurer(setting).rows():
+        for r in records:
+            what = r.skipped or r.failed and r.failed.what or f"{r.samples.loop} verified {r.verified}"
+            found.append([line, r.mode, r.payload_bytes, what, list(r.flags)])
+transport.stir()
+if me.rank == 0:
+    print("FOUND" + json.dumps([found, transport.facts(), transport.cache_bytes()]))
+transport.close()
+"""
+
+
+def rows(tmp_path: Path, *cases: str, **env: str) -> tuple[list[Any], dict[str, str], str]:
+    """The rows of several cases in one job of two ranks, the transport's facts, and what CUDA was asked for."""
+    script = tmp_path / "rows.py"
+    script.write_text(ROWS, encoding="utf-8")
+    done = ranks(tmp_path, str(script), env={"CASES": ";".join(cases), **env})
+    assert [one.code for one in done] == [0, 0], done[0].err[-2000:] + done[1].err[-2000:]
+    found, facts, cache = json.loads(done[0].out.partition("FOUND")[2])
+    assert cache == 1 << 20
+    assert not list(tmp_path.glob("bench-nccl-*")), "the file of NCCL's output is gone"
+    return found, facts, done[0].log
+
+
+def test_every_pattern_type_and_reduction_moves_the_right_bytes(tmp_path: Path) -> None:
+    cases = (
+        "allreduce --sizes 4096 -d bfloat16",
+        "allreduce --sizes 64 -o avg --in-place 1",
+        "allreduce --sizes 4K --topology node",
+        "allreduce --sizes 4K -d int16",
+        "allreduce --sizes 4K -o band -d int8",
+        "reduce --sizes 4K -o max",
+        "reducescatter --sizes 4K -d int8 -o prod",
+        "allgather --sizes 4K -d float8_e5m2 --in-place 1",
+        "alltoallv --sizes 4K -d int16",
+        "broadcast --sizes 4K -d float8_e4m3fn",
+        "gather --sizes 4K",
+        "scatter --sizes 4K -d float64",
+        "sendrecv --sizes 4K",
+        "barrier --sizes 4K",
+        "pairs --sizes 4K -d uint32",
+    )
+    found, facts, log = rows(tmp_path, *cases)
+    for line, mode, _, what, _ in found:
+        if "-d int16" in line and line.startswith("allreduce"):
+            assert what == "NCCL reduces no element type int16"
+        elif "band" in line:
+            assert what == "NCCL has no reduction band"
+        else:
+            assert what == "python verified True", (line, mode, what)
+    assert {line for line, *_ in found} == set(cases)
+    assert facts["nccl"] == "2.28.9" and facts["nccl_network"] == "none, within one node"
+    assert facts["nccl_p2p"] == "P2P/CUMEM" and facts["nccl_channels"].startswith("4 coll")
+    assert float(facts["nccl_init_s"]) > 0 and float(facts["nccl_first_call_s"]) > 0
+    assert "NCCL_DEBUG=INFO" in log and "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV\n" in log
+
+
+def test_a_graph_is_captured_once_for_each_batch_and_replays_the_right_calls(tmp_path: Path) -> None:
+    found, _, log = rows(
+        tmp_path,
+        "allreduce --sizes 4K --in-place 1",
+        "pairs --sizes 4K --mode isolated",
+        "barrier --sizes 4K",
+        GRAPH="1",
+    )
+    assert {(line.split()[0], what) for line, _, _, what, _ in found} == {
+        ("allreduce", "graph verified True"),
+        ("pairs", "graph verified True"),
+        ("barrier", "torch's barrier waits on the host, and can not be captured in a CUDA graph"),
+    }
+    assert "captured 1\n" in log and any(f"captured {2**k}\n" in log for k in range(1, 11))
+    assert log.count("graph released\n") == len(re.findall(r"captured \d+\n", log)) > 4
+
+
+@pytest.mark.slow
+def test_messages_that_can_not_be_captured_are_skipped_with_the_reason(tmp_path: Path) -> None:
+    found, *_ = rows(
+        tmp_path, "pairs --sizes 4K", "allreduce --sizes 4K --mode isolated", GRAPH="1", FAKE_NO_CAPTURE="1"
+    )
+    assert next(what for line, _, _, what, _ in found if line.startswith("pairs")).startswith(
+        "NCCL through torch can not do it (CUDA error: operation not permitted"
+    )
+    assert found[-1][3] == "graph verified True"
+
+
+@pytest.mark.slow
+def test_a_gpu_that_is_full_on_one_rank_skips_the_size_on_all_and_the_next_goes_on(tmp_path: Path) -> None:
+    found, _, log = rows(
+        tmp_path, "allreduce --sizes 4K,8G,1M,8K --cache hot --mode isolated",
+        FAKE_GPU_BYTES=str(8 << 30), FAKE_FULL_RANK="1",
+    )  # fmt: skip
+    said = {num_bytes: what for _, _, num_bytes, what, _ in found}
+    assert said[4096] == said[8192] == "python verified True"
+    assert "memory" in said[1 << 20] and "are free for it" in said[8 << 30]
+    tried = [line for line in log.splitlines() if line.startswith("rank1 out of memory")]
+    assert tried[0] == tried[1] and log.index("rank1 cache emptied") < log.rindex(tried[0])
+
+
+@pytest.mark.slow
+def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: Path) -> None:
+    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "-n", "3", "--format",
+                 "json", "--share-gpu", "1", env={"FAKE_GPUS": "1"})  # fmt: skip
+    assert [one.code for one in done] == [0, 0], done[0].err
+    document = json.loads(done[0].out)
+    header = document["headers"]["allreduce"]
+    assert header["facts"]["shared_gpu"] == "yes" and any("shared_gpu" in note for note in header["notes"])
+    for row in document["summaries"]:
+        assert "shared_gpu" in row["flags"] and row["bound_bytes_per_s"] is None and row["verified"]
+    hosts = {word for word in done[0].log.split() if word.startswith("NCCL_HOSTID=")}
+    assert len(hosts) == 2, "an NCCL before 2.30.3 is told of two hosts"
+    assert done[0].log.count("device cuda:0") == 2
+
+
+@pytest.mark.parametrize(
+    ("require", "env", "code", "words"),
+    [
+        ("network=efa", {"FAKE_NCCL_NETWORK": "Socket"}, 4, "network=efa was demanded, and NCCL used socket (rank 0"),
+        pytest.param("algorithm=tree", {}, 4, "algorithm=tree was demanded, and NCCL used ring (desk",
+                     marks=pytest.mark.slow),
+        pytest.param("network=efa", {"NCCL_DEBUG": "WARN"}, 4, "did not tell which network it used (NCCL_DEBUG is set",
+                     marks=pytest.mark.slow),
+        pytest.param("network=socket,algorithm=ring,protocol=ll", {"FAKE_NCCL_NETWORK": "Socket"}, 0, "",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_what_nccl_used_is_held_against_what_was_demanded(
+    require: str, env: dict[str, str], code: int, words: str, tmp_path: Path
+) -> None:
+    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "-n", "2", "--mode",
+                 "isolated", "--timeout", "5", "--require", require, "--format", "json", env=env)  # fmt: skip
+    assert done[0].code == code and words in done[0].err, done[0].err
+    if code == 0:
+        (row,) = json.loads(done[0].out)["summaries"]
+        assert "algorithm: ring/ll" in row["flags"]
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+def fake_torch(**changes: Any) -> Any:
+    """As much of torch as the question needs, on a machine with two GPUs."""
+    given: dict[str, Any] = {"built": "13.0", "nccl": True, "gpus": 2, "says": ""} | changes
+
+    def init() -> None:
+        if given["says"]:
+            raise RuntimeError(given["says"])
+
+    return SimpleNamespace(
+        __version__="2.11",
+        version=SimpleNamespace(cuda=given["built"]),
+        distributed=SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: given["nccl"]),
+        cuda=SimpleNamespace(device_count=lambda: given["gpus"], is_available=lambda: given["gpus"] > 0, init=init),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "environ", "words"),
+    [
+        ({"built": None}, (), {}, "this torch (2.11) was built without CUDA"),
+        ({"nccl": False}, ("nvidiactl", "nvidia0"), {}, "built without NCCL"),
+        ({"gpus": 0}, (), {}, "no NVIDIA driver is loaded"),
+        ({"gpus": 0}, ("nvidiactl",), {}, "torch sees no GPU (it says no more)"),
+        ({"gpus": 0, "says": "The driver is too old.\nMore"}, ("nvidiactl",), {}, "no GPU (The driver is too old)"),
+        ({"gpus": 0}, ("nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm"), {"CUDA_VISIBLE_DEVICES": ""},
+         "CUDA_VISIBLE_DEVICES='' hides all GPUs (the driver shows 2)"),
+        ({"gpus": 1}, ("nvidiactl", "nvidia0"), {}, "2 ranks on this host need a GPU each, and torch sees 1"),
+        ({"gpus": 1}, ("nvidiactl", "nvidia0"), {"CUDA_VISIBLE_DEVICES": "3"}, None),
+        ({}, ("nvidiactl",), {}, None),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_rank_from_a_gpu_is_one_sentence(
+    changes: dict[str, Any], devices: tuple[str, ...], environ: dict[str, str], words: str | None, tmp_path: Path
+) -> None:
+    for name in devices:
+        (tmp_path / name).touch()
+    said = _nccl_gpu.problem(fake_torch(**changes), Place(1, 2, 1, 2, "torchrun"), False, environ, tmp_path)
+    assert (said is None) if words is None else (said is not None and words in said)
+
+
+def test_more_ranks_than_gpus_may_share_when_asked() -> None:
+    assert _nccl_gpu.problem(fake_torch(gpus=1), Place(1, 2, 1, 2, "torchrun"), True, {}) is None
+
+
+def test_a_torch_without_cuda_is_refused_for_real() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch has CUDA")
+    with pytest.raises(RefusedError, match=r"rank 0: this torch .* was built without CUDA"):
+        nccl.TRANSPORT(Place(0, 1, 0, 1, "direct"), Options())
+
+
+def test_new_libraries_are_asked_to_share_and_old_ones_told_of_other_hosts() -> None:
+    place = Place(3, 4, 3, 4, "torchrun")
+    environ: dict[str, str] = {"NCCL_NVLS_ENABLE": "1"}
+    _nccl_gpu.share(environ, (2, 30, 3), place, 1)
+    off = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
+    assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8", **off}
+    environ = {}
+    _nccl_gpu.share(environ, (2, 29, 7), place, 1)
+    assert environ.pop("NCCL_HOSTID").endswith("-rank3") and environ == off
+
+
+def test_the_version_is_that_of_the_library_that_runs() -> None:
+    def answer(number: Any) -> int:
+        number._obj.value = 23007
+        return 0
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(nccl=SimpleNamespace(version=lambda: (2, 28, 9, "git"))))
+    assert _nccl_gpu.version(torch, SimpleNamespace(ncclGetVersion=answer)) == (2, 30, 7)
+    assert _nccl_gpu.version(torch, None) == (2, 28, 9)
+
+
+class Recorder:
+    """As much of torch.cuda as a capture needs: what is called meanwhile is kept, and not carried out."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.kept: list[int] | None = None
+        self.cuda = self
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        self.Stream = self.current_stream = lambda: stream
+        self.stream = lambda stream: contextlib.nullcontext()
+        self.synchronize = lambda: None
+        self.CUDAGraph = lambda: SimpleNamespace(reset=lambda: None)
+
+    def call(self, index: int) -> None:
+        """One call of the library on a buffer set."""
+        (self.done if self.kept is None else self.kept).append(index)
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        """A capture; NCCL's watchdog would break a global one."""
+        assert capture_error_mode == "thread_local"
+        self.kept = kept = list[int]()
+        yield
+        self.kept = None
+        graph.replay = lambda: self.done.extend(kept)
+
+
+def test_a_graph_holds_a_batch_from_its_first_set_around_and_is_captured_once() -> None:
+    cuda = Recorder()
+    graphs = Graphs(cuda, [partial(cuda.call, index) for index in range(3)])
+    replay = graphs.replay(2, 4)
+    assert cuda.done == [2, 2, 0, 1, 2], "a call to set up, and a first launch"
+    replay()
+    graphs.replay(2, 4)()
+    assert cuda.done[5:] == [2, 0, 1, 2] * 2
+
+
+@pytest.mark.parametrize("num_sets", [1, 2, 7, 64])
+@pytest.mark.parametrize("num_calls", [1, 2, 5, 64, 1024])
+def test_replayed_batches_use_most_sets_and_few_graphs(num_sets: int, num_calls: int) -> None:
+    starts, used, following = set(), set(), 0
+    for _ in range(3 * num_sets):
+        start = start_of(following, num_calls, num_sets)
+        order = [(start + k) % num_sets for k in range(num_calls)]
+        starts.add(start)
+        used.update(order)
+        following = (order[-1] + 1) % num_sets
+    assert 2 * len(used) > num_sets
+    assert len(starts) * num_calls <= max(num_sets, num_calls)
+
+
+@pytest.mark.parametrize(("total_gib", "reserve_gib"), [(8, 2), (16, 2), (24, 3), (80, 5), (141, 5)])
+def test_the_reserve_is_that_of_nccl_tests_and_one_more(total_gib: int, reserve_gib: int) -> None:
+    assert _nccl_gpu.reserve_bytes(total_gib << 30) == reserve_gib << 30
