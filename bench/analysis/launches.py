@@ -27,7 +27,7 @@ LEAST_FOR_INTERVAL = 3
 FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
     "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
-    "sync", "loop", "mpi_thread_level", "library", "like", "modelled",
+    "sync", "loop", "mpi_thread_level", "library", "like", "tf32", "modelled",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -198,6 +198,7 @@ def _header_factors(header: Header) -> dict[str, str | None]:
     if case is not None:
         matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
         told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
+        told |= {"tf32": "yes"} if case.tf32 else {}
         told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
     return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
 
