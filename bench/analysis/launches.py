@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.analysis.model import case_of
 from bench.analysis.stats import CONFIDENCE
+from bench.core import plugins
 from bench.core.case import Case, from_argv
 from bench.core.errors import BenchError
 from bench.core.record import Header, Spread, Summary
@@ -27,7 +28,8 @@ LEAST_FOR_INTERVAL = 3
 FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
     "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
-    "sync", "loop", "mpi_thread_level", "library", "like", "tf32", "modelled",
+    "sync", "loop", "mpi_thread_level", "library", "like", "tf32", "engine", "access", "memory", "via", "graph",
+    "share_gpu", "modelled",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -198,7 +200,9 @@ def _header_factors(header: Header) -> dict[str, str | None]:
     if case is not None:
         matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
         told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
-        told |= {"tf32": "yes"} if case.tf32 else {}
+        own = plugins.load("pattern", case.pattern).PATTERN.factors - {"tf32"}
+        told |= {name: getattr(case, name) for name in own}
+        told |= {name: "yes" for name in ("tf32", "graph", "share_gpu") if getattr(case, name)}
         told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
     return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
 

@@ -16,7 +16,7 @@ from bench.analysis import interference, stats
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of
-from bench.core.errors import UsageError
+from bench.core.errors import MeasurementError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Product
 from bench.core.record import Overlap
@@ -257,7 +257,7 @@ class Beside:
             lacks = f"rank {self._rank} has no room for three matrices of {format_size(size)} beside the messages"
         reason = next(filter(None, self._channel.share(lacks)), None)
         if reason is not None or buffers is None:
-            raise UsageError(f"overlap: {reason}")
+            raise MeasurementError(f"overlap: {reason}")
         group = Group("product", (self._rank,))
         verifier = Verifier(self._pattern, shape, group, 0, dtype_of(self._reduction.dtype), "sum", False,
                             self._case.seed)  # fmt: skip
