@@ -216,7 +216,7 @@ OPTIONS = (
            "cold: rotate buffers beyond the last-level cache (default); hot: reuse one"),
     Option("direction", ("--direction",), _one_of("direction", DIRECTIONS), str, "of point-to-point patterns"),
     Option("window", ("--window",), _whole("window", 1), str, "messages in flight in pingpong's bandwidth (64)"),
-    Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, directed pairs, groups of K"),
+    Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, groups of K, node in turn"),
     Option("order", ("--order",), check_order, str, "order of ranks: linear, reverse, interleaved, or a list"),
     Option("matrix", ("--matrix",), _matrix, lambda rows: ";".join(",".join(map(str, row)) for row in rows),
            "alltoallv's weights, row by row: 0,1;2,0"),

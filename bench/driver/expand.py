@@ -21,6 +21,7 @@ from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.tool import Installed
+from bench.core.topology import IN_TURN
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver.config import Cluster, Measurement, Scenario
@@ -195,8 +196,8 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
         return "torchrun starts no MPI ranks: let mpirun or slurm start them"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
-    if case.topology in ("node", "rail") and wish.world.num_nodes == 1:
-        return f"one node: topology {case.topology} is {'the world' if case.topology == 'node' else 'between nodes'}"
+    if case.topology.removesuffix(IN_TURN) in ("node", "rail") and wish.world.num_nodes == 1:
+        return f"one node: topology {case.topology} is {'the world' if 'node' in case.topology else 'between nodes'}"
     return _why_no_groups(wish, machine, pattern)
 
 
