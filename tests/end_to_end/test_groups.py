@@ -21,8 +21,8 @@ def test_each_group_has_a_factor_over_mpi(run: Run, mpirun: Start, tmp_path: Pat
     for name, topology in (("once", "groups of 2"), ("turn", "groups of 2 in turn")):
         file = tmp_path / f"{name}.jsonl"
         ran = run(
-            *mpirun(4), "-m", "bench.allreduce", "--sizes", "8", "--mode", "isolated", "-n", "30", "--max-seconds",
-            "100ms", "--topology", topology, "--job", name, "--records", str(file),
+            *mpirun(4), "-m", "bench.allreduce", "--sizes", "8", "--mode", "isolated", "-n", "5", "-w", "1",
+            "--topology", topology, "--job", name, "--records", str(file),
         )  # fmt: skip
         assert ran.code == 0, ran.err
         (attempt,) = jsonl.read(file).attempts
