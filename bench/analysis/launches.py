@@ -16,9 +16,10 @@ from typing import Any
 
 from bench.analysis.model import case_of
 from bench.analysis.stats import CONFIDENCE
+from bench.core import plugins
 from bench.core.case import Case, from_argv
 from bench.core.errors import BenchError
-from bench.core.record import Header, Spread, Summary
+from bench.core.record import THROUGH_HOST, Header, Spread, Summary
 
 LEAST_FOR_INTERVAL = 3
 
@@ -27,7 +28,8 @@ LEAST_FOR_INTERVAL = 3
 FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
     "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
-    "sync", "loop", "mpi_thread_level", "library", "like", "modelled",
+    "sync", "loop", "mpi_thread_level", "library", "like", "modelled", "engine", "access", "memory", "via", "graph",
+    "share_gpu", "through_host",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -37,6 +39,7 @@ OF_ONE_START = frozenset((
 
 # The fact that says which library moved the bytes; the first that a header has. NCCL's name a torch beside it.
 _LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
+_OF_COPIES = ("engine", "access", "memory", "via")  # of patterns that have them: Pattern.factors
 
 
 Factors = Mapping[str, str | None]
@@ -199,6 +202,8 @@ def _header_factors(header: Header) -> dict[str, str | None]:
         matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
         told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
         told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
+        told |= {name: getattr(case, name) for name in _OF_COPIES if name in _pattern_factors(case.pattern)}
+        told |= {"graph": "yes" if case.graph else None, "share_gpu": "yes" if case.share_gpu else None}
     return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
 
 
@@ -211,7 +216,13 @@ def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"
-    return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop}
+    staged = "yes" if THROUGH_HOST in row.flags else None
+    return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop, "through_host": staged}
+
+
+def _pattern_factors(name: str) -> frozenset[str]:
+    known = name in plugins.names("pattern")
+    return plugins.load("pattern", name).PATTERN.factors if known else frozenset()
 
 
 @lru_cache(maxsize=1024)
