@@ -112,7 +112,7 @@ def _told(header: Header) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-_OPTIONS = ("order", "cache", "in-place", "root")
+_OPTIONS = ("order", "cache", "in-place", "root", "engine", "access", "memory", "via", "graph", "share-gpu")
 _NUM_TOLD = 6 + len(_OPTIONS)
 
 

@@ -215,6 +215,14 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     assert {"nccl, inside one node (modelled)", "nccl, nodes of 8 (modelled)", "of own bound"} <= set(texts(figure))
 
 
+def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    job, header = next(iter(document.headers.items()))
+    of = replace(header, pattern="host_device", transport="cuda_copy")
+    cases = {job: of, "other": replace(of, job="other", case=("host_device", "--memory", "pageable"))}
+    assert set(_style.labels(replace(document, headers=cases)).values()) == {"cuda_copy", "cuda_copy, memory pageable"}
+
+
 def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:
     assert set(_style.labels(documents["two_libraries"]()).values()) == {"nccl", "mpi_cuda"}
     assert "gloo, 16 ranks, 2 nodes" in _style.labels(documents["scaling"]()).values()
