@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bench.analysis import stats
 from bench.core import plugins
-from bench.core.case import Case, to_argv
+from bench.core.case import Case, to_argv, unheard
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern, Shape
@@ -63,6 +63,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     Raises RefusedError when they are not the world that was launched.
     """
     chosen, why = choose_transport(case, me)
+    if (passed_over := unheard(case, chosen)) is not None:
+        raise RefusedError(passed_over)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
