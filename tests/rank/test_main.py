@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,14 @@ def test_what_a_transport_would_pass_over_in_silence_is_refused(
         main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "8", "-n", "3", *option])
     assert ended.value.code == 3
     assert f"`{option[0][2:]}` is of nccl alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("access", ["write", "read"])
+def test_copies_are_not_modelled_whoever_orders_them(access: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("peer_copy", [*PAIRS, "--access", access, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 3 and document["summaries"] == []
+    assert {row["reason"] for row in document["skipped"]} == {
+        "the model: it moves messages between ranks, and this is work of one GPU"
+    }
