@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.core.dtypes import DTYPES
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copies, Exchange, Group
+from bench.core.program import Collective, Copies, Exchange, Group, Product
 from bench.rank.verify import Verifier, Wrong
 from bench.transports._host import HostBuffers
 
@@ -46,6 +46,8 @@ class InProcess:
                 self._collective([steps[index] for steps in self.steps])
             elif any(isinstance(steps[index], Copies) for steps in self.steps):
                 self._copies([steps[index] for steps in self.steps])
+            elif isinstance(self.steps[0][index], Product):
+                self._products([steps[index] for steps in self.steps])
             else:
                 self._exchange([steps[index] for steps in self.steps])
 
@@ -74,6 +76,11 @@ class InProcess:
         for copy in (copy for step in steps for copy in getattr(step, "copies", ())):
             data = self.sent(copy.source)[copy.source_offset : copy.source_offset + copy.num_bytes]
             self.received(copy.target)[copy.target_offset : copy.target_offset + copy.num_bytes] = data
+
+    def _products(self, steps: list[Any]) -> None:
+        for member, step in enumerate(steps):
+            first, second = self._values(self.sent(member)).reshape(2, step.order, step.order).astype(np.float64)
+            self.received(member)[:] = self._raw(first @ second)
 
     def _exchange(self, steps: list[Any]) -> None:
         for member, step in enumerate(steps):
@@ -114,17 +121,21 @@ class InProcess:
         return [np.concatenate([parts[source][member] for source in range(num)]) for member in range(num)]
 
     def _reduced(self, sent: list[Any]) -> Any:
-        name = self.dtype.name
-        if name == "bfloat16":
-            values = [(raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for raw in sent]
-        else:
-            values = [raw.view(name) for raw in sent]
+        values = [self._values(raw) for raw in sent]
         total = values[-1].copy()
         for value in reversed(values[:-1]):
             total = COMBINE[self.reduce_op](total, value)
         if self.reduce_op == "avg":
             total = (total / len(sent)).astype(total.dtype)
-        if name == "bfloat16":
-            word = total.astype(np.float32).view(np.uint32)
-            return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16).view(np.uint8)
-        return np.ascontiguousarray(total).view(np.uint8)
+        return self._raw(total)
+
+    def _values(self, raw: Any) -> Any:
+        if self.dtype.name == "bfloat16":
+            return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return raw.view(self.dtype.name)
+
+    def _raw(self, values: Any) -> Any:
+        if self.dtype.name == "bfloat16":
+            word = values.astype(np.float32).view(np.uint32)
+            return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16).view(np.uint8).reshape(-1)
+        return np.ascontiguousarray(values.astype(self.dtype.name)).view(np.uint8).reshape(-1)

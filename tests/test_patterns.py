@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bench.core import plugins
 from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copied, Copies, Exchange, Message, Reduced, Step
+from bench.core.program import Collective, Copied, Copies, Exchange, Message, Multiplied, Product, Reduced, Step
 
 NAMES = plugins.names("pattern")
 NUM_RANKS = (1, 2, 3, 4, 7, 8, 16)
@@ -112,6 +112,9 @@ def check_within(step: Step, send_bytes: int, recv_bytes: int, sizes: list[tuple
             assert 0 < copy.source_offset + copy.num_bytes <= sizes[copy.source][0]
             assert 0 < copy.target_offset + copy.num_bytes <= sizes[copy.target][1]
         return
+    if isinstance(step, Product):
+        assert 2 * recv_bytes == send_bytes and recv_bytes % step.order**2 == 0 < step.order
+        return
     if isinstance(step, Collective):
         assert (step.send_bytes, step.recv_bytes) <= (send_bytes, recv_bytes)
         return
@@ -157,8 +160,8 @@ def check_matched(step_of: dict[int, Step]) -> None:
             for peer, num_bytes in enumerate(step.send_split):
                 assert step_of[peer].recv_split[member] == num_bytes  # type: ignore[union-attr]
         return
-    if any(isinstance(step, Copies) for step in step_of.values()):
-        assert all(isinstance(step, Copies) for step in step_of.values())  # nobody answers a copy
+    if any(isinstance(step, Copies | Product) for step in step_of.values()):
+        assert len({type(step) for step in step_of.values()}) == 1  # nobody answers a copy, nor a product
         return
     sent: dict[tuple[int, int], list[int]] = {}
     received: dict[tuple[int, int], list[int]] = {}
@@ -198,7 +201,7 @@ def test_what_crosses_and_what_it_means_are_consistent(name: str, num_ranks: int
 # ---- The meaning of each, from literal tables ----
 
 F = Fraction
-MESSAGES = {"peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
+MESSAGES = {"overlap", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -208,7 +211,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "allreduce": TWICE, "allgather": ONCE, "reducescatter": ONCE, "alltoall": ONCE, "alltoallv": ONCE,
     "broadcast": WHOLE, "reduce": WHOLE, "gather": ONCE, "scatter": ONCE, "barrier": NONE,
     "sendrecv": WHOLE, "pingpong": WHOLE, "pairs": WHOLE, "incast": WHOLE, "bisection": WHOLE,
-    "oneway": WHOLE, "peer_copy": WHOLE,
+    "oneway": WHOLE, "peer_copy": WHOLE, "overlap": TWICE, "gpu_baseline": NONE,
     "host_device": dict.fromkeys(WHOLE, F(1)), "local_copy": dict.fromkeys(WHOLE, F(2)),
 }  # fmt: skip
 
@@ -307,14 +310,16 @@ def test_what_crosses_a_nodes_boundary_is_that_of_the_table(name: str) -> None:
 
 def test_flags_are_those_of_the_table() -> None:
     known = [load(name) for name in BUS_FACTORS]
-    assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather"}
-    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter"}
+    assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather", "overlap"}
+    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
     assert {p.name for p in known if p.directional} == {"pingpong", "pairs", "peer_copy", "host_device"}
     assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}
     assert {p.name for p in known if p.one_way} == {"oneway"}
+    assert {p.name for p in known if p.overlaps} == {"overlap"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    assert {p.name for p in known if p.min_steps(8) == 1} == MESSAGES | {"alltoallv", "host_device", "local_copy"}
+    ones = (MESSAGES - {"overlap"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline"}
+    assert {p.name for p in known if p.min_steps(8) == 1} == ones
     assert {p.min_steps(8) for p in known} == {1, 3}
 
 
@@ -343,6 +348,9 @@ def test_what_must_arrive_is_what_the_steps_bring(name: str, num_ranks: int) -> 
         for member in range(num_ranks):
             for part in pattern.expected(shape, member):
                 here = got[member][part.offset_bytes : part.offset_bytes + part.num_bytes]
+                if isinstance(part, Multiplied):
+                    assert part.num_bytes == shape.payload_bytes and all(here)
+                    continue
                 sources = range(num_ranks) if isinstance(part, Reduced) else [part.source]
                 assert here == [{(source, part.source_offset + k) for source in sources} for k in range(part.num_bytes)]
 
@@ -355,7 +363,10 @@ def moved(pattern: Pattern, shape: Shape) -> list[list[set[Label]]]:
     steps_of_all = [pattern.steps(shape, m) for m in members]
     for index in range(max(map(len, steps_of_all))):
         at_once = {m: steps[index] for m, steps in enumerate(steps_of_all) if steps}
-        if any(isinstance(step, Copies) for step in at_once.values()):
+        if any(isinstance(step, Product) for step in at_once.values()):
+            for m in at_once:  # each element is made of all of both factors, as far as labels tell
+                got[m] = [{(m, k) for k in range(len(sent[m]))}] * len(got[m])
+        elif any(isinstance(step, Copies) for step in at_once.values()):
             for copy in (copy for step in at_once.values() for copy in getattr(step, "copies", ())):
                 data = sent[copy.source][copy.source_offset : copy.source_offset + copy.num_bytes]
                 got[copy.target][copy.target_offset : copy.target_offset + copy.num_bytes] = data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.analysis import stats
+from bench.analysis import flops, stats
 from bench.analysis._lint_input import Fault, Material, Row, same
 from bench.analysis.summary import clock_limited
 from bench.core.record import Document, Summary
@@ -88,11 +88,15 @@ def _recomputed(row: Row) -> Iterator[Fault]:
     if not same(shown.median_s, middle):
         yield row.fault("the time shown is not the median of the samples")
     exact = shown.verified is not False and not clock_limited(row.record.clock_bound_s, middle)
-    algbw = row.record.payload_bytes / middle if row.record.payload_bytes and exact else None
+    moved = row.record.payload_bytes if row.header.pattern != flops.PATTERN else 0
+    algbw = moved / middle if moved and exact else None
     if not same(shown.algbw_bytes_per_s, algbw):
         yield row.fault("algbw is not the payload by the median time")
     if not same(shown.busbw_bytes_per_s, algbw * factor if algbw and factor else None):
         yield row.fault("busbw is not algbw times the bus factor")
+    rate = flops.rate(row.header, row.record.payload_bytes, middle) if shown.verified is not False else None
+    if not same(shown.flops_per_s, rate):
+        yield row.fault("the rate of products is not their operations by the median time")
     by_rank = samples.by_rank
     mean_rate = shown.compat.get("nccl_tests_algbw_bytes_per_s")
     if mean_rate is not None and by_rank:

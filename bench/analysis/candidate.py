@@ -6,12 +6,12 @@ Unknowns are drawn by name (analysis/draws.py): those of the workload are the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
 from bench.analysis import cost, predict
-from bench.analysis.compute import Compute, compute
+from bench.analysis.compute import Compute, Rates, compute
 from bench.analysis.cost import Priced
 from bench.analysis.draws import Draws, Range, range_of
 from bench.analysis.exchanges import Exchanges, has_middle, predicted
@@ -33,7 +33,7 @@ _OVERLAP = "overlap"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of every machine alike."""
+    """What is asked of every machine alike. `rates`: FLOP/s of products of matrices that own runs measured."""
 
     workload: Workload
     evidence: Evidence
@@ -42,6 +42,7 @@ class Question:
     price_on: date | None = None
     prices: Mapping[str, float] | None = None
     gpus_per_node: int | None = None
+    rates: Rates = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def candidate(instance: Instance, num_nodes: int, question: Question, draws: Dra
     found = layout(workload, num_nodes, per_node)
     needed = _fitting(found, gpu)
     exchanges = predicted(found, instance.links, question.evidence)
-    computed = compute(found, gpu, draws)
+    computed = compute(found, gpu, draws, question.rates)
     feed, remarks = _feed(found, instance, question.evidence)
     seconds = {id(each): draws.predicted(_links_name(prediction), prediction) for each, prediction in exchanges}
     times = step(
@@ -213,6 +214,9 @@ def _unknowns(instance: Instance, computed: Compute, exchanges: Exchanges, feed:
         f"train on one {gpu} alone and give its samples per second: --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"
     )
     known = {each: (words, baseline) for each, words in computed.unknowns.items()}
+    if f"matmul {gpu}" in known:
+        run = f"python -m bench run gpu_baseline; then python -m bench select --workload {question.workload.name}"
+        known[f"matmul {gpu}"] = (computed.unknowns[f"matmul {gpu}"], f"on {name}: {run} --runs results/RUN")
     known[_OVERLAP] = (
         "what hidden communication costs the computation beside it",
         "train with and without parallel.overlap and compare",

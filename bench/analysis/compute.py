@@ -7,6 +7,7 @@ workload unless its file has a baseline: an assumed fraction of the rate is an i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ OF_ITS_OWN: Span = (0.85, 1.15)
 # Assumed: what an optimizer's update reaches of the data sheet's memory bandwidth. One draw for all machines.
 MEMORY_SHARE: Span = (0.6, 0.9)
 _RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> FLOP/s of products that own runs measured
 _PASSES = {"none": 1.0, "full": 4 / 3}
 
 
@@ -62,8 +64,11 @@ def flops_per_sample(model: Model) -> tuple[float, str]:
     return dense + attention, why
 
 
-def compute(found: Layout, gpu: Gpu, draws: Draws) -> Compute:
-    """What a GPU computes in a step of this layout. UsageError: no rate is known for the type it computes with."""
+def compute(found: Layout, gpu: Gpu, draws: Draws, rates: Rates | None = None) -> Compute:
+    """What a GPU computes in a step of this layout. `rates`: what own runs measured goes before what was published.
+
+    UsageError: no rate is known for the type it computes with.
+    """
     workload = found.workload
     samples = workload.batch * workload.accumulation
     parts = workload.mesh.tensor * workload.mesh.pipeline
@@ -77,7 +82,7 @@ def compute(found: Layout, gpu: Gpu, draws: Draws) -> Compute:
         return Compute(passes_s, 0 * passes_s, "measured", {name: f"the baseline of {gpu.name}"}, (line,), True)
     flops, why = flops_per_sample(workload.model)
     again = _PASSES[workload.recompute]
-    achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws)
+    achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws, rates or {})
     passes_s = flops * again * samples / parts / achieved
     total = f"x {samples} samples a GPU / {parts}" + (" x 4/3 (forward again)" if again > 1 else "")
     lines = (
@@ -90,7 +95,7 @@ def compute(found: Layout, gpu: Gpu, draws: Draws) -> Compute:
     return Compute(passes_s, update_s, "assumed", unknowns | update_unknowns, lines, read)
 
 
-def _achieved(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str, str], bool]:
+def _achieved(found: Layout, gpu: Gpu, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
     """FLOP/s of one GPU in training: draws, words, unknowns, and whether the figures were read."""
     workload = found.workload
     dense = gpu.flops.get(_RATES.get(workload.compute, ""))
@@ -101,15 +106,19 @@ def _achieved(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str
         name = f"efficiency {gpu.name}" if gpu.name in workload.efficiency else "efficiency"
         line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
         return dense * draws.between(name, *given), line, {name: "the achieved fraction of the peak rate"}, gpu.verified
-    rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws)
-    share, share_line, shared = _share(found, draws)
+    rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws, rates)
+    share, share_line, shared = _share(found, draws, rates)
     unknowns |= shared | {f"gpu {gpu.name}": f"how {gpu.name} does in training against other GPUs"}
     line = f"{rate_line}; {share_line} x {_span(OF_ITS_OWN)} (assumed, of this GPU)"
     return rate * share * draws.between(f"gpu {gpu.name}", *OF_ITS_OWN), line, unknowns, verified
 
 
-def _multiplication(gpu: Gpu, dtype: str, draws: Draws) -> tuple[Any, str, dict[str, str], bool]:
-    """FLOP/s of a matrix multiplication on a GPU: measured by somebody, else bracketed by what others reach."""
+def _multiplication(gpu: Gpu, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
+    """FLOP/s of a matrix multiplication: of an own run, measured by somebody, else bracketed by what others reach."""
+    own = rates.get((gpu.name, _RATES.get(dtype, "")))
+    if own is not None:
+        line = f"matrix multiplication {own / 1e12:.4g} TFLOP/s ({dtype}, measured: own run, its slowest GPU)"
+        return own * draws.ones, line, {}, True
     if dtype == "bfloat16" and gpu.measured_bf16_flops is not None:
         rate = gpu.measured_bf16_flops
         line = f"best measured matrix multiplication {rate / 1e12:.4g} TFLOP/s (published: {gpu.source})"
@@ -127,13 +136,13 @@ def _multiplication(gpu: Gpu, dtype: str, draws: Draws) -> tuple[Any, str, dict[
     return dense * draws.between(name, low, high), line, words, gpu.verified
 
 
-def _share(found: Layout, draws: Draws) -> tuple[Any, str, dict[str, str]]:
+def _share(found: Layout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
     """What training reaches of a matrix multiplication: assumed, or as the baseline of another GPU shows it."""
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
         other = catalogue.gpu(name)
         try:
-            rate, _, unknowns, _ = _multiplication(other, workload.compute, draws)
+            rate, _, unknowns, _ = _multiplication(other, workload.compute, draws, rates)
             flops = flops_per_sample(workload.model)[0] * _PASSES[workload.recompute]
         except UsageError:
             continue  # nothing to hold this baseline against

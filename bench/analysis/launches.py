@@ -28,8 +28,8 @@ LEAST_FOR_INTERVAL = 3
 FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
     "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
-    "sync", "loop", "mpi_thread_level", "library", "like", "modelled", "engine", "access", "memory", "via", "graph",
-    "share_gpu", "through_host",
+    "sync", "loop", "mpi_thread_level", "library", "like", "tf32", "engine", "access", "memory", "via", "graph",
+    "share_gpu", "through_host", "modelled",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -39,7 +39,6 @@ OF_ONE_START = frozenset((
 
 # The fact that says which library moved the bytes; the first that a header has. NCCL's name a torch beside it.
 _LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
-_OF_COPIES = ("engine", "access", "memory", "via")  # of patterns that have them: Pattern.factors
 
 
 Factors = Mapping[str, str | None]
@@ -201,9 +200,9 @@ def _header_factors(header: Header) -> dict[str, str | None]:
     if case is not None:
         matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
         told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
+        told |= {name: getattr(case, name) for name in _pattern_factors(case.pattern) - {"tf32"}}
+        told |= {name: "yes" for name in ("tf32", "graph", "share_gpu") if getattr(case, name)}
         told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
-        told |= {name: getattr(case, name) for name in _OF_COPIES if name in _pattern_factors(case.pattern)}
-        told |= {"graph": "yes" if case.graph else None, "share_gpu": "yes" if case.share_gpu else None}
     return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
 
 

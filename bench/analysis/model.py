@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.analysis import flops
 from bench.core.record import Fit, Header, Segment, Summary
 
 LEAST_POINTS = 4  # of a segment, and so of a curve
@@ -66,10 +67,13 @@ def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[F
 
 
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
-    """The curves of a run, in the order of their first rows; launches of the same case make one. Barriers have none."""
+    """The curves of a run, in the order of their first rows; launches of the same case make one.
+
+    Barriers have none, nor have products of matrices, whose time does not grow with their bytes.
+    """
     found: dict[tuple[Any, ...], list[Summary]] = {}
     for row in summaries:
-        if row.payload_bytes > 0:
+        if row.payload_bytes > 0 and row.pattern != flops.PATTERN:
             key = (case_of(row.job, headers[row.job]), headers[row.job].case, row.mode, row.group)
             found.setdefault(key, []).append(row)
     return tuple(_curve(rows, headers) for rows in found.values())

@@ -7,9 +7,20 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from bench.analysis import consistency, interference, launches, model, parity, scaling, stats
+from bench.analysis import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, stats
 from bench.analysis.shares import Shares
-from bench.core.record import DOCUMENT_SCHEMA, Bound, Conflict, Document, Header, Interference, Record, Samples, Summary
+from bench.core.record import (
+    DOCUMENT_SCHEMA,
+    Bound,
+    Conflict,
+    Document,
+    Header,
+    Interference,
+    Overlapped,
+    Record,
+    Samples,
+    Summary,
+)
 from bench.hardware.bounds import bounds_of, floor_of
 
 # A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
@@ -59,6 +70,7 @@ class Rows:
     skipped: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     contended: list[Interference] = field(default_factory=list)
+    overlapped: list[Overlapped] = field(default_factory=list)
     num_wrong: int = 0
     num_left_out: int = 0
 
@@ -73,6 +85,7 @@ class Rows:
         elif row is not None:
             self.summaries.append(row)
             self.contended += interference.of_record(job, header, record)
+            self.overlapped += overlap.of_record(job, header, record)
         elif record.failed is not None:
             failed = {"what": record.failed.what, "rank": record.failed.rank, "host": record.failed.host}
             self.failures.append(_row(job, header, record) | failed)
@@ -103,6 +116,8 @@ class Rows:
             parities=parity.parities(headers, self.summaries),
             scalings=scaling.scalings(headers, self.summaries),
             interferences=interference.interferences(self.contended),
+            overlaps=overlap.overlaps(self.overlapped),
+            standings=gpus.standings(headers, self.summaries),
         )
 
 
@@ -208,7 +223,8 @@ def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
     on_host = _middle(samples.host_s)
     enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
     flags["launch-bound"] = enqueued is not None and enqueued > LAUNCH_SHARE
-    algbw = record.payload_bytes / middle if record.payload_bytes else None
+    moves = record.payload_bytes and header.pattern != flops.PATTERN
+    algbw = record.payload_bytes / middle if moves else None
     shares = Shares(header, record, samples)
     return _Times(
         num_samples=len(taken),
@@ -254,7 +270,7 @@ def _from_reported(header: Header, record: Record) -> _Times:
 
 def _described(job: str, header: Header, record: Record, times: _Times) -> Summary:
     seconds = times.seconds
-    floor = floor_of(header, record)
+    floor, peak = floor_of(header, record), flops.peak(header)
     return Summary(
         job=job,
         pattern=header.pattern,
@@ -310,6 +326,9 @@ def _described(job: str, header: Header, record: Record, times: _Times) -> Summa
         mean_s=times.mean_s,
         imported=bool(header.imported),
         wire_bytes_per_s=_on_the_wire(record, times.algbw_bytes_per_s),
+        flops_per_s=flops.rate(header, record.payload_bytes, seconds["median_s"]),
+        peak_flops_per_s=peak[0] if peak else None,
+        peak_name=peak[1] if peak else None,
         host_median_s=times.host_median_s,
         enqueue_fraction=times.enqueue_fraction,
         compared=record.compared,
@@ -360,7 +379,13 @@ def _judged(summary: Summary, bound: Bound | None) -> Summary:
         summary = replace(summary, bound_bytes_per_s=bound.bytes_per_s, bound_name=bound.name, bound_kind=bound.kind)
     if summary.verified is False:
         return replace(
-            summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, wire_bytes_per_s=None, mean_s=None, compat={}
+            summary,
+            algbw_bytes_per_s=None,
+            busbw_bytes_per_s=None,
+            wire_bytes_per_s=None,
+            flops_per_s=None,
+            mean_s=None,
+            compat={},
         )
     if bound is None or summary.busbw_bytes_per_s is None:
         return summary

@@ -80,16 +80,22 @@ def world_of(machine: Machine, gpus: int) -> tuple[int, int]:
     return gpus // per_node, per_node
 
 
-def evidence(runs: Sequence[Path]) -> Evidence:
-    """What was published, and what the user's own runs and imported logs measured; UsageError for what is no run."""
-    from bench.analysis import predict
+def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> Evidence:
+    """What was published, and what the user's own runs and imported logs measured; UsageError for what is no run.
+
+    `rates` is given where products of matrices tell something, too: it gets what they reach on (GPU model, type).
+    """
+    from bench.analysis import flops, predict
     from bench.driver import collect
 
     known = predict.published()
     for path in runs:
         document = collect.document(path)
         own = predict.of_run(document.headers, document.summaries, path.stem)
-        if not own.rows:
+        computed = {} if rates is None else flops.measured(document.headers, document.summaries)
+        if rates is not None:
+            rates.update({which: min(rate, rates.get(which, rate)) for which, rate in computed.items()})
+        if not own.rows and not computed:
             why = f" ({own.notes[0]})" if own.notes else ""
             raise UsageError(f"{path} holds no collective among GPUs that could be compared with{why}")
         known += own

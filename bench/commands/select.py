@@ -50,14 +50,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the ranked machines of each workload."""
     site = config.load_site(_here.config_file(args.config))
-    evidence = _predict.evidence(args.runs)
+    rates: dict[tuple[str, str], float] = {}
+    evidence = _predict.evidence(args.runs, rates)
     prices = given_prices(args.price, list(site.instances))
     machines = _machines(args, site)
     check_region(args.region, [site.instance(name) for name in site.instances])
     selections = []
     for name in args.workload.split(","):
         asked = workload.load_workload(name.strip(), _here.workloads_folder(), args.set)
-        selections.append(_selected(args, asked, evidence, prices, machines))
+        selections.append(_selected(args, asked, evidence, rates, prices, machines))
     if args.plot is not None:
         if len(selections) > 1:
             raise UsageError("--plot draws one workload: name one")
@@ -68,8 +69,8 @@ def main(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, prices: dict[str, float],
-              machines: list[tuple[Instance, int]]) -> Selection:  # fmt: skip
+def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, rates: dict[tuple[str, str], float],
+              prices: dict[str, float], machines: list[tuple[Instance, int]]) -> Selection:  # fmt: skip
     question = Question(
         workload=asked,
         evidence=evidence,
@@ -78,6 +79,7 @@ def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, pri
         price_on=args.price_date,
         prices=prices,
         gpus_per_node=args.gpus,
+        rates=rates,
     )
     return select.select(machines, question, args.by)
 

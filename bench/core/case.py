@@ -91,6 +91,7 @@ class Case:
     memory: str = "pinned"
     via: str = "ipc"
     graph: bool = False
+    tf32: bool = False
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
 
@@ -261,6 +262,8 @@ OPTIONS = (
            "how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)"),
     Option("graph", ("--graph",), _switch, lambda on: str(int(on)),
            "1: nccl's calls are captured once in a CUDA graph and replayed"),
+    Option("tf32", ("--tf32",), _switch, lambda on: str(int(on)),
+           "1: a GPU multiplies matrices of float32 in TF32, by its tensor cores (default: strictly in float32)"),
     Option("share_gpu", ("--share-gpu",), _switch, lambda on: str(int(on)),
            "1: several nccl ranks on one GPU, to try things out: never beside a peak"),
     Option("require", ("--require",), _required, lambda pairs: ",".join(f"{a}={b}" for a, b in pairs),

@@ -50,10 +50,11 @@ class Pattern(ABC):
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
     directions: tuple[str, ...] = ("one-way", "two-way")  # which it has; the first is what `one-way` means to it
-    factors: frozenset[str] = frozenset()  # of engine, access, memory, via: those that matter to it
+    factors: frozenset[str] = frozenset()  # of engine, access, memory, via, tf32: those that matter to it
     topology: str | None = None  # a topology of its own (pairs), else the one asked for
     usual_topology = "world"  # where none is asked for
     min_ranks = 1
+    overlaps = False  # is its collective timed by itself, and while products of matrices run beside it?
     transport: str | None = None  # the only one that can carry it out, where it is one
     one_way = False  # does its time begin on member 0 and end on member 1, which may read another clock?
 

@@ -76,6 +76,11 @@ class Product:
 
     order: int
 
+    @property
+    def flops(self) -> int:
+        """Operations: a multiplication and an addition for each of order^3 pairs."""
+        return 2 * self.order**3
+
 
 Step = Collective | Exchange | Copies | Product
 
@@ -106,7 +111,18 @@ class Reduced:
     offset_bytes: int = 0
 
 
-Expected = Copied | Reduced
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """`num_bytes` at `offset_bytes` of the receive buffer must be the product of the two factors of `order` rows that
+    begin at `source_offset` of this member's own send buffer."""
+
+    order: int
+    num_bytes: int
+    offset_bytes: int = 0
+    source_offset: int = 0
+
+
+Expected = Copied | Reduced | Multiplied
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,28 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """The allreduces of a record alone, and the products that ran beside them, in blocks of three kinds by turns.
+
+    The record's samples are of the collective beside the products. Products are of matrices of `order` rows of `dtype`;
+    a sample began `num_products` of them, of which the first `num_counted` are timed, together and alone: seconds of
+    one. `alone_s[i]`, `product_alone_s[i]`, `product_s[i]`: the slowest rank's share of sample i; block k of each holds
+    the samples k x samples_per_block and following. `num_not_covered`: samples in which the collective went on after
+    the last product had ended, or ended before the counted ones: their factors are too low.
+    """
+
+    dtype: str
+    order: int
+    num_products: int
+    num_counted: int
+    samples_per_block: int
+    alone_s: Sequence[float]
+    product_alone_s: Sequence[float]
+    product_s: Sequence[float]
+    num_not_covered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong, and on which rank and host where that is known."""
 
@@ -107,6 +129,7 @@ class Record:
     clock_bound_s: float | None = None  # one-way: the most by which each sample is wrong because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # what disturbed the samples, where it was meant to
+    overlap: Overlap | None = None  # what was computed beside the samples, where it was meant to be
     reported: Mapping[str, float] | None = None
     skipped: str | None = None
     failed: Failure | None = None
@@ -240,6 +263,9 @@ class Summary:
     mean_s: float | None = None  # what another tool reports in the place of a median; None for samples of ours
     imported: bool = False  # read from another tool's log: one mean, no samples, often one launch
     wire_bytes_per_s: float | None = None  # through one node's NICs and direction, if nothing is reduced on the way
+    flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None of other patterns
+    peak_flops_per_s: float | None = None  # the dense rate of this GPU's data sheet for this type; None: unknown
+    peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
     host_median_s: float | None = None  # where a device's clock told the times: until the host saw them complete
     enqueue_fraction: float | None = None  # of that, until the last call was issued; median over samples
     compared: str | None = None  # how much of the data: "full" or "sampled"; None where nothing was
@@ -415,6 +441,70 @@ class Interference:
     modelled: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Overlapped:
+    """An allreduce alone and beside products of matrices. `factor`: its time with them / without, the median over pairs
+    of blocks; `product_factor`: that of the products' time with the allreduce / without.
+
+    Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`: of
+    one rank's products alone. `num_not_covered` of `num_samples`: see Overlap.
+    """
+
+    job: str
+    pattern: str
+    transport: str
+    mode: str
+    group: str
+    payload_bytes: int
+    num_ranks: int
+    num_nodes: int
+    dtype: str
+    order: int
+    alone_s: float
+    together_s: float
+    factor: float
+    factor_low: float | None
+    factor_high: float | None
+    product_alone_s: float
+    product_together_s: float
+    product_factor: float
+    product_factor_low: float | None
+    product_factor_high: float | None
+    interval_over: str | None
+    num_blocks: int
+    num_launches: int
+    product_flops_per_s: float
+    num_samples: int
+    num_not_covered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One rank beside the others that did the same at the same time. Rates in `unit`: "FLOP/s", or "B/s" of busbw.
+
+    `gpu`: which of its host's, None where it worked in host memory. `behind`: what is missing of the median of all
+    `num`, as a fraction (negative: ahead); `z`: its distance in robust standard deviations. `slow`: beyond what chance
+    explains, and enough to matter (analysis/gpus.py).
+    """
+
+    job: str
+    pattern: str
+    mode: str
+    dtype: str | None
+    payload_bytes: int
+    group: str
+    rank: int
+    host: str
+    gpu: int | None
+    unit: str
+    rate: float
+    median_rate: float
+    num: int
+    behind: float
+    z: float
+    slow: bool
+
+
 DOCUMENT_SCHEMA = "bench.document/1"
 
 
@@ -444,4 +534,6 @@ class Document:
     parities: tuple[Parity, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     interferences: tuple[Interference, ...] = ()
+    overlaps: tuple[Overlapped, ...] = ()
+    standings: tuple[Standing, ...] = ()
     show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 
 from bench.core.errors import UsageError
 from bench.core.units import format_size, parse_size
 
 DEFAULT_SIZES = "8:16M:2"
+TILE = 64  # the order of a matrix is a whole number of these: what tensor cores like, and whole cache lines
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -68,3 +70,8 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
     every type we know.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
+
+
+def order_of(num_bytes: int, element_bytes: int) -> int:
+    """Rows of the largest square matrix of whole tiles that takes no more bytes; one tile at least."""
+    return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)

@@ -44,7 +44,7 @@ class Options:
 
     `mpi`: 'mpich' or 'openmpi' where the launcher tells which of them started us. `timeout_s`: of one operation, in
     libraries that have one. The rest as in a Case: MPI thread level, synchronisation, timing loop, buffer alignment,
-    what copies, what kind of host memory, CUDA graphs, shared GPUs, what NCCL is held to.
+    what copies, what kind of host memory, CUDA graphs, products in TF32, shared GPUs, what NCCL is held to.
     """
 
     mpi: str | None = None
@@ -57,6 +57,7 @@ class Options:
     engine: str = "ce"
     memory: str = "pinned"
     graph: bool = False
+    tf32: bool = False
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
     near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs beside a PCI address, where the kernel tells them
@@ -271,6 +272,31 @@ class Separable(Protocol):
 
     def tell(self, value: float) -> Callable[[], float]:
         """The first rank's value is on its way to all ranks of one's own part; the answer waits for it, and is it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What one rank saw of a burst of calls of a collective and one of products that were released at the same moment.
+
+    Seconds since that moment: when the last call had ended, and when each product had; None and () of what was not in
+    the burst.
+    """
+
+    collective_s: float | None = None
+    products_s: tuple[float, ...] = ()
+
+
+@runtime_checkable
+class Overlapping(Protocol):
+    """What a transport that can compute while it communicates has besides."""
+
+    def time_together(
+        self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
+    ) -> Together:
+        """All ranks wait for each other; then `num_calls` calls one after the other, and beside them the products.
+
+        Either may be None: then the other goes alone, in exactly the way in which it goes together.
+        """
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:

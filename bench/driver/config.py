@@ -95,6 +95,7 @@ class Measurement:
     memories: tuple[str, ...] = (_DEFAULT.memory,)
     vias: tuple[str, ...] = (_DEFAULT.via,)
     graphs: tuple[bool, ...] = (_DEFAULT.graph,)
+    tf32: tuple[bool, ...] = (_DEFAULT.tf32,)
     share_gpu: bool = _DEFAULT.share_gpu
     require: tuple[tuple[str, str], ...] = ()
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -309,6 +310,7 @@ _MEASURED: tuple[tuple[str, str, tuple[str, ...], Read], ...] = (
     ("memories", "memory", ("memories",), Many(_OPTION["memory"])),
     ("vias", "via", ("vias",), Many(_OPTION["via"])),
     ("graphs", "graph", ("graphs",), Many(values.switch)),
+    ("tf32", "", (), Many(values.switch)),
     ("share_gpu", "", (), One(values.switch)),
     ("require", "", ("expect",), Many(_OPTION["require"], values.requirements, lambda read: read[0])),
     ("env", "", (), Named(values.variable_name, Many(values.variable))),

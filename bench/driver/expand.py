@@ -108,6 +108,7 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
             "access": m.accesses if "access" in pattern.factors else (_DEFAULT.access,),
             "memory": m.memories if "memory" in pattern.factors else (_DEFAULT.memory,),
             "via": m.vias if "via" in pattern.factors else (_DEFAULT.via,),
+            "tf32": m.tf32 if "tf32" in pattern.factors else (_DEFAULT.tf32,),
             "graph": m.graphs if transport == "nccl" else (_DEFAULT.graph,),
             "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
             "cache": m.caches,
@@ -131,6 +132,8 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
                 **dict(zip(factors, chosen, strict=True)),
             )  # fmt: skip
             case = _alike(case)
+            if case.dtype != "float32":  # only of float32 there are two kinds of product
+                case = replace(case, tf32=False)
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
             yield _Wish(case, world, tuple(env), scenario.max_s)
@@ -278,7 +281,7 @@ def _name(wish: _Wish, launch: int, taken: set[str]) -> str:
         if getattr(case, field) != getattr(default, field):
             parts.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
     parts += ["inplace"] * case.in_place
-    parts += ["graph"] * case.graph + ["sharedgpu"] * case.share_gpu
+    parts += ["graph"] * case.graph + ["tf32"] * case.tf32 + ["sharedgpu"] * case.share_gpu
     parts += [f"root{case.root}"] * (case.root != 0)
     parts += [f"{name}.{value}" for name, value in wish.env]
     parts += [f"launch{launch}"] * (launch > 1)

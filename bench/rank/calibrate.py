@@ -103,7 +103,7 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
         transport.open_groups(tuple(Group(f"rank {one}", (one,)) for one in range(world.num_ranks)))
         group, steps = Group("alone", (rank,)), (_alone(steps[0].op),)
         send_bytes = recv_bytes = _SOFTWARE_BYTES
-    elif steps and transport.nobody is not None:
+    elif steps and isinstance(steps[0], Exchange) and transport.nobody is not None:
         group, per = Group("nobody else", (rank,) + (transport.nobody,) * (num_ranks - 1)), pattern.operations(shape)
         send_bytes, recv_bytes = pattern.buffers(shape, 0)
     else:

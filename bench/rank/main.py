@@ -231,15 +231,17 @@ class _TablePrinter:
     """Prints the head at once, then each size when its modes are there."""
 
     def __init__(self, header: Header) -> None:
+        from bench.analysis.flops import PATTERN
         from bench.analysis.localise_input import group_name
         from bench.core.case import from_argv
         from bench.report.table import Table
 
         case = from_argv(header.case)
-        grouped = case.topology != "world" or header.topology.endswith("pairs")
+        grouped = header.topology != "world"
         last = (header.num_ranks or 1) - 1
         widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
-        self._table = Table(case.modes, grouped=grouped, widest=widest, like=case.like)
+        self._table = Table(case.modes, grouped=grouped, widest=widest, like=case.like,
+                            products=header.pattern == PATTERN)  # fmt: skip
         self._pending: list[Summary] = []
         print(self._table.lines_before(header), flush=True)
 

@@ -20,7 +20,7 @@ from bench.core.record import Failure, Record, Samples
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
-from bench.rank import contention, ladder, sampling
+from bench.rank import contention, ladder, overlap, sampling
 from bench.rank.clocks import Clocks
 from bench.rank.oneway import OneWay
 from bench.rank.rows import Row, payloads, shape_of, traffic
@@ -64,6 +64,7 @@ class Measurer:
         self._of_device = setting.transport.clock == "device" or self._own_memory
         self._kept = 0
         self._contest: contention.Contest | None = None
+        self._beside: overlap.Beside | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
@@ -75,6 +76,8 @@ class Measurer:
         if split is not None:
             self._s.beat("preparing the aggressors")
             self._contest = contention.Contest(case, split, self._transport)
+        if self._s.pattern.overlaps and overlap.why_not(case, self._transport) is None:
+            self._beside = overlap.Beside(case, self._transport)
         all_rounds = rounds(case, self._s.world, self._s.pattern.topology_of(case.topology))
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
@@ -138,12 +141,15 @@ class Measurer:
         one_way = OneWay(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         if self._contest:
             taken = self._contest.take(row, compiled, most, room, beat)
+        elif self._beside:
+            taken = self._beside.take(row, compiled, most, room, beat)
         else:
             most = 1 if one_way else most
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
         self._s.beat(f"{what}: last check")
-        disturbing = self._contest.wrong() if self._contest else Wrong(0)
-        last = self._shared(prepared.check_last() if prepared else disturbing)
+        beside = (self._contest or self._beside).wrong() if self._contest or self._beside else Wrong(0)  # type: ignore[union-attr]
+        own = prepared.check_last() if prepared else Wrong(0)
+        last = self._shared(own if own.num_wrong else beside)
         fresh = self._check_call(prepared, variation=1)
         told = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
@@ -179,6 +185,8 @@ class Measurer:
             return f"one-way times are read on the hosts' clocks, and {case.transport} does not complete there"
         if case.root >= row.shape.num_ranks and pattern.rooted:
             return f"root {case.root} is not in a group of {row.shape.num_ranks} ranks"
+        if pattern.overlaps and (lack := overlap.why_not(case, transport)) is not None:
+            return lack
         if pattern.one_way and case.aggressor:
             return f"{pattern.name} is timed from one clock to another, alone: pingpong can be disturbed"
         if in_place and not pattern.in_place:
@@ -320,6 +328,7 @@ class Measurer:
                 enqueue_s=[second / per for second in shares.enqueue_s],
             ),
             contention=self._contest.record(taken, k, per) if self._contest else None,
+            overlap=taken.overlaps[k] if taken.overlaps else None,
         )
 
     def _failed(self, row: Row, wrongs: list[Wrong] | None, in_place: bool) -> tuple[Record, ...]:

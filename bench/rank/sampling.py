@@ -14,6 +14,7 @@ from statistics import median
 
 from bench.analysis import stats
 from bench.core.case import Case
+from bench.core.record import Overlap
 from bench.core.transport import Compiled, Timing, Transport
 from bench.rank.gathered import Gathered, Shares
 from bench.rank.oneway import OneWay
@@ -48,6 +49,7 @@ class Taken:
     loop: str  # what took them: compiled, python, virtual
     stop_reason: str
     contest: Contest | None = None  # where others disturbed these samples
+    overlaps: tuple[Overlap, ...] = ()  # of each group, where products ran beside these samples
 
 
 @dataclass(frozen=True, slots=True)

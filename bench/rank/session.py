@@ -16,6 +16,7 @@ from bench.core.case import Case, to_argv, unheard
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern, Shape
+from bench.core.program import Product
 from bench.core.record import Header, Record
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
@@ -77,7 +78,7 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
         mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
         loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
         engine=case.engine, memory=case.memory if "memory" in pattern.factors else "pinned", graph=case.graph,
-        share_gpu=case.share_gpu, require=case.require, near_cpus=sysfs.cpus_beside,
+        tf32=case.tf32, share_gpu=case.share_gpu, require=case.require, near_cpus=sysfs.cpus_beside,
     )  # fmt: skip
     transport: Transport = library(me, options)  # type: ignore[call-arg]
     opened(transport)
@@ -165,7 +166,8 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
     """What these ranks can not measure, said before the figures."""
     limits = []
-    if world.num_ranks == 1 and pattern.bus_factor(Shape(1, _ANY_BYTES)) is None:
+    alone = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
+    if world.num_ranks == 1 and alone:
         limits.append(
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
             f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
@@ -175,6 +177,12 @@ def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[s
             f"oversubscribed: {world.ranks_per_node} ranks share {num_cpus} CPUs, so times include waiting for a CPU"
         )
     return limits
+
+
+def _multiplies(pattern: Pattern) -> bool:
+    """Is this what each GPU computes by itself?"""
+    shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
+    return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))
 
 
 def header(opened: Opened, job: str, launch: int = 1) -> Header | None:

@@ -16,13 +16,16 @@ from bench.core.arrays import Difference
 from bench.core.dtypes import Dtype
 from bench.core.pattern import Pattern, Shape
 from bench.core.payload import CopyData, ReduceData, Tiled, constant, poison
-from bench.core.program import Expected, Group, Reduced
+from bench.core.products import ProductData
+from bench.core.program import Expected, Group, Multiplied, Reduced
 from bench.core.transport import Buffers
 
 _FULL_BELOW_BYTES = 1 << 30
 _SAMPLED_EDGE_BYTES = 4096
 _CHUNK_BYTES = 16 << 20  # a multiple of every element
 _SAMPLED_STRIDE = 100  # beyond 1 GiB every hundredth 4 KiB page is compared: 1 % and all edges
+
+_Data = CopyData | ReduceData | ProductData
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,20 @@ class Verifier:
 
     def prepare(self, buffers: Buffers, index: int, variation: int) -> None:
         """Put this variation's data into the send buffer of a set, and poison into its receive buffer."""
-        sent = self._data(variation).sent(self._member)
+        data = self._data(variation)
+        if isinstance(data, ProductData):
+            self._put_factors(buffers, index, data)
+            return
+        sent = data.sent(self._member)
         if not self._in_place:
             buffers.fill("send", index, 0, self._send_bytes, sent)
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
         """For in-place calls: a function of a set's index that puts back what the call before changed."""
-        sent = self._data(variation).sent(self._member)
+        data = self._data(variation)
+        assert not isinstance(data, ProductData)  # a product leaves its factors as they are
+        sent = data.sent(self._member)
         return lambda index: self._reset(buffers, index, sent)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
@@ -89,11 +98,21 @@ class Verifier:
     def _rank(self) -> int:
         return self._group.ranks[self._member]
 
-    def _data(self, variation: int) -> CopyData | ReduceData:
+    def _data(self, variation: int) -> _Data:
         seed = self._seed * 1009 + variation
+        multiplied = next((region for region in self._expected if isinstance(region, Multiplied)), None)
+        if multiplied is not None:
+            return ProductData(self._dtype, multiplied.order, self._rank, seed)
         if self._reduce_op is not None:
             return ReduceData(self._dtype, self._reduce_op, self._group.ranks, seed)
         return CopyData(self._dtype, self._group.ranks, seed)
+
+    def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
+        """Both factors, one after the other, and poison where the product will be."""
+        num_bytes = self._send_bytes // len(data.factors)
+        for k, factor in enumerate(data.factors):
+            buffers.fill("send", index, k * num_bytes, num_bytes, factor)
+        buffers.fill("recv", index, 0, buffers.recv_bytes, self._poison)
 
     def _reset(self, buffers: Buffers, index: int, sent: Tiled) -> None:
         """Poison in the receive buffer, and in place this member's data in its part of it."""
@@ -110,7 +129,7 @@ class Verifier:
         return [(0, region.num_bytes)] if region.num_bytes else []
 
     def _wrong_in(self, buffers: Buffers, index: int, region: Expected, begin: int, num_bytes: int,
-                  data: CopyData | ReduceData) -> Difference:  # fmt: skip
+                  data: _Data) -> Difference:  # fmt: skip
         at = region.offset_bytes + begin
         if isinstance(data, ReduceData) and not data.exact:
             return self._beyond_in(buffers, index, at, num_bytes, data, region.source_offset + begin)
@@ -138,11 +157,15 @@ class Verifier:
         return f"rank {self._rank}, element {index}: got 0x{found.got.hex()}, expected 0x{found.want.hex()}"
 
 
-def _content(region: Expected, data: CopyData | ReduceData) -> Tiled:
+def _content(region: Expected, data: _Data) -> Tiled:
     """What a region must hold."""
+    if isinstance(region, Multiplied):
+        assert isinstance(data, ProductData)
+        return data.product
     if isinstance(region, Reduced):
         assert isinstance(data, ReduceData)
         return data.reduced(region.source_offset)
+    assert not isinstance(data, ProductData)
     return data.sent(region.source, region.source_offset)
 
 

@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench.analysis.flops import PATTERN
 from bench.core.dtypes import DTYPES
 from bench.core.record import Document, Header, Summary
-from bench.report import _fits, _interference, _parity, _scaling, _spreads, _text
+from bench.report import _compute, _fits, _interference, _overlap, _parity, _scaling, _spreads, _text
 
 _MAX_WIDTH = 130
 
@@ -52,6 +53,9 @@ _PIPELINED = (
     _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
     _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.busbw_bytes_per_s)),
 )
+# Of products of matrices, which move nothing.
+_RATE = _Column("TFLOP/s", "", 9, lambda row: _compute.teraflops(row.flops_per_s))
+_PRODUCTS = (_RATE, _Column("of peak", "(%)", 9, _compute.share))
 # Rows of other tools' logs have neither interval nor percentiles.
 _IMPORTED_ISOLATED = (_TIME, _ISOLATED[3], _MARKS)
 _WIRE = _Column("wire", "(GB/s)", 8, lambda row: _text.gigabytes(row.wire_bytes_per_s))
@@ -78,15 +82,15 @@ class Table:
     """One job's rows as they come. `modes` are the modes that will be measured; `grouped`: there are several groups.
 
     `widest`: letters of the longest group's name.
-    `like`: the tool in whose statistics the times are shown, '' for ours.
+    `like`: the tool in whose statistics the times are shown, '' for ours. `products`: all rows are of matrices.
     """
 
     def __init__(
         self, modes: Sequence[str], *, grouped: bool = False, widest: int = 0, like: str = "", imported: bool = False,
-        wire: bool = False,
+        wire: bool = False, products: bool = False,
     ) -> None:  # fmt: skip
         """Choose the columns; nothing is printed yet."""
-        self._modes, self._like = tuple(modes), like
+        self._modes, self._like, self._products = tuple(modes), like, products
         self._imported, self._wire = imported, (_WIRE,) if wire else ()
         self._columns = (_COPIES_ROW if imported else _grouped_row(widest)) if grouped else _ROW
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
@@ -137,6 +141,8 @@ class Table:
         lines += _parity.lines(document.parities)
         lines += _scaling.lines(document.scalings)
         lines += _interference.lines(document.interferences)
+        lines += _overlap.lines(document.overlaps)
+        lines += _compute.lines(rows, document.standings)
         lines += _text.skipped_lines(document.skipped)
         lines += _text.failure_lines(document.failures)
         lines += document.notes
@@ -147,6 +153,8 @@ class Table:
     def _mode_columns(self, mode: str) -> tuple[_Column, ...]:
         if self._like:
             return _LIKE[self._like]
+        if self._products:
+            return (*_ISOLATED[:3], *_PRODUCTS, _MARKS) if mode == "isolated" else (_TIME, *_PRODUCTS, _MARKS)
         if mode == "isolated":
             return _IMPORTED_ISOLATED if self._imported else _ISOLATED
         return (*_PIPELINED, *self._wire, _Column("bound", "(%)", _BOUND_WIDTH, self._bound), _MARKS)
@@ -209,6 +217,7 @@ def _table_of(document: Document) -> Table:
     return Table(
         _text.modes_of(rows), grouped=len(groups) > 1, widest=max(map(len, groups), default=0), like=like,
         imported=imported, wire="wire" in document.show,
+        products=bool(rows) and all(row.pattern == PATTERN for row in rows),
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ Schema history (the `schema` key of each header line):
                     `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown
   bench.results/5   `host_s` and `enqueue_s` in the samples of rows that a device's clock timed; `compared` of each row:
                     full or sampled; a line of type `end` after the rows: each host's GPUs as they were then, which go
-                    beside its facts in the header as `gpus_at_end`
+                    beside its facts in the header as `gpus_at_end`; `overlap` where
+                    products of matrices ran beside a row
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
@@ -31,7 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Contention, Failure, Header, Record, Samples
+from bench.core.record import Contention, Failure, Header, Overlap, Record, Samples
 from bench.store import _kinds
 
 SCHEMA = "bench.results/5"
@@ -121,6 +122,9 @@ def _plain(record: Record) -> dict[str, Any]:
         plain["failed"] = asdict(record.failed)
     if record.contention is not None:
         plain["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
+    if record.overlap is not None:
+        sides = ("alone_s", "product_alone_s", "product_s")
+        plain["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
     if record.samples is not None:
         samples = record.samples
         told = {
@@ -233,6 +237,8 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
             parsed["samples"] = _samples(parsed["samples"])
         if "contention" in parsed:
             parsed["contention"] = Contention(**parsed["contention"])
+        if "overlap" in parsed:
+            parsed["overlap"] = Overlap(**parsed["overlap"])
         if "failed" in parsed:
             parsed["failed"] = Failure(**parsed["failed"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:

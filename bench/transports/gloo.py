@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from bench.core.errors import RefusedError
-from bench.core.program import Collective, Group, Round, Step, needs_device
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.program import Collective, Group, Product, Round, Step, needs_device
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
-from bench.transports import _host, _torch
+from bench.transports import _host, _torch, _torch_compute
 
 _PROBE_BYTES = 64  # per rank: whole elements of every type
 
@@ -36,7 +36,7 @@ class Gloo(Transport):
 
         Raises RefusedError when torch is missing, or the ranks do not find each other.
         """
-        self._alignment_bytes = options.alignment_bytes
+        self._alignment_bytes, self._tf32 = options.alignment_bytes, options.tf32
         self._torch = _torch.load_torch()
         self._dist: Any = self._torch.distributed
         self._torch.set_num_threads(1)
@@ -54,6 +54,7 @@ class Gloo(Transport):
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
         self._barrier: Callable[[], Any] = self._dist.barrier
         self._lacks: dict[tuple[str, str, str], str | None] = {}
+        self._beside = _torch_compute.OnHost(self._torch)
 
     def close(self) -> None:
         """Leave the process group."""
@@ -77,6 +78,8 @@ class Gloo(Transport):
 
     def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
         """Found by asking: a tiny operation of this kind, type and reduction, once. All ranks must ask alike."""
+        if isinstance(step, Product):
+            return _torch_compute.why_not(reduction.dtype, self._tf32, on_gpu=False)
         if (reason := needs_device(step)) is not None:
             return f"Gloo: {reason}"
         if not isinstance(step, Collective):
@@ -124,6 +127,9 @@ class Gloo(Transport):
         sets = range(buffers.num_sets)
         tensor = self._torch.from_numpy
         memory = [(tensor(buffers.view("send", k)), tensor(buffers.view("recv", k))) for k in sets]
+        if steps and isinstance(steps[0], Product):
+            calls = _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._tf32)
+            return Compiled(calls, keep=[buffers])
         handle = self._handles.get(group.ranks)
         calls = _torch.bound_calls(self._torch, steps, group, handle, self.place.rank, memory, reduction, in_place)
         return Compiled(calls, keep=[buffers])
@@ -162,6 +168,12 @@ class Gloo(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Back-to-back calls on the host clock."""
         return _host.time_batch(self._barrier, compiled, num_calls)
+
+    def time_together(
+        self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
+    ) -> Together:
+        """Products by a thread of their own."""
+        return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
 
 TRANSPORT = Gloo

@@ -15,10 +15,10 @@ from time import perf_counter
 from typing import Any
 
 from bench.core.errors import BenchError, MeasurementError, RefusedError
-from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.program import Collective, Exchange, Group, Product, Round, Step, needs_device
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
-from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch
+from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch, _torch_compute
 from bench.transports import _nccl_types as types
 from bench.transports._nccl_graph import Graphs
 from bench.transports._nccl_timer import Timer
@@ -70,6 +70,7 @@ class Nccl(Transport):
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
         self._lacks: dict[tuple[str, str, str], str | None] = {}
         self._timer = Timer(self._torch, self.sync, "graph" if options.graph else "python")
+        self._beside = _torch_compute.OnGpu(self._torch)
         self._attest()
         # Asked now, of all ranks, since later not all of them have messages.
         ring = types.tiny_exchange(place.rank, place.num_ranks)
@@ -161,6 +162,8 @@ class Nccl(Transport):
 
         All ranks must ask alike.
         """
+        if isinstance(step, Product):
+            return _torch_compute.why_not(reduction.dtype, self._options.tf32, on_gpu=True)
         if (reason := needs_device(step)) is not None:
             return f"NCCL: {reason}"
         if not isinstance(step, Collective):
@@ -266,6 +269,8 @@ class Nccl(Transport):
     def _bound(self, steps: tuple[Step, ...], group: Group, buffers: _device.DeviceBuffers, reduction: Reduction,
                in_place: bool) -> list[Callable[[], Any]]:  # fmt: skip
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
+        if steps and isinstance(steps[0], Product):
+            return _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._options.tf32)
         return _torch.bound_calls(
             self._torch, steps, group, self._handles.get(group.ranks), self.place.rank, memory,
             types.moved(reduction, steps), in_place, always_batch=True,
@@ -300,6 +305,12 @@ class Nccl(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Back-to-back calls between two events."""
         return self._timer.timing([self._timer.sample(compiled, num_calls)])
+
+    def time_together(
+        self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
+    ) -> Together:
+        """Products on a stream of their own."""
+        return self._beside.run(self.sync, collective, num_calls, product, num_products)
 
 
 TRANSPORT = Nccl

@@ -193,6 +193,8 @@ def test_fewer_than_5_launches_give_a_ratio_and_nothing_else(a_run: Make, num_ba
         ("sync", {"settings": {"sync": "barrier"}}, {}, "and barrier in NEW"),
         ("data", {"settings": {"data": "zeros"}}, {}, "and zeros in NEW"),
         ("order", {"case": ("allreduce", "--order", "reverse")}, {}, "linear in BASE and reverse in NEW"),
+        ("engine", {"case": ("local_copy", "--engine", "sm")}, {}, "unknown in BASE and sm in NEW"),
+        ("graph", {"case": ("allreduce", "--graph", "1")}, {}, "unknown in BASE and yes in NEW"),
         ("cache", {}, {"cache": "hot"}, "cold in BASE and hot in NEW"),
         ("loop", {}, {"loop": "compiled"}, "python in BASE and compiled in NEW"),
         ("in_place", {}, {"in_place": True}, "no in BASE and yes in NEW"),

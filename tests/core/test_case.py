@@ -78,6 +78,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "memory": st.sampled_from(MEMORIES),
     "via": st.sampled_from(VIAS),
     "graph": st.booleans(),
+    "tf32": st.booleans(),
     "share_gpu": st.booleans(),
     "require": st.lists(st.tuples(st.sampled_from(tuple(REQUIRABLE)), WORD), min_size=1, max_size=3).map(tuple),
 }

@@ -1,0 +1,83 @@
+"""Products of matrices: operations per second, and what the data sheet promises of them.
+
+A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the dense rate
+(no sparsity) that the maker gives for the type at a boost clock of its choice: a GPU that is kept within its power
+limit stays below it, and one that runs faster may exceed it, so it is a reference and no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bench.core.case import from_argv
+from bench.core.dtypes import DTYPES
+from bench.core.errors import UsageError
+from bench.core.program import Product
+from bench.core.record import Header, Summary
+from bench.core.sweep import order_of
+from bench.hardware import catalogue
+
+PATTERN = "gpu_baseline"
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+
+
+def of_payload(payload_bytes: int, dtype: str) -> int | None:
+    """Operations of one product whose factors have this size each; None for a type that is not known."""
+    known = DTYPES.get(dtype)
+    return None if known is None or not payload_bytes else Product(order_of(payload_bytes, known.num_bytes)).flops
+
+
+def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | None:
+    """Operations per second of one rank; None for rows of other patterns."""
+    if header.pattern != PATTERN or not median_s:
+        return None
+    operations = of_payload(payload_bytes, header.dtype)
+    return None if operations is None else operations / median_s
+
+
+def kind(header: Header) -> str:
+    """How the products of a run were made, as data sheets call it: bf16, fp32, tf32."""
+    short = _SHORT.get(header.dtype, header.dtype)
+    return "tf32" if short == "fp32" and _asked(header, "tf32") else short
+
+
+def gpu_of(header: Header) -> str | None:
+    """Our word for the GPUs that a run used, one by each rank; None where there were none, or they are not known."""
+    told = header.facts.get("gpu") if header.clock == "device" and not _asked(header, "share_gpu") else None
+    return None if told is None else catalogue.gpu_printed(told)
+
+
+def peak(header: Header) -> tuple[float, str] | None:
+    """(dense operations per second, "bf16 of H200-SXM-141GB") of the data sheet; None where it is not known.
+
+    Ranks that share a GPU have no peak.
+    """
+    gpu = gpu_of(header)
+    if header.pattern != PATTERN or gpu is None:
+        return None
+    found = catalogue.gpu(gpu).flops.get(kind(header))
+    return None if found is None else (found, f"{kind(header)} of {gpu}")
+
+
+def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
+    """Operations per second by (GPU model, type as data sheets call it): what the slowest GPU reaches at its best size.
+
+    A step of training waits for the slowest. Rows with wrong data have no rate.
+    """
+    best: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for row in rows:
+        header = headers[row.job]
+        gpu = gpu_of(header)
+        if gpu is None or row.flops_per_s is None or row.verified is False:
+            continue
+        of_gpus = best.setdefault((gpu, kind(header)), {})
+        at = (",".join(str(one.get("host")) for one in header.ranks[:1]), row.group)
+        of_gpus[at] = max(row.flops_per_s, of_gpus.get(at, 0.0))
+    return {which: min(of_gpus.values()) for which, of_gpus in best.items()}
+
+
+def _asked(header: Header, switch: str) -> bool:
+    try:
+        return bool(getattr(from_argv(header.case), switch))
+    except UsageError:  # of a newer version, or edited
+        return False

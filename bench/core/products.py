@@ -1,0 +1,74 @@
+"""Matrices whose product is known exactly, although their elements look like noise.
+
+Row i and column k of the first factor hold u(i) s(k), row k and column j of the second t(k) v(j), all four noise of
+integers up to 15 of either sign: the elements fill the eight significant bits of bfloat16, so that a GPU works as hard
+as with other data (zeros or few bits cost it less power, and a hot GPU then runs faster). The product is
+C(i,j) = u(i) v(j) x sum over k of s(k) t(k), and the last s make that sum SUM, a power of two: each element is exact in
+every type here. A tile in another's place, a row of one factor that meets a column further on, a block of k that is
+left out or taken twice: all give other numbers. u and t repeat after a prime number of rows, so that a matrix is known
+by its first rows, and no tile can be swapped unseen.
+
+Every partial sum is an integer. While k goes by in order, the sum of s t is steered: it is never further from zero than
+STEERED. In any order that keeps neighbours together, and also where a processor's lanes take every n-th k, no partial
+sum comes near 2^24, up to which float32, in which all products here are summed, counts exactly.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from bench.core.dtypes import Dtype
+from bench.core.payload import Bytes, Tiled
+
+SUM = 256  # of s(k) t(k); 15 x 15 x 256 is below the largest float16
+MOST = 15
+STEERED = 240
+TYPES = ("bfloat16", "float16", "float32", "float64")  # whose products are exact here
+PERIOD = 61  # rows; a prime below the tile of core/sweep.py
+_ONES = 8  # of a period of t are 1 or -1: there s can make up any rest
+
+
+class ProductData:
+    """The two factors that a rank multiplies, and their product, row by row."""
+
+    def __init__(self, dtype: Dtype, order: int, rank: int, seed: int) -> None:
+        u, s, t, v = vectors(order, rank, seed)
+        self.factors = (Tiled(_encoded(np.outer(u, s), dtype)), Tiled(_encoded(np.outer(t, v), dtype)))
+        self.product = Tiled(_encoded(np.outer(u, SUM * v), dtype))
+
+
+@lru_cache(maxsize=4)
+def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
+    """u and t of one period, s and v of `order` integers, 1 to MOST of either sign: the sum of s t is SUM."""
+    noise = np.random.default_rng((order, rank, seed))
+    u, s, t, v = (
+        noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)
+    )
+    t[:_ONES] = np.sign(t[:_ONES])
+    reached, tail = 0, order - PERIOD
+    for k in range(tail):
+        step = int(s[k] * t[k % PERIOD])
+        if abs(reached + step) > STEERED:
+            s[k], step = -s[k], -step
+        reached += step
+    of_tail = sorted(range(tail, order), key=lambda k: k % PERIOD < _ONES)  # those of 1 last
+    missing = SUM - reached - sum(int(s[k] * t[k % PERIOD]) for k in of_tail)
+    for k in of_tail:
+        before, factor = int(s[k]), int(t[k % PERIOD])
+        s[k] = max(-MOST, min(MOST, before + int(missing / factor))) or before
+        missing -= (int(s[k]) - before) * factor
+    if missing:
+        raise AssertionError(f"no product of order {order} for rank {rank} and seed {seed}")
+    return u, s, t, v
+
+
+def _encoded(values: Any, dtype: Dtype) -> Bytes:
+    """Integers of at most eight significant bits as raw elements."""
+    if dtype.name == "bfloat16":
+        raw = (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    else:
+        raw = values.astype(dtype.name)
+    return np.ascontiguousarray(raw).view(np.uint8).reshape(-1)

@@ -1,0 +1,61 @@
+"""Every rank multiplies two square matrices by itself: what its GPU computes at most, all GPUs at once.
+
+S is one factor, and the product: matrices of `order` rows, the largest multiple of 64 whose order x order elements take
+no more bytes than asked for. One product is 2 x order^3 operations; beside 3 S of memory traffic that is arithmetic
+alone from a few MiB on. Nothing crosses a link, so there is no bus bandwidth; rows show FLOP/s beside the dense rate of
+the data sheet. Each rank has a row of its own while all compute, so that the slow GPU is seen; `--topology "single
+ranks"` takes one GPU of each node at a time.
+
+`-d` gives the type; float32 is multiplied strictly, or with `--tf32 1` by tensor cores. Factors and product are exact
+integers that look like noise (core/products.py), and every element is compared.
+
+    python -m bench.gpu_baseline --sizes 128M -d bfloat16 --mode pipelined
+    torchrun --nproc-per-node 8 -m bench.gpu_baseline --sizes 256M -d float32 --tf32 1
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Expected, Multiplied, Product, Step
+from bench.core.sweep import order_of
+
+
+class GpuBaseline(Pattern):
+    """A product of one's own; no rank needs another."""
+
+    name = "gpu_baseline"
+    factors = frozenset({"tf32"})
+    usual_topology = "groups of 1"
+
+    def payload(self, requested_bytes: int, shape: Shape) -> int:
+        """One matrix of whole tiles."""
+        return order_of(requested_bytes, shape.element_bytes) ** 2 * shape.element_bytes
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """Two factors to read, one product to write."""
+        return 2 * shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One product."""
+        return (Product(order_of(shape.payload_bytes, shape.element_bytes)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """The product of this rank's own factors."""
+        return (Multiplied(order_of(shape.payload_bytes, shape.element_bytes), shape.payload_bytes),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """Nothing leaves a GPU."""
+        return 0.0
+
+    def bus_factor(self, shape: Shape) -> float | None:
+        """None: no link carries anything."""
+        return None
+
+
+PATTERN = GpuBaseline()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)

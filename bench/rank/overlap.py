@@ -1,0 +1,267 @@
+"""Rows of a collective beside products of matrices: blocks of three kinds take turns within one launch.
+
+Alone or together, a burst is released and timed in the same way (transport.Overlapping), so that the quotient of two
+blocks holds what each of the two takes from the other, and nothing else. The products of a burst go on for longer than
+the collective; of them those count that end while it lasts, in all three kinds of block the same number.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.analysis import interference, stats
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.dtypes import dtype_of
+from bench.core.errors import MeasurementError
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Group, Product
+from bench.core.record import Overlap
+from bench.core.sweep import TILE
+from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Together, Transport
+from bench.core.units import format_size
+from bench.rank import sampling
+from bench.rank.gathered import Gathered
+from bench.rank.rows import Row
+from bench.rank.verify import Verifier, Wrong
+
+_DTYPE = {"device": "bfloat16", "host": "float32"}  # of the products: what training multiplies in
+_MOST_ORDER = {"device": 8192, "host": 1024}
+_PART = 4  # products in the time of the collective of a sample; of its size there are many in a layer, too
+_OUTLAST = 3  # times as long as the collective alone are all products of a sample
+_MOST_PRODUCTS = 256
+_PROBE_ORDER, _TRIES = 512, 3
+_PROBES = 3  # bursts, the first of which warms up
+_COVERED = 0.9  # counted products end within this part of the collective, so that most bursts cover them
+_LEAST_BLOCK_S, _BLOCKS, _MOST_PER_BLOCK = 0.02, 40, 1000  # as of contention
+_LEAST_BLOCKS, _MOST_BLOCKS = 21, 101
+
+
+@dataclass(slots=True)
+class _Products:
+    """This rank's matrices, ready to be multiplied."""
+
+    order: int
+    compiled: Compiled
+    buffers: Buffers
+    verifier: Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A sample: so many calls, so many products, the first of which count."""
+
+    num_calls: int
+    num_products: int
+    num_counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """What a rank brings out of samples: seconds per call and per product, and how many did not cover each other."""
+
+    calls_s: tuple[float, ...] = ()
+    products_s: tuple[float, ...] = ()
+    not_covered: int = 0
+
+
+def why_not(case: Case, transport: Transport) -> str | None:
+    """Why nothing can be computed beside this case's collectives; None when it can."""
+    if not isinstance(transport, Overlapping):
+        return f"{type(transport).__name__} can not compute while it communicates: --transport nccl or gloo can"
+    if case.graph:
+        return "calls that are released beside products are not replayed: leave --graph out"
+    return "there are products beside it already: leave --aggressor out" if case.aggressor else None
+
+
+class Beside:
+    """Takes rows of a collective beside products. All ranks in step."""
+
+    def __init__(self, case: Case, transport: Transport) -> None:
+        """Nothing is made yet. Rows are only taken over a transport that `why_not` lets pass."""
+        assert isinstance(transport, Overlapping)
+        self._overlapping: Overlapping = transport
+        self._case, self._transport = case, transport
+        self._channel, self._rank = transport.channel, transport.place.rank
+        self._reduction = Reduction(_DTYPE[transport.clock], "sum")
+        self._pattern: Pattern = plugins.load("pattern", "gpu_baseline").PATTERN
+        self._products: _Products | None = None
+
+    def take(
+        self, row: Row, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
+    ) -> sampling.Taken:
+        """Warm-up, the order of the matrices, and the blocks of one row."""
+        sampler = sampling.Sampler(self._case, self._transport, row, compiled)
+        beat("warm-up")
+        loop, warmup, call_s, _ = sampler.warm_up()
+        num_calls = sampler.batch(call_s, most_batch)
+        beat("choosing the products")
+        call_s = self._slowest([self._burst(compiled, _Plan(num_calls, 0, 0)).calls_s for _ in range(_PROBES)])
+        products = self._chosen(call_s * num_calls)
+        plan, sample_s = self._plan(compiled, products, num_calls, call_s)
+        per_block = max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
+        if self._case.iterations is not None:
+            per_block = max(1, self._case.iterations // _LEAST_BLOCKS)
+        together = Gathered(row.round, room)
+        alone, products_alone, products_together = (Gathered(row.round, 0) for _ in range(3))
+        not_covered, num_blocks, began, reason = [0] * len(row.round), 0, time.monotonic(), None
+        with sampling.no_garbage():
+            while reason is None:
+                beat(f"{num_blocks} blocks of each kind")
+                for kind in ("calls", "products", "both") if num_blocks % 2 == 0 else ("both", "products", "calls"):
+                    told = self._channel.gather(self._block(kind, compiled, products, plan, per_block))
+                    if told is None:
+                        continue
+                    if kind != "products":
+                        (together if kind == "both" else alone).add([one.calls_s for one in told])
+                    if kind != "calls":
+                        (products_together if kind == "both" else products_alone).add([one.products_s for one in told])
+                    for k, group in enumerate(row.round):
+                        not_covered[k] += max(told[rank].not_covered for rank in group.ranks)
+                num_blocks += 1
+                sides = [side.slowest() for side in (alone, together, products_alone, products_together)]
+                reason = self._channel.broadcast(
+                    self._stop(row, sides, num_blocks, per_block, time.monotonic() - began)
+                )
+        overlaps = tuple(
+            Overlap(self._reduction.dtype, products.order, plan.num_products, plan.num_counted, per_block,
+                    alone.slowest()[k], products_alone.slowest()[k], products_together.slowest()[k], not_covered[k])
+            for k in range(len(row.round))
+        )  # fmt: skip
+        shares = together.shares() if self._rank == 0 else ()
+        return sampling.Taken(warmup, shares, num_calls, loop, reason, overlaps=overlaps)
+
+    def wrong(self) -> Wrong:
+        """What the last product of this rank left."""
+        made = self._products
+        return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
+
+    def _chosen(self, collective_s: float) -> _Products:
+        """Matrices of which a product takes about a part of the time of a sample's collective."""
+        most = _MOST_ORDER[self._transport.clock]
+        products = self._made(_PROBE_ORDER)
+        for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
+            ratio = collective_s / _PART / max(self._product_s(products), 1e-9)
+            wanted = round(products.order * ratio ** (1 / 3) / TILE) * TILE
+            before, products = products, self._made(max(TILE, min(most, wanted)))
+            if before is products:
+                break
+        return products
+
+    def _plan(self, compiled: Compiled | None, products: _Products, num_calls: int,
+              call_s: float) -> tuple[_Plan, float]:  # fmt: skip
+        """How many products a sample needs so that they outlast the collective that they slow down; its seconds."""
+        product_s = self._product_s(products)
+        num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
+        plan = _Plan(num_calls, num, 1)
+        counts: list[int] = []
+        while True:
+            mine = self._together(compiled, products, plan)
+            took = self._channel.gather((mine.collective_s, mine.products_s))
+            told = None
+            if took is not None:
+                both = [(seconds, ends) for seconds, ends in took if seconds is not None]
+                outlasted = all(ends[-1] > seconds for seconds, ends in both)
+                counted = min(sum(end < _COVERED * seconds for end in ends) for seconds, ends in both)
+                sample_s = max(max(seconds, ends[-1]) for seconds, ends in both)
+                told = (outlasted or plan.num_products == _MOST_PRODUCTS, max(1, counted), sample_s)
+            enough, counted, sample_s = self._channel.broadcast(told)
+            counts = [*counts, counted] if enough else []
+            if len(counts) == _PROBES:
+                return replace(plan, num_counted=min(counts)), sample_s
+            if not enough:
+                plan = replace(plan, num_products=min(_MOST_PRODUCTS, 2 * plan.num_products))
+
+    def _block(self, kind: str, compiled: Compiled | None, products: _Products, plan: _Plan, num: int) -> _Burst:
+        """One block on this rank; an idle one keeps step and brings nothing."""
+        self._channel.broadcast(None)  # nobody begins before all have ended the block before
+        if kind == "calls":
+            plan = replace(plan, num_products=0)
+        elif kind == "products":
+            plan = replace(plan, num_calls=0)
+        done = [self._burst(compiled, plan, products) for _ in range(num)]
+        return _Burst(
+            tuple(second for one in done for second in one.calls_s),
+            tuple(second for one in done for second in one.products_s),
+            sum(one.not_covered for one in done),
+        )
+
+    def _burst(self, compiled: Compiled | None, plan: _Plan, products: _Products | None = None) -> _Burst:
+        took = self._together(compiled, products, plan)
+        calls_s = () if took.collective_s is None else (took.collective_s / plan.num_calls,)
+        if not took.products_s:
+            return _Burst(calls_s)
+        counted_s = took.products_s[plan.num_counted - 1]
+        products_s = (counted_s / plan.num_counted,)
+        if took.collective_s is None:
+            return _Burst((), products_s)
+        covered = counted_s <= took.collective_s <= took.products_s[-1]
+        return _Burst(calls_s, products_s, 0 if covered else 1)
+
+    def _together(self, compiled: Compiled | None, products: _Products | None, plan: _Plan) -> Together:
+        idle = compiled is None
+        return self._overlapping.time_together(
+            compiled if plan.num_calls else None, plan.num_calls,
+            products.compiled if products and plan.num_products and not idle else None, plan.num_products,
+        )  # fmt: skip
+
+    def _stop(self, row: Row, sides: Sequence[Sequence[Sequence[float]]], num_blocks: int, per_block: int,
+              elapsed_s: float) -> str | None:  # fmt: skip
+        """Why this row is finished, on rank 0: when both factors of every group are known well enough."""
+        if self._case.iterations is not None:
+            return "fixed" if num_blocks * per_block >= self._case.iterations else None
+        if self._rank != 0:
+            return None
+        for calls, calls_beside, products, products_beside in zip(*sides, strict=True):
+            for without, with_it in ((calls, calls_beside), (products, products_beside)):
+                reason = stats.should_stop(
+                    interference.block_factors(without, with_it, per_block),
+                    target=sampling.TARGET_HALF_WIDTH["isolated"],
+                    n_min=_LEAST_BLOCKS,
+                    n_max=_MOST_BLOCKS,
+                    elapsed_s=elapsed_s,
+                    max_s=3 * row.max_s,  # three sides take their time
+                )
+                if reason is None:
+                    return None
+        return reason
+
+    def _product_s(self, products: _Products) -> float:
+        """Seconds of one product on the slowest rank."""
+        plan = _Plan(0, _PART, _PART)
+        return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
+
+    def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
+        """The best of some bursts, the first left out, of the slowest rank that has any."""
+        told: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
+        return max(told)
+
+    def _made(self, order: int) -> _Products:
+        """Matrices of this order on every rank, checked once; those of the last row where they have it already."""
+        if self._products is not None and self._products.order == order:
+            return self._products
+        if self._products is not None and self._products.compiled.release:
+            self._products.compiled.release()
+        self._products = None  # its memory is free before the next is taken
+        size = order * order * dtype_of(self._reduction.dtype).num_bytes
+        shape = Shape(1, size, dtype_of(self._reduction.dtype).num_bytes)
+        steps = self._pattern.steps(shape, 0)
+        lacks = self._transport.supports(Product(order), self._reduction, False)
+        buffers = None
+        try:
+            buffers = self._transport.allocate(*self._pattern.buffers(shape, 0), 1, steps) if lacks is None else None
+        except MemoryError:
+            lacks = f"rank {self._rank} has no room for three matrices of {format_size(size)} beside the messages"
+        reason = next(filter(None, self._channel.share(lacks)), None)
+        if reason is not None or buffers is None:
+            raise MeasurementError(f"overlap: {reason}")
+        group = Group("product", (self._rank,))
+        verifier = Verifier(self._pattern, shape, group, 0, dtype_of(self._reduction.dtype), "sum", False,
+                            self._case.seed)  # fmt: skip
+        verifier.prepare(buffers, 0, 0)
+        compiled = self._transport.compile(steps, group, buffers, self._reduction, False)
+        self._products = _Products(order, compiled, buffers, verifier)
+        return self._products
