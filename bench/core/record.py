@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Flags by which a transport says that a row is no figure of the link that it is named after.
+THROUGH_HOST = "through-host"  # copied by way of the host's memory
+SHARED_GPU = "shared_gpu"  # of ranks that had one GPU together; also a fact of the header
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:

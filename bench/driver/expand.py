@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, to_argv
+from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, to_argv, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
@@ -190,6 +190,8 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
+    if (passed_over := unheard(case, case.transport)) is not None:
+        return passed_over
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
     if cluster.launcher == "torchrun" and case.transport in OVER_MPI:
