@@ -33,9 +33,9 @@ def test_64_nodes_of_8_gpus_are_planned_in_20_minutes(config: str, capsys: Out) 
     assert not plan["skipped"] and not [note for note in plan["notes"] if "thinned" in note or "left out" in note]
     assert {(job["world"]["num_nodes"], job["world"]["ranks_per_node"]) for job in plan["jobs"]} == {(64, 8)}
     cases = [" ".join(job["case"]) for job in plan["jobs"]]
-    for words in ("host_device --transport cuda_copy", "--topology single ranks", "--topology groups of 1", "local_copy ",
-                  "--topology single pairs", "--topology node", "--topology rail", "pairs ", "--schedule ladder",
-                  "pingpong "):  # fmt: skip
+    for words in ("host_device --transport cuda_copy", "--topology single ranks", "--topology groups of 1",
+                  "local_copy ", "--topology single pairs", "--topology node", "--topology rail",
+                  "pairs ", "--schedule ladder", "pingpong "):  # fmt: skip
         assert any(words in case for case in cases), words
     assert main(["plan", "acceptance", "--cluster", "big", "--config", config]) == 0
     assert "# estimate: " in capsys.readouterr().out
