@@ -7,6 +7,7 @@ from datetime import datetime
 
 from bench.analysis._gate_input import Material, fault, gpus_of, hosts, start, status_of
 from bench.analysis.gate_rules import Expect, Fault
+from bench.core import plugins
 from bench.core.foreign import OK, TRUNCATED
 from bench.core.record import Header
 from bench.core.units import format_duration
@@ -142,10 +143,17 @@ def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[
         if other or not names:
             told = f"there is {', '.join(other)}" if other else "none is known"
             yield Fault("wrong-cluster", f"GPUs {expect.gpu} are expected, {told}", job)
-    if expect.transport and header.transport != expect.transport:
-        yield Fault("wrong-fabric", f"transport {expect.transport} is expected, it is {header.transport}", job)
+    wanted = (_only_transport(header.pattern) or expect.transport) if expect.transport else ""
+    if wanted and header.transport != wanted:
+        yield Fault("wrong-fabric", f"transport {wanted} is expected, it is {header.transport}", job)
     if expect.network and header.num_nodes != 1:
         yield from wrong_network(run, job, expect.network)
+
+
+def _only_transport(pattern: str) -> str | None:
+    """The one that a pattern has, whatever carries the others: copies of GPUs are no messages of a library."""
+    known = pattern in plugins.names("pattern")
+    return plugins.load("pattern", pattern).PATTERN.transport if known else None
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[Fault]:

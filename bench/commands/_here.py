@@ -38,12 +38,10 @@ def workloads_folder() -> Path:
 
 def lacks(transport: str) -> str | None:
     """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
-    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
-    if missing:
-        return f"Python package {', '.join(missing)} is not installed"
-    if transport in ON_GPUS and nvml.count_gpus() == 0:
+    if transport in ON_GPUS and nvml.count_gpus() == 0:  # before its packages: they would not help
         return "no NVIDIA GPU was found"
-    return None
+    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
+    return f"Python package {', '.join(missing)} is not installed" if missing else None
 
 
 def _installed(package: str) -> bool:

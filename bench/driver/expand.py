@@ -8,13 +8,13 @@ thinned, and the plan says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, to_argv, unheard
+from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
@@ -27,6 +27,7 @@ from bench.core.world import World
 from bench.driver.config import Cluster, Measurement, Scenario
 from bench.driver.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
 from bench.hardware import catalogue
+from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
 MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
@@ -67,7 +68,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
             if reason is None:
                 wishes.append(wish)
             else:
-                skipped.append(Skip(_words(wish), reason))
+                skipped.append((wish, reason))
     wishes = list(dict.fromkeys(wishes))  # lists of a scenario may name the same thing twice
     jobs = []
     share_s = scenario.budget_s / len(wishes) if scenario.budget_s and wishes else None
@@ -83,7 +84,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
                          wish.tool, tools)  # fmt: skip
             jobs.append(job)
             notes += _out_of_proportion(job, share_s, len(wishes))
-    return Plan(scenario.name, cluster, modelled, tuple(jobs), tuple(dict.fromkeys(skipped)),
+    return Plan(scenario.name, cluster, modelled, tuple(jobs), _together(skipped),
                 tuple(dict.fromkeys(notes)), scenario.budget_s)  # fmt: skip
 
 
@@ -187,6 +188,8 @@ def _spare_hosts(cluster: Cluster) -> list[str]:
 
 def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
+    if case.transport == "model" and case.pattern in COPIES_OF_ONE_GPU:
+        return "the model knows messages between ranks: it has no copies of one GPU"
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
@@ -268,9 +271,13 @@ def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[s
     ]
 
 
-def _words(wish: _Wish) -> str:
-    by = wish.tool or wish.case.transport
-    return " ".join([*to_argv(wish.case)[:1], by, *(f"{n}={v}" for n, v in wish.env)])
+def _together(skipped: Iterable[tuple[_Wish, str]]) -> tuple[Skip, ...]:
+    """One entry for all patterns that are left out over one transport for the same reason."""
+    patterns: dict[tuple[str, str], dict[str, None]] = {}
+    for wish, reason in skipped:
+        by = " ".join([wish.tool or wish.case.transport, *(f"{name}={value}" for name, value in wish.env)])
+        patterns.setdefault((by, reason), {})[wish.case.pattern] = None
+    return tuple(Skip(f"{', '.join(names)} {by}", reason) for (by, reason), names in patterns.items())
 
 
 def _name(wish: _Wish, launch: int, taken: set[str]) -> str:

@@ -7,6 +7,7 @@ inch and read well at 1000 pixels: no text below 9 points.
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -84,7 +85,10 @@ def _payload(row: Summary) -> int:
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
     """The pattern, and of how many groups the slowest is drawn."""
-    groups = len({row.group for row in rows})
+    drawn = list(rows)
+    groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
+    if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
+        return f"{pattern} of one rank: the overhead of calls, no link"
     return pattern if groups == 1 else f"{pattern}, the slowest of {groups} groups"
 
 
@@ -96,8 +100,11 @@ def labels(document: Document) -> dict[str, str]:
     rivals = [[told[job] for job, header in headers.items() if header.pattern == pattern] for pattern in patterns]
     varied = [index for index in range(1, _NUM_TOLD) if any(len({one[index] for one in jobs}) > 1 for jobs in rivals)]
     words = {job: ", ".join(filter(None, (one[0], *(one[index] for index in varied)))) for job, one in told.items()}
-    if len({(headers[job].pattern, text) for job, text in words.items()}) < len(headers):
-        words = {job: f"{text} [{job.removeprefix(headers[job].pattern + '-')}]" for job, text in words.items()}
+    places = {job: [(headers[job].pattern, text, mode) for mode in _modes(headers[job])] for job, text in words.items()}
+    num = Counter(place for of_job in places.values() for place in of_job)
+    for job, of_job in places.items():
+        if any(num[place] > 1 for place in of_job):
+            words[job] += f" [{job.removeprefix(headers[job].pattern + '-')}]"
     kinds = {job: " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
              for job, header in headers.items()}  # fmt: skip
     return {job: text + kinds[job] for job, text in words.items()}
@@ -112,9 +119,16 @@ def _told(header: Header) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-_OPTIONS = ("order", "cache", "in-place", "root", "engine", "access", "memory", "via", "graph", "share-gpu")
+_OPTIONS = ("order", "cache", "in-place", "root", "memory", "engine", "access", "via", "graph", "share-gpu")
 _MOST_STAGED = 6
+_LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and of what stands before each label
 _NUM_TOLD = 6 + len(_OPTIONS)
+
+
+def _modes(header: Header) -> list[str]:
+    """The modes of a job's rows; each has figures of its own."""
+    asked = _option(header, "mode").removeprefix("mode ")
+    return asked.split(",") if asked else ["isolated", "pipelined"]
 
 
 def _option(header: Header, name: str) -> str:
@@ -179,7 +193,9 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
     remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
     if handles:
         # The remarks are the legend's title: the layout keeps the two apart from each other and from the panels.
-        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=TEXT,
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), 3, _LINE // (longest + _HANDLE)))
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=TEXT,
                                frameon=False, handlelength=3, title=remark, title_fontsize=SMALL_TEXT)  # fmt: skip
         legend.get_title().set_color(GREY)
     else:

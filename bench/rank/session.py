@@ -163,6 +163,12 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
     return f"transport {case.transport} ({why}), {modes}, {cache}"
 
 
+_START_MORE = {
+    "nccl": "More take more GPUs",
+    "gloo": "Start more by torchrun --nproc-per-node 2",
+}
+
+
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
     """What these ranks can not measure, said before the figures."""
     limits = []
@@ -170,7 +176,7 @@ def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[s
     if world.num_ranks == 1 and alone:
         limits.append(
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
-            f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
+            f"{_START_MORE.get(case.transport, f'Start more: mpirun -n 2 python -m bench.{case.pattern}')}"
         )
     if world.ranks_per_node > num_cpus:
         limits.append(

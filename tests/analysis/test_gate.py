@@ -445,6 +445,17 @@ def test_a_share_of_what_others_published(tmp_path: Path) -> None:
     assert list(high.names) == ["too-low"]
 
 
+def test_copies_of_gpus_are_held_to_their_own_transport_and_not_to_the_one_of_collectives(tmp_path: Path) -> None:
+    rules = RULES.replace("transport: mpi", "transport: nccl") + "expect: {transport: nccl}\n"
+    for transport, names in (("cuda_copy", set()), ("mpi", {"wrong-fabric"})):
+        run = good()
+        heads(transport="nccl")(run)
+        case = ("host_device", "--transport", transport, "--sizes", "1M")
+        run.told.append(("copies", header("copies", case, pattern="host_device", transport=transport), []))
+        told = judge(run, tmp_path, rules)
+        assert {fault.name for fault in told.all_faults if fault.job == "copies"} - {"failed-job"} == names
+
+
 def test_equal_launches_are_no_failure(tmp_path: Path) -> None:
     run = launched(good(), 1.0)
     run.baseline = launches(run, 1.0)

@@ -63,6 +63,16 @@ def test_patterns_of_copies_choose_their_transport_by_themselves_and_one_rank_fo
     assert {job.world.num_ranks for job in plan_of(Measurement(("peer_copy",)), cluster=P4D).jobs} == {16}
 
 
+def test_what_can_not_concern_a_machine_is_one_short_note() -> None:
+    copies = Measurement(("host_device", "local_copy", "peer_copy"), directions=("h2d", "d2h"), engines=("ce", "sm"))
+    (skip,) = plan_of(Measurement(("allreduce",)), copies).skipped
+    assert (skip.what, skip.reason) == ("host_device, local_copy, peer_copy cuda_copy", NO_GPU)
+    modelled = plan_of(copies, cluster=P4D, model=True)
+    (skip,) = modelled.skipped
+    assert skip.what == "host_device, local_copy model" and "no copies of one GPU" in skip.reason
+    assert {job.case.pattern for job in modelled.jobs} == {"peer_copy"}
+
+
 def test_every_command_says_exactly_what_its_case_is() -> None:
     wide = Measurement(
         ("allreduce", "pingpong", "broadcast", "alltoallv"), ("mpi",), dtypes=("float32", "int8"),

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from bench.core import plugins
-from bench.core.record import Document, Scaling, Summary, known
+from bench.core.record import Document, Header, Scaling, Summary, known
 from bench.figures import _style, bandwidth, latency, pairs, scaling
 
 Documents = dict[str, Callable[[], Document]]
@@ -249,3 +249,44 @@ def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> 
         "model, 8 ranks (modelled)",
         "model, 16 ranks, 2 nodes (modelled)",
     }
+
+
+def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memory_and_engine(
+    documents: Documents,
+) -> None:
+    head = next(iter(documents["two_libraries"]().headers.values()))
+
+    def job(name: str, *more: str) -> Header:
+        case = ("host_device", "--transport", "cuda_copy", *more)
+        return replace(head, job=name, pattern="host_device", transport="cuda_copy", case=case, direction="h2d")
+
+    jobs = [
+        job("a", "--mode", "isolated"),
+        job("b", "--mode", "pipelined"),
+        job("c", "--mode", "pipelined", "--memory", "pageable"),
+        job("d", "--mode", "pipelined", "--engine", "sm"),
+    ]
+    document = Document("", {each.job: each for each in jobs}, ())
+    told = ["cuda_copy", "cuda_copy", "cuda_copy, memory pageable", "cuda_copy, engine sm"]
+    assert list(_style.labels(document).values()) == told
+    twice = job("host_device-e")
+    both = _style.labels(replace(document, headers={**document.headers, twice.job: twice}))
+    assert both[twice.job] == "cuda_copy [e]" and both["c"] == told[2]
+
+
+def test_a_legend_of_long_labels_stays_inside_the_figure(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    long = {job: replace(each, transport=f"a transport of a very long name that fills its column {job}")
+            for job, each in document.headers.items()}  # fmt: skip
+    rows = tuple(replace(row, transport=long[row.job].transport) for row in document.summaries)
+    [(_, figure)] = bandwidth.draw(replace(document, headers=long, summaries=rows))
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
+def test_collectives_of_one_rank_are_called_overhead(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    rows = [replace(row, num_ranks=1, busbw_bytes_per_s=None) for row in document.summaries]
+    assert _style.panel_title("allreduce", rows) == "allreduce of one rank: the overhead of calls, no link"

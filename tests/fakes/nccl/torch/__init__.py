@@ -187,6 +187,9 @@ _init, _new_group = dist.init_process_group, dist.new_group
 def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None:
     """NCCL reads its variables now, and says what it finds."""
     global _output
+    if backend == "gloo":
+        _init(backend, **rest)
+        return
     assert backend == "nccl" and device_id.type == "cuda" and device_id.index is not None
     _log(*(f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith("NCCL_")))
     if os.environ.get("NCCL_DEBUG") == "INFO" and "NCCL_DEBUG_FILE" in os.environ:
