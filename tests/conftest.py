@@ -21,15 +21,15 @@ from bench.core.record import Header, Record, Samples
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
-# Folders whose tests start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
-_ALONE = ("end_to_end", "testbed", "transports")
+# Tests that start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
+_ALONE = ("end_to_end", "testbed", "transports/test_transports.py")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Mark the tests of those folders; `make test` runs all others on every CPU at once."""
+    """Mark the tests of those files and folders; `make test` runs all others on every CPU at once."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in _ALONE:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE):
             item.add_marker("alone")
 
 

@@ -37,7 +37,12 @@ def test_every_scenario_can_be_planned_on_every_cluster(
     if (scenario, cluster) == ("parity", "g6e"):  # which torchrun starts, and parity is for MPI
         assert all("torchrun starts no MPI ranks" in line for line in lines if line.startswith("# skipped: "))
         return
-    if cluster == "local" and nvml.count_gpus() < {"host_device": 1, "parity_gpu": 1, "peer_copy": 2}.get(scenario, 0):
+    if cluster == "local" and nvml.count_gpus() < {
+        "gpu_baseline": 1,
+        "host_device": 1,
+        "parity_gpu": 1,
+        "peer_copy": 2,
+    }.get(scenario, 0):
         reasons = ("cupy is not installed", "no NVIDIA GPU", "needs at least 2 ranks")
         told = [line for line in lines if line.startswith("# skipped: ")]
         assert told and all(any(reason in line for reason in reasons) for line in told)
