@@ -15,15 +15,24 @@ _SET_SLOT = "seat the card again and see the BIOS settings of its slot; `dmesg |
 
 
 def link_below_both_ends(node: Node) -> Iterator[Finding]:
-    """Slower or narrower than GPU and slot can both do, while data goes over it; an idle link tells nothing."""
+    """Slower than GPU and slot can both do, while data goes over it, or narrower, which a link does not get by idling.
+
+    Where the slot's own lanes are not told, or the link was idle, a narrow one is only doubtful: many machines are
+    built with half the lanes.
+    """
     loaded = [each for each in node.gpus if each.under_load]
-    for who, evidence in grouped(loaded, map(_below, loaded)):
+    proven = [each for each in loaded if _slow(each) or each.slot_lanes]
+    for who, evidence in grouped(proven, map(_below, proven)):
         yield Finding("link_below_both_ends", "wrong", f"the PCIe link of {who} is less than both of its ends can do",
                       f"{evidence}, under load", _SET_SLOT)  # fmt: skip
+    others = [each for each in node.gpus if each not in proven]
+    for who, lanes in grouped(others, map(_narrow, others)):
+        yield Finding("narrow_link", "doubtful", f"the PCIe link of {who} has fewer lanes than are possible",
+                      lanes, f"many machines are built like this, and nothing is broken; else {_SET_SLOT}")  # fmt: skip
     idle = [each for each in node.gpus if not each.under_load]
     if idle:
         below = "; ".join(f"{who}: {evidence}" for who, evidence in grouped(idle, map(_below, idle)))
-        yield Finding("link_below_both_ends", "unknown", f"PCIe links under load: {names(idle)}",
+        yield Finding("link_below_both_ends", "unknown", f"the generation of PCIe links under load: {names(idle)}",
                       f"they were idle, and idle links slow down{f' ({below})' if below else ''}")  # fmt: skip
 
 
@@ -154,11 +163,20 @@ RULES = (link_below_both_ends, slot_below_gpu, no_peer_access, nvlink_down, fabr
          below_instance)  # fmt: skip
 
 
+def _slow(each: Gpu) -> bool:
+    most, _ = live.both_ends(each)
+    return bool(each.pcie_generation and most and each.pcie_generation < most)
+
+
+def _narrow(each: Gpu) -> str:
+    _, most = live.both_ends(each)
+    narrow = each.pcie_lanes and most and each.pcie_lanes < most
+    return f"x{each.pcie_lanes} is linked, x{most} is possible; lanes do not idle" if narrow else ""
+
+
 def _below(each: Gpu) -> str:
     generation, lanes = live.both_ends(each)
-    slow = each.pcie_generation and generation and each.pcie_generation < generation
-    narrow = each.pcie_lanes and lanes and each.pcie_lanes < lanes
-    if not slow and not narrow:
+    if not _slow(each) and not _narrow(each):
         return ""
     return (f"generation {each.pcie_generation or '?'} x{each.pcie_lanes or '?'}, "
             f"both ends can do generation {generation or '?'} x{lanes or '?'}")  # fmt: skip

@@ -1,7 +1,7 @@
 """What the links of a machine really are, from what driver and kernel say of it.
 
-An idle PCIe link slows down, and may give up lanes, so that what it says then is no bound. What data went over while it
-was read bounds; else the most that both of its ends can do, and `sources` says which it was.
+An idle PCIe link goes down to a lower generation and keeps its lanes. So the lanes that it has bound; the generation
+does where data went over the link while it was read, else the highest that both ends can do, and `sources` says which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, pcie_bytes_per
 
 _RDMA = ("infiniband", "roce", "efa")
 _LOADED = "NVML and sysfs of this machine, read under load"
-_IDLE = "NVML and sysfs of this machine, which was idle: the most that both ends of the link can do"
+_IDLE = "NVML and sysfs of this machine, read while idle: its lanes, and the highest generation that both ends can do"
 _ACTIVE = "NVML of this machine: active links x the rate of one"
 _PORTS = "sysfs of this machine: the rates of its active adapters"
 UNKNOWN = "unknown"  # how GPUs reach each other
@@ -162,10 +162,14 @@ def pcie_rate(each: Gpu) -> float | None:
 
 
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
-    """(generation, lanes): as they are while data goes over them, else the most that both ends can do."""
+    """(generation, lanes): the generation as it is while data goes over it, else the highest that both ends can do.
+
+    Lanes do not idle: those that are linked count always, and the most that are possible only where they are not told.
+    """
     if _seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
     generation, lanes = both_ends(each)
+    lanes = each.pcie_lanes or lanes
     return (generation, lanes) if generation and lanes else None
 
 

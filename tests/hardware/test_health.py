@@ -97,11 +97,18 @@ def test_what_is_not_told_is_unknown_and_never_wrong(rule: str, change: Change) 
     assert {each.severity for each in found.values()} == {"unknown"}
 
 
-def test_an_idle_link_is_no_finding_but_what_it_says_is_told() -> None:
-    idle = node([gpu(pcie_generation=1, pcie_lanes=8)], [])
+def test_of_an_idle_link_only_the_lanes_are_a_finding() -> None:
+    idle = node([gpu(pcie_generation=1)], [])
     assert not said(idle, "wrong") and not said(idle, "doubtful")
-    assert "generation 1 x8" in said(idle, "unknown")["link_below_both_ends"].evidence
-    assert said(node([loaded(lanes=8)], []), "wrong")
+    assert "generation 1 x16" in said(idle, "unknown")["link_below_both_ends"].evidence
+    narrow = said(node([gpu(pcie_generation=1, pcie_lanes=8)], []), "doubtful")["narrow_link"]
+    assert "x8 is linked, x16 is possible" in narrow.evidence and narrow.remedy
+
+
+def test_a_narrow_link_under_load_is_wrong_only_where_its_slot_is_known_to_do_more() -> None:
+    assert set(said(node([loaded(lanes=8)], []), "wrong")) == {"link_below_both_ends"}
+    built_so = node([loaded(lanes=8, slot_lanes=None)], [])
+    assert not said(built_so, "wrong") and "x16 is possible" in said(built_so, "doubtful")["narrow_link"].evidence
 
 
 def test_a_sandbox_that_tells_little_has_nothing_wrong_and_much_unknown() -> None:

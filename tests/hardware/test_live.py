@@ -45,17 +45,19 @@ def test_the_slowest_gpu_bounds_what_all_do() -> None:
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 8], rel=1e-4)
 
 
-def test_an_idle_link_counts_as_the_most_that_both_ends_can_do_and_says_so() -> None:
+def test_an_idle_link_counts_with_its_lanes_and_the_generation_that_both_ends_can_do_and_says_so() -> None:
     found = links(node([gpu(pcie_generation=1, pcie_lanes=8, slot_generation=4)], []))
-    assert found.pcie_bytes_per_s == pytest.approx(PCIE[4, 16], rel=1e-4)
-    assert "idle" in found.sources["pcie"] and "PCIe 4 x16" in found.sources["pcie"]
+    assert found.pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
+    assert "idle" in found.sources["pcie"] and "PCIe 4 x8" in found.sources["pcie"]
+    unsaid = links(node([gpu(pcie_generation=1, pcie_lanes=None, slot_lanes=None)], []))
+    assert unsaid.pcie_bytes_per_s == pytest.approx(PCIE[5, 16], rel=1e-4)
     under = links(node([gpu(pcie_generation=4, pcie_lanes=8, under_load=True)], []))
     assert under.pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
 
 
 def test_generation_1_is_taken_for_a_link_that_went_idle_before_it_was_read() -> None:
     found = links(node([gpu(pcie_generation=1, pcie_lanes=8, under_load=True)], []))
-    assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 16], rel=1e-4) and "idle" in found.sources["pcie"]
+    assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 8], rel=1e-4) and "idle" in found.sources["pcie"]
 
 
 def test_a_link_that_is_not_told_has_no_rate() -> None:
@@ -147,6 +149,13 @@ def test_what_was_said_of_a_run_comes_before_what_its_machine_tells() -> None:
 def test_a_sandbox_with_one_gpu_has_its_pcie_link() -> None:
     found = links(sandbox())
     assert found.peer == "host" and found.pcie_bytes_per_s == pytest.approx(PCIE[5, 16], rel=1e-4)
+
+
+@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_a_recorded_machine_with_half_the_lanes_is_bound_by_them() -> None:
+    name = "pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml.txt"
+    found = inventory_of((Path(str(CORPUS)) / name).read_text(errors="replace"))
+    assert found is not None and links(asdict(found)).pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
 
 
 @pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
