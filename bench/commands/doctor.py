@@ -97,16 +97,16 @@ def _recorded(path: Path) -> Nodes:
         first = json.loads(text.partition("\n")[0])
         nodes = first.get("nodes") or first.get("header", {}).get("nodes")
         if nodes:
-            return {str(host): dict(node) for host, node in nodes.items()}
+            return {str(host): dict(node) | {"file": path.name} for host, node in nodes.items()}
     except (ValueError, AttributeError, TypeError):
         pass
-    found = topology.inventory_of(text)
+    found = topology.facts_of(text, path.name)
     if found is None:
         raise UsageError(
             f"--facts {path} is neither a results file nor a text that nvidia-smi (topo -m, -q, -q -x), lspci -vvv or "
             "NCCL (topology file) wrote: give one of these"
         )
-    return {path.name: asdict(found)}
+    return {path.name: found}
 
 
 def _judged(nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: str | None) -> dict[str, dict[str, Any]]:

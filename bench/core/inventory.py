@@ -95,12 +95,20 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and what is between them. `lost`: what a recorded text does not tell, in words."""
+    """The devices of one node and what is between them. `lost`: what a recorded text does not tell, in words.
+
+    `nvlinks_told`: False where nobody was asked for NVLinks, so that none does not mean none. `told_by`: what wrote the
+    text that was read ("lspci -vvv"), empty of facts that this suite took; `file`: where they stand, empty of this
+    machine.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     paths: tuple[Path, ...] = ()
     lost: tuple[str, ...] = ()
+    nvlinks_told: bool = True
+    told_by: str = ""
+    file: str = ""
 
 
 def from_facts(facts: Mapping[str, Any]) -> Inventory:
@@ -114,6 +122,9 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
         adapters=tuple(Adapter(**_known(Adapter, told)) for told in facts.get("adapters") or ()),
         paths=tuple(Path(**_known(Path, told)) for told in facts.get("paths") or ()),
         lost=tuple(facts.get("lost") or ()),
+        nvlinks_told=bool(facts.get("nvlinks_told", True)),
+        told_by=str(facts.get("told_by") or ""),
+        file=str(facts.get("file") or ""),
     )
 
 

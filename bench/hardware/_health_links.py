@@ -155,7 +155,7 @@ def below_instance(node: Node) -> Iterator[Finding]:
                       f"the driver shows {len(node.gpus)}", "look for GPUs that fell off the bus (`dmesg | grep Xid`), "
                       "or correct `instance:` of the cluster")  # fmt: skip
     for said in live.as_linked(named.links, live.links_of(node.facts))[1]:
-        yield Finding("below_instance", "doubtful", said, live.pcie_source(node.gpus),
+        yield Finding("below_instance", "doubtful", said, live.pcie_source(node.gpus, node.found),
                       "choose another instance type if this one was promised more")  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
     rate = None if found is None else live.pcie_rate(found[1])
     if found is None or rate is None:
         return links
-    pcie = {"pcie": live.pcie_source((found[1],))}
+    pcie = {"pcie": live.pcie_source((found[1],), _devices(header.nodes[found[0]]))}
     base = links or NodeLinks("", 1, "host")
     told = {**base.sources, **({} if live.pcie_link(found[1]) is None else pcie)}
     return replace(base, pcie_bytes_per_s=rate, sources=told, verified={**base.verified, "pcie": True})
@@ -72,11 +72,12 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     nvlink = None if staged else live.pair_nvlink_rate(found, path)
     if nvlink is not None:
         why = f"{path.a} and {path.b} are joined by {path.kind[2:]} NVLinks ({path.kind})"
-        sources = {**links.sources, "nvlink": "NVML of this machine: links of the pair x the rate of one"}
+        sources = {**links.sources, "nvlink": live.active_source(found).replace("active links", "links of the pair")}
         told = replace(links, peer="nvswitch", nvlink_bytes_per_s=nvlink, pair_bytes_per_s=None, sources=sources,
                        verified={**links.verified, "nvlink": True})  # fmt: skip
         return Between(told, path, why)
-    if path.kind.startswith("NV") and not staged:
+    unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS  # they may be joined by links of which nobody told
+    if (unsaid or path.kind.startswith("NV")) and not staged:
         return None
     ends = [each for each in found.gpus if f"gpu{each.index}" in (path.a, path.b)]
     rates = [rate for each in ends if (rate := live.pcie_rate(each)) is not None]
@@ -84,7 +85,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
         return None
     rate = min(rates) if links.pcie_bytes_per_s is None or not links.instance else min(*rates, links.pcie_bytes_per_s)
     told = replace(links, peer="host", nvlink_bytes_per_s=None, pair_bytes_per_s=None, pcie_bytes_per_s=rate,
-                   sources={**links.sources, "pcie": live.pcie_source(ends)},
+                   sources={**links.sources, "pcie": live.pcie_source(ends, found)},
                    verified={**links.verified, "pcie": True})  # fmt: skip
     return Between(told, path, _way(path, staged))
 

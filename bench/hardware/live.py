@@ -16,10 +16,7 @@ from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, pcie_bytes_per_s, yaml_file
 
 _RDMA = ("infiniband", "roce", "efa")
-_LOADED = "NVML and sysfs of this machine, read under load"
-_IDLE = "NVML and sysfs of this machine, read while idle: its lanes, and the highest generation that both ends can do"
-_ACTIVE = "NVML of this machine: active links x the rate of one"
-_PORTS = "sysfs of this machine: the rates of its active adapters"
+_BY_BOTH_ENDS = "the lanes as linked, the highest generation that both ends can do"
 UNKNOWN = "unknown"  # how GPUs reach each other
 Pick = Callable[..., Any]  # min or max
 _LESS = 0.999  # of a rate: below it another is really less
@@ -52,13 +49,14 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     switch = yaml_file("links")["nvlink"].get(generation, {}) if peer == "nvswitch" else {}
     latency = yaml_file("links")["latency"]
     by_c2c = named is not None and _has_c2c(found.gpus[0])
+    ports_source = f"{_asked(found, 'sysfs')}: the rates of its active adapters"
     told = {
-        "nvlink": (named.sources.get("nvlink") if assumed and named else _ACTIVE)
+        "nvlink": (named.sources.get("nvlink") if assumed and named else active_source(found))
         if nvlink and peer in NVLINK_PEERS
         else None,
-        "pcie": None if not pcie else named.sources["pcie"] if named and by_c2c else pcie_source(found.gpus),
-        "network": _PORTS if all_known else None,
-        "nic": _PORTS if all_known else None,
+        "pcie": None if not pcie else named.sources["pcie"] if named and by_c2c else pcie_source(found.gpus, found),
+        "network": ports_source if all_known else None,
+        "nic": ports_source if all_known else None,
     }
     sources = {link: text for link, text in told.items() if text}
     return NodeLinks(
@@ -185,11 +183,27 @@ def both_ends(each: Gpu) -> tuple[int | None, int | None]:
     return min(generations, default=None), min(lanes, default=None)
 
 
-def pcie_source(gpus: Sequence[Gpu]) -> str:
-    """Where the rates of GPUs' PCIe links come from, and which links these are."""
+def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
+    """Where the rates of the PCIe links of some GPUs `of` a node come from, and which links these are."""
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
-    return f"{named}: {_LOADED if all(map(_seen_at_work, gpus)) else _IDLE}"
+    asked = _asked(of, "NVML and sysfs")
+    if all(map(_seen_at_work, gpus)):
+        return f"{named}: {asked}, read under load"
+    which = _BY_BOTH_ENDS if all(each.pcie_lanes for each in gpus) else "the most that both ends can do"
+    return f"{named}: {asked}{'' if of.told_by else ', read while idle'}: {which}"
+
+
+def active_source(of: Inventory) -> str:
+    """Where the rates of a node's NVLinks come from."""
+    return f"{_asked(of, 'NVML')}: active links x the rate of one"
+
+
+def _asked(of: Inventory, whom: str) -> str:
+    """Who told of a node: `whom` the probes ask, or what wrote a text."""
+    if of.told_by:
+        return f"{of.file}, by {of.told_by}"
+    return f"{of.file}, by {whom} of that machine" if of.file else f"{whom} of this machine"
 
 
 def nvlink_rate(each: Gpu) -> float | None:
@@ -217,7 +231,8 @@ def peer_kind(found: Inventory) -> str:
         peers = {name: {p for path in joined for p in (path.a, path.b) if name in (path.a, path.b) and p != name}
                  for name in (f"gpu{each.index}" for each in found.gpus)}  # fmt: skip
         return "nvlink_pairs" if max(map(len, peers.values())) == 1 else "nvlink_mesh"
-    if len({frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}) < num * (num - 1) // 2:
+    told = {frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}
+    if not found.nvlinks_told or len(told) < num * (num - 1) // 2:
         return UNKNOWN
     return "pcie_p2p" if all(path.peer_access for path in between) else "host"
 

@@ -56,6 +56,7 @@ def _pairs(found: Inventory, links: Any) -> Iterator[Promise]:
     for (kind, access, _), alike in classes.items():
         pairs = tuple(f"{path.a}-{path.b}" for path, _ in alike)
         way = "by way of the host's memory" if access is False else _WAYS.get(kind, f"by {kind}")
+        way = "by PCIe, or by NVLinks that are not told" if not bounds and not found.nvlinks_told else way
         way = f"by {kind[2:]} NVLinks" if kind.startswith("NV") and access is not False else way
         yield Promise(f"GPU to GPU {way} ({kind}), each way", pairs, alike[0][1])
 

@@ -16,6 +16,7 @@ from bench.probes import pci
 _DEVICE = re.compile(
     r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:\n]+): (.*?)(?: \(rev \w+\))?(?: \(prog-if .*\))?$", re.M
 )
+TOLD_BY = "lspci -vvv"
 _GPU = ("3D controller", "VGA compatible controller", "Display controller")
 _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?"
 
@@ -73,7 +74,7 @@ def inventory(text: str) -> Inventory:
             paths.append(Path(f"gpu{i}", f"gpu{j}", kind))
     if cards and not any(card.max_generation for card in cards):
         lost.append("no capabilities: lspci was not run by root")
-    return Inventory(gpus, (), tuple(paths), tuple(lost))
+    return Inventory(gpus, (), tuple(paths), tuple(lost), nvlinks_told=False)
 
 
 def devices(text: str) -> dict[str, Device]:

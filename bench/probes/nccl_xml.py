@@ -17,6 +17,7 @@ from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path
 from bench.probes import pci
 
 _GPU_CLASSES, _INFINIBAND_CLASS, _NETWORK_CLASS, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0207", "0x02", "0x0604"
+TOLD_BY = "NCCL (topology or graph file)"
 _SWITCH_CLASS = "0x0680"  # NVSwitch: "bridge, other"
 _AMAZON = "0x1d0f"
 
@@ -39,7 +40,7 @@ def inventory(text: str) -> Inventory:
     """GPUs in the order of their ranks (of the file where it has none), adapters, and what is between all of them."""
     root = _parse(text)
     if root is None:
-        return Inventory(lost=("the XML does not end as it should",))
+        return Inventory(lost=("the XML does not end as it should",), nvlinks_told=False)
     return _of_graphs(root) if root.tag == "graphs" else _of_system(root)
 
 
@@ -57,7 +58,7 @@ def _parse(text: str) -> ElementTree.Element | None:
 def _of_graphs(root: ElementTree.Element) -> Inventory:
     numbers = sorted({_whole(gpu.get("dev"), -1) for gpu in root.iter("gpu")} - {-1})
     told = "a graph tells which ways NCCL takes, not what is between the GPUs"
-    return Inventory(tuple(_unknown(number) for number in numbers), lost=(told,))
+    return Inventory(tuple(_unknown(number) for number in numbers), lost=(told,), nvlinks_told=False)
 
 
 def _of_system(root: ElementTree.Element) -> Inventory:
@@ -91,7 +92,7 @@ def _of_system(root: ElementTree.Element) -> Inventory:
         for number, gpu, _ in sorted(gpus, key=lambda each: each[0])
     )  # fmt: skip
     paths = tuple(Path(a.name, b.name, _between(a, b, links)) for a, b in combinations(devices, 2))
-    return Inventory(found, tuple(cards), paths, tuple(dict.fromkeys(lost)))
+    return Inventory(found, tuple(cards), paths, tuple(dict.fromkeys(lost)), any(links.values()))
 
 
 def _leaves(root: ElementTree.Element) -> Iterator[tuple[str, tuple[str, ...], ElementTree.Element]]:

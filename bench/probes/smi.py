@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.core.inventory import Gpu, Inventory
 
+TOLD_BY = "nvidia-smi -q"
 _MEBI = 1 << 20
 _UNTOLD = ("", "n/a", "[n/a]", "unknown", "requested functionality has been deprecated")
 # What a field is called: in XML (drivers 515 to 595), then in text. The first that says something counts.
@@ -62,7 +63,8 @@ def inventory(text: str) -> Inventory:
     attached = int(told[1] or told[2]) if told else len(tables)
     if attached != len(tables):
         lost.append(f"{attached} GPUs are attached, {len(tables)} are described")
-    return Inventory(tuple(_gpu(index, table) for index, table in enumerate(tables)), lost=tuple(lost))
+    gpus = tuple(_gpu(index, table) for index, table in enumerate(tables))
+    return Inventory(gpus, lost=tuple(lost), nvlinks_told=False)
 
 
 def _gpu(index: int, table: Mapping[str, str]) -> Gpu:

@@ -14,6 +14,7 @@ from itertools import combinations
 
 from bench.core.inventory import Adapter, Gpu, Inventory, Path
 
+TOLD_BY = "nvidia-smi topo"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WAY = r"NV\d+|PIX|PXB|PHB|NODE|SYS|X"
 _WHY_NOT = {
@@ -76,7 +77,7 @@ def inventory(text: str) -> Inventory:
         allowed, why_not = _allowed(access, a, b)
         if way is not None or allowed is not None:
             paths.append(Path(called[a], called[b], way or "unknown", allowed, why_not))
-    return Inventory(gpus, adapters, tuple(paths), tuple(dict.fromkeys(lost)))
+    return Inventory(gpus, adapters, tuple(paths), tuple(dict.fromkeys(lost)), nvlinks_told=ways is not None)
 
 
 def tables(text: str) -> Iterator[Table]:

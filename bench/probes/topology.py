@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bench.core.inventory import Adapter, Gpu, Inventory
 from bench.core.inventory import Path as Between
@@ -30,6 +32,12 @@ def inventory_of(text: str) -> Inventory | None:
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     return None if reader is None else reader.inventory(text)
+
+
+def facts_of(text: str, file: str) -> dict[str, Any] | None:
+    """The same as the facts of a node in a header, with what wrote the text and the `file` where it stands."""
+    reader = next((each for each in _READERS if each.recognises(text)), None)
+    return None if reader is None else asdict(reader.inventory(text)) | {"told_by": reader.TOLD_BY, "file": file}
 
 
 def _to_adapters(gpus: tuple[Gpu, ...], cards: tuple[Adapter, ...], root: Path) -> Iterator[Between]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from bench.hardware.health import findings
 from bench.hardware.promises import promises
 from bench.probes import machine
 from bench.report import _machine
-from tests.hardware.machines import hgx, node, sandbox
+from tests.hardware.machines import gpu, hgx, node, sandbox
+
+CORPUS = os.environ.get("BENCH_LOG_CORPUS")
 
 
 def header_of(path: Path, facts: dict[str, Any]) -> Path:
@@ -88,6 +91,48 @@ def test_this_machine_has_a_page_after_its_line(capsys: pytest.CaptureFixture[st
     assert "node" not in told["hosts"][here["host"]]  # said once
     wrong = [each for each in told["machines"][here["host"]]["findings"] if each["severity"] == "wrong"]
     assert code == (3 if any(each["refuses"] for each in told["findings"]) else 1 if wrong else 0)
+
+
+_SWITCH = """<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x060400" link_speed="16 GT/s"
+ link_width="16">{}</pci></cpu></system>"""
+_CARD = """<pci busid="0000:0{}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>"""
+
+
+def page_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *words: str) -> str:
+    (tmp_path / "there.txt").write_text(text)
+    code, out, _ = doctor(capsys, "--facts", str(tmp_path / "there.txt"), *words)
+    assert code == 0
+    return " ".join(out.split())
+
+
+def test_a_topology_that_tells_no_nvlinks_bounds_nothing_that_they_may_carry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = page_of(tmp_path, capsys, _SWITCH.format("".join(_CARD.format(k) for k in (2, 3, 4))))
+    assert "all-reduce of 1 GiB, busbw, gpu[0-2]: not known" in text
+    assert "GPU to GPU by PCIe, or by NVLinks that are not told (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: not" \
+        in text  # fmt: skip
+    assert "host to GPU and back, each way, gpu[0-2]: 31.5 GB/s" in text  # that way has no NVLinks
+    assert "PCIe 4 x16: there.txt, by NCCL (topology or graph file): the most that both ends can do]" in text
+    assert "this machine" not in text and "idle: " not in text
+
+
+def test_a_file_is_named_as_the_source_of_what_it_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = header_of(tmp_path / "a.jsonl", hgx(gpus=[gpu(k) for k in range(8)]))
+    _, out, _ = doctor(capsys, "--facts", str(file))
+    text = " ".join(out.split())
+    assert "PCIe 5 x16: a.jsonl, by NVML and sysfs of that machine, read while idle: the lanes as linked" in text
+    assert "a.jsonl, by NVML of that machine: links of the pair x the rate of one" in text
+    assert "this machine" not in text
+
+
+@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+@pytest.mark.parametrize("name", ["p4d-24xl", "p4de-24xl", "ndv2", "ndv4", "ndv5"])
+def test_recorded_topologies_of_machines_with_nvlink(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = Path(str(CORPUS)).glob(f"topo_xml/*{name}-topo.xml")
+    code, out, _ = doctor(capsys, "--facts", str(file))
+    text = " ".join(out.split())
+    assert code in (0, 1) and "all-reduce of 1 GiB, busbw, gpu[0-7]: not known" in text and "this machine" not in text
 
 
 def test_pages_of_machines_that_tell_little() -> None:

@@ -100,7 +100,7 @@ def test_whatever_separators_get_lost_or_cut_no_cell_becomes_another(data: st.Da
 
 def test_a_no_without_its_command_may_be_of_nvlink_and_proves_nothing() -> None:
     table = " \tGPU0\tGPU1\n GPU0\tX\tCNS\n GPU1\tCNS\tX\n"
-    assert inventory_of(table) == Inventory((_of(0), _of(1)))
+    assert inventory_of(table) == Inventory((_of(0), _of(1)), nvlinks_told=False)
     (path,) = _found(f"nvidia-smi topo -p2p r\n{table}").paths
     assert path == Between("gpu0", "gpu1", "unknown", False, "the chipset does not support it")
     assert _found(f"nvidia-smi topo -p2p n\n{table}").paths == ()
@@ -182,6 +182,7 @@ def test_the_drivers_text_tells_sections_by_their_indentation() -> None:
                 fabric="failed: Insufficient Resources"),
         ),
         lost=("2 GPUs are attached, 1 are described",),
+        nvlinks_told=False,
     )  # fmt: skip
 
 
