@@ -30,7 +30,10 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
         yield Finding("narrow_link", "doubtful", f"the PCIe link of {who} has fewer lanes than are possible",
                       lanes, f"many machines are built like this, and nothing is broken; else {_SET_SLOT}")  # fmt: skip
     idle = [each for each in node.gpus if not each.under_load]
-    if idle:
+    if idle and node.found.told_by:
+        yield Finding("link_below_both_ends", "unknown", f"the generation of PCIe links under load: {names(idle)}",
+                      node.silent("the driver"))  # fmt: skip
+    elif idle:
         below = "; ".join(f"{who}: {evidence}" for who, evidence in grouped(idle, map(_below, idle)))
         yield Finding("link_below_both_ends", "unknown", f"the generation of PCIe links under load: {names(idle)}",
                       f"they were idle, and idle links slow down{f' ({below})' if below else ''}")  # fmt: skip
@@ -66,7 +69,7 @@ def no_peer_access(node: Node) -> Iterator[Finding]:
                       f"({kind})", remedy)  # fmt: skip
     if len(node.gpus) > 1 and (not between or any(path.peer_access is None for path in between)):
         yield Finding("no_peer_access", "unknown", "whether all GPUs reach each other's memory",
-                      "the driver does not tell it")  # fmt: skip
+                      node.silent("the driver"))  # fmt: skip
 
 
 def nvlink_down(node: Node) -> Iterator[Finding]:
@@ -77,7 +80,7 @@ def nvlink_down(node: Node) -> Iterator[Finding]:
     silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
     if silent:
         yield Finding("nvlink_down", "unknown", f"how many NVLinks are active: {names(silent)}",
-                      "the driver does not tell it")  # fmt: skip
+                      node.silent("the driver"))  # fmt: skip
     told = [each for each in node.gpus if each.nvlinks]
     most = max(active.values(), default=0)
     wanted = {each.index: max(most, num_nvlinks(each) or 0) for each in told}
@@ -108,7 +111,7 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
                       f"no process of it on a machine whose {names(unsaid)} are on NVSwitch", remedy)  # fmt: skip
     else:
         yield Finding("fabric_not_ready", "unknown", f"whether these joined the NVSwitch fabric: {names(unsaid)}",
-                      f"the GPUs do not tell it; {_manager(node)}")  # fmt: skip
+                      f"{node.silent('the GPUs')}; {_manager(node)}")  # fmt: skip
 
 
 def far_adapters(node: Node) -> Iterator[Finding]:
@@ -142,7 +145,7 @@ def far_adapters(node: Node) -> Iterator[Finding]:
     silent = [each for each in near if not ways[each.index] and each.numa_node is None]
     if silent:
         yield Finding("far_adapters", "unknown", f"what is between {names(silent)} and the network adapters",
-                      "neither driver nor /sys tells it")  # fmt: skip
+                      node.silent("the driver or /sys"))  # fmt: skip
 
 
 def below_instance(node: Node) -> Iterator[Finding]:

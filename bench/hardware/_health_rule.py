@@ -45,6 +45,12 @@ class Node:
         """Are there active adapters that could reach GPU memory by themselves?"""
         return any(each.kind in ("infiniband", "roce") for each in live.active_adapters(self.found))
 
+    def silent(self, who: str, what: str = "it") -> str:
+        """Why something is unknown: `who` was asked and does not tell `what`; of a text, that nobody else was asked."""
+        if self.found.told_by:
+            return f"{self.found.told_by} does not tell {what}"
+        return f"{who} do{'' if who.startswith('the GPUs') else 'es'} not tell {what}"
+
 
 def names(gpus: Iterable[Gpu]) -> str:
     """`gpu0`, `gpu[0-3,5]`."""

@@ -49,7 +49,7 @@ def address_translation(node: Node) -> Iterator[Finding]:
         if node.facts.get(key) == bad:
             yield Finding(key, "doubtful", what, f"{key}: {'on' if bad is True else bad}", remedy)
         elif node.facts.get(key) is None:
-            yield Finding(key, "unknown", f"{key.upper()} settings", "/sys does not tell them")
+            yield Finding(key, "unknown", f"{key.upper()} settings", node.silent("/sys", "them"))
 
 
 def locked_memory(node: Node) -> Iterator[Finding]:
@@ -67,7 +67,7 @@ def shared_memory(node: Node) -> Iterator[Finding]:
     if not node.gpus:
         return
     if size is None:
-        yield Finding("shared_memory", "unknown", "the size of /dev/shm", "the system does not tell it")
+        yield Finding("shared_memory", "unknown", "the size of /dev/shm", node.silent("the system"))
     elif size <= _CONTAINER_SHM_BYTES:
         several = len(node.gpus) > 1
         yield Finding("shared_memory", "wrong" if several else "doubtful",
@@ -112,7 +112,7 @@ def governor(node: Node) -> Iterator[Finding]:
         yield Finding("governor", "doubtful", "the processors slow down when they have little to do",
                       f"CPU frequency governor: {told}", "`cpupower frequency-set -g performance`")  # fmt: skip
     elif told is None:
-        yield Finding("governor", "unknown", "the CPU frequency governor", "/sys does not tell it")
+        yield Finding("governor", "unknown", "the CPU frequency governor", node.silent("/sys"))
 
 
 def unlike_gpus(node: Node) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def libraries(node: Node) -> Iterator[Finding]:
                       f"torch {torch}", "install a build of torch with CUDA")  # fmt: skip
     driver = int(cuda.partition(".")[0]) if cuda.partition(".")[0].isdigit() else None
     if driver is None:
-        yield Finding("libraries", "unknown", "which CUDA the driver allows", "the driver does not tell it")
+        yield Finding("libraries", "unknown", "which CUDA the driver allows", node.silent("the driver"))
         return
     built = re.search(r"\+cu(\d+)\d$", torch)
     wanted = {f"torch {torch}": int(built[1])} if built else {}

@@ -51,7 +51,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     by_c2c = named is not None and _has_c2c(found.gpus[0])
     ports_source = f"{_asked(found, 'sysfs')}: the rates of its active adapters"
     told = {
-        "nvlink": (named.sources.get("nvlink") if assumed and named else active_source(found))
+        "nvlink": (_of_model(named) if assumed and named else active_source(found))
         if nvlink and peer in NVLINK_PEERS
         else None,
         "pcie": None if not pcie else named.sources["pcie"] if named and by_c2c else pcie_source(found.gpus, found),
@@ -202,7 +202,7 @@ def active_source(of: Inventory) -> str:
 def _asked(of: Inventory, whom: str) -> str:
     """Who told of a node: `whom` the probes ask, or what wrote a text."""
     if of.told_by:
-        return f"{of.file}, by {of.told_by}"
+        return f"{of.file} ({of.told_by})"
     return f"{of.file}, by {whom} of that machine" if of.file else f"{whom} of this machine"
 
 
@@ -257,6 +257,10 @@ def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
         each for each in found.adapters
         if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
     )  # fmt: skip
+
+
+def _of_model(named: NodeLinks) -> str:
+    return f"{named.sources['nvlink']}; whether they are linked is not told"
 
 
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:

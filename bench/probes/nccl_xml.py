@@ -17,7 +17,7 @@ from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path
 from bench.probes import pci
 
 _GPU_CLASSES, _INFINIBAND_CLASS, _NETWORK_CLASS, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0207", "0x02", "0x0604"
-TOLD_BY = "NCCL (topology or graph file)"
+TOLD_BY = "NCCL's file"
 _SWITCH_CLASS = "0x0680"  # NVSwitch: "bridge, other"
 _AMAZON = "0x1d0f"
 

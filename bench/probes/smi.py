@@ -67,6 +67,18 @@ def inventory(text: str) -> Inventory:
     return Inventory(gpus, lost=tuple(lost), nvlinks_told=False)
 
 
+def versions(text: str) -> dict[str, str]:
+    """`gpu_driver` and `gpu_cuda` as the text's head has them, by these names."""
+    told = {}
+    for key, tag, name in (
+        ("gpu_driver", "driver_version", "Driver Version"), ("gpu_cuda", "cuda_version", "CUDA Version"),
+    ):  # fmt: skip
+        found = re.search(rf"<{tag}>\s*([^<]*?)\s*<|^{name} +: *(\S+)", text, re.MULTILINE)
+        if found and _says(value := found[1] or found[2]):
+            told[key] = value
+    return told
+
+
 def _gpu(index: int, table: Mapping[str, str]) -> Gpu:
     def told(field: str) -> str | None:
         return next((table[name] for name in _NAMES[field] if _says(table.get(name))), None)

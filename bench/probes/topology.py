@@ -37,7 +37,10 @@ def inventory_of(text: str) -> Inventory | None:
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
     """The same as the facts of a node in a header, with what wrote the text and the `file` where it stands."""
     reader = next((each for each in _READERS if each.recognises(text)), None)
-    return None if reader is None else asdict(reader.inventory(text)) | {"told_by": reader.TOLD_BY, "file": file}
+    if reader is None:
+        return None
+    told = {"told_by": reader.TOLD_BY, "file": file, **(smi.versions(text) if reader is smi else {})}
+    return asdict(reader.inventory(text)) | told
 
 
 def _to_adapters(gpus: tuple[Gpu, ...], cards: tuple[Adapter, ...], root: Path) -> Iterator[Between]:

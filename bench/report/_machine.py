@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.core import hostlist
 from bench.core.inventory import Gpu, Inventory, from_facts
+from bench.core.inventory import Path as Between
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import live
 from bench.hardware.health import Finding
@@ -49,17 +50,21 @@ def _has(node: Mapping[str, Any]) -> Iterator[str]:
     found = from_facts(node)
     yield f"GPUs: {_gpus(node, found)}"
     if found.gpus:
-        yield f"PCIe: {'; '.join(_alike(found.gpus, [_pcie(each) for each in found.gpus]))}"
-        yield f"NVLink: {'; '.join(_alike(found.gpus, [_nvlink(each) for each in found.gpus]))}"
+        yield f"PCIe: {'; '.join(_alike(found.gpus, [_pcie(each, found) for each in found.gpus]))}"
+        yield f"NVLink: {'; '.join(_alike(found.gpus, [_nvlink(each, found) for each in found.gpus]))}"
         yield f"between GPUs: {_between(found)}"
         yield f"driver: {node.get('gpu_driver') or _UNKNOWN}, CUDA {node.get('gpu_cuda') or _UNKNOWN} at most"
     yield f"network adapters: {_adapters(found)}"
+    if found.lost:
+        more = f"; and {len(found.lost) - _MOST} more" if len(found.lost) > _MOST else ""
+        yield f"what the file does not tell: {'; '.join(found.lost[:_MOST])}{more}"
     yield f"host: {node.get('cpu_model') or _UNKNOWN + ' CPU'}, {_host(node)}"
 
 
 def _gpus(node: Mapping[str, Any], found: Inventory) -> str:
     if not found.gpus:
-        return f"none ({node.get('no_gpus_because') or 'the driver shows none'})"
+        why = f"{found.told_by} tells of none" if found.told_by else "the driver shows none"
+        return f"none ({node.get('no_gpus_because') or why})"
     words = [
         f"{each.name}{'' if each.memory_bytes is None else ' with ' + format_bytes(each.memory_bytes)}"
         f"{'' if each.numa_node is None else f' on NUMA node {each.numa_node}'}"
@@ -68,34 +73,59 @@ def _gpus(node: Mapping[str, Any], found: Inventory) -> str:
     return "; ".join(_alike(found.gpus, words))
 
 
-def _pcie(each: Gpu) -> str:
+def _pcie(each: Gpu, found: Inventory) -> str:
     if not each.pcie_generation or not each.pcie_lanes:
-        now = _UNKNOWN
+        now = f"{_UNKNOWN} now"
     else:
-        now = f"generation {each.pcie_generation} x{each.pcie_lanes}"
+        when = "under load" if each.under_load else "when it was written" if found.told_by else "while idle"
+        now = f"generation {each.pcie_generation} x{each.pcie_lanes} {when}"
     generation, lanes = live.both_ends(each)
     most = f"generation {generation or '?'} x{lanes or '?'}" if generation or lanes else _UNKNOWN
-    return f"{now} {'under load' if each.under_load else 'while idle'}, {most} at most"
+    return f"{now}, {most} at most"
 
 
-def _nvlink(each: Gpu) -> str:
+def _nvlink(each: Gpu, found: Inventory) -> str:
     active = live.active_nvlinks(each)
     if not each.nvlinks:
-        return "none, or none that the driver tells of"
+        return _of_paths(each, found)
     ends = sorted({link.peer or "an unknown end" for link in active})
     rate = live.nvlink_rate(each)
     to = f" to {', '.join(ends[:_MOST])}{', ...' if len(ends) > _MOST else ''}" if ends else ""
     return f"{len(active)} of {len(each.nvlinks)} links active{to}{f', {format_rate(rate)} each way' if rate else ''}"
 
 
+def _of_paths(each: Gpu, found: Inventory) -> str:
+    """NVLinks of a GPU about whose own links nothing is told: those to the other GPUs."""
+    own = f"gpu{each.index}"
+    to: dict[str, list[str]] = {}
+    for path in _gpu_pairs(found):
+        if path.kind.startswith("NV") and own in (path.a, path.b):
+            to.setdefault(path.kind, []).append(path.b if path.a == own else path.a)
+    if to:
+        others = len(found.gpus) - 1
+        ends = [f"{kind} to {'every other GPU' if len(names) == others > 1 else ', '.join(names)}"
+                for kind, names in to.items()]  # fmt: skip
+        return f"{'; '.join(ends)}, rates not told"
+    if not found.nvlinks_told:
+        return f"unknown ({found.told_by or 'the text'} does not tell it)"
+    return "none to another GPU" if found.told_by else "none, or none that the driver tells of"
+
+
+def _gpu_pairs(found: Inventory) -> list[Between]:
+    return [path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")]
+
+
 def _between(found: Inventory) -> str:
     kinds: dict[str, int] = {}
-    for path in found.paths:
-        if path.a.startswith("gpu") and path.b.startswith("gpu"):
-            access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
-            word = f"{path.kind} {access[path.peer_access]}"
-            kinds[word] = kinds.get(word, 0) + 1
+    pairs = _gpu_pairs(found)
+    for path in pairs:
+        access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
+        word = f"{path.kind} {access[path.peer_access]}"
+        kinds[word] = kinds.get(word, 0) + 1
     told = "; ".join(f"{num} {'pair' if num == 1 else 'pairs'} {word}" for word, num in kinds.items())
+    missing = len(found.gpus) * (len(found.gpus) - 1) // 2 - len({frozenset((path.a, path.b)) for path in pairs})
+    if told and missing > 0:
+        told += f"; {missing} {'pair' if missing == 1 else 'pairs'} of which it is not told"
     return told or ("there is one GPU" if len(found.gpus) == 1 else _UNKNOWN)
 
 
@@ -103,9 +133,13 @@ def _adapters(found: Inventory) -> str:
     rdma = live.active_adapters(found)
     words = [f"{each.name} ({each.kind}, {format_rate(each.bytes_per_s) if each.bytes_per_s else 'rate unknown'}"
              f"{'' if each.numa_node is None else f', NUMA node {each.numa_node}'})" for each in rdma]  # fmt: skip
-    others = len(found.adapters) - len(rdma)
+    unsaid = [each.name for each in found.adapters if each.kind == _UNKNOWN]
+    others = len(found.adapters) - len(rdma) - len(unsaid)
     more = [f"{others} without RDMA or without a link"] if others else []
-    return ", ".join([*words, *more]) or "none that moves data by itself"
+    if unsaid:
+        more.append(f"{len(unsaid)} of which kind, rate and state are not told ({hostlist.compress(unsaid)})")
+    none = f"none that {found.told_by} tells of" if found.told_by else "none that moves data by itself"
+    return ", ".join([*words, *more]) or none
 
 
 def _host(node: Mapping[str, Any]) -> str:

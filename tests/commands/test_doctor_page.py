@@ -113,8 +113,84 @@ def test_a_topology_that_tells_no_nvlinks_bounds_nothing_that_they_may_carry(
     assert "GPU to GPU by PCIe, or by NVLinks that are not told (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: not" \
         in text  # fmt: skip
     assert "host to GPU and back, each way, gpu[0-2]: 31.5 GB/s" in text  # that way has no NVLinks
-    assert "PCIe 4 x16: there.txt, by NCCL (topology or graph file): the most that both ends can do]" in text
+    assert "PCIe 4 x16: there.txt (NCCL's file): the most that both ends can do]" in text
     assert "this machine" not in text and "idle: " not in text
+
+
+_TEXT = """==============NVSMI LOG==============
+Driver Version                            : 599.10
+CUDA Version                              : 13.9
+
+Attached GPUs                             : 1
+GPU 00000000:17:00.0
+    Product Name                          : NVIDIA Example
+"""
+_XML = """<nvidia_smi_log><driver_version>599.10</driver_version><cuda_version>13.9</cuda_version>
+<attached_gpus>1</attached_gpus><gpu id="00000000:17:00.0"><product_name>NVIDIA Example</product_name></gpu>
+</nvidia_smi_log>"""
+
+
+@pytest.mark.parametrize("text", [_TEXT, _XML])
+def test_versions_stand_in_what_nvidia_smi_printed(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = page_of(tmp_path, capsys, text)
+    assert "driver: 599.10, CUDA 13.9 at most" in told and "which CUDA" not in told
+
+
+def test_nobody_is_said_to_be_silent_who_was_not_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = page_of(tmp_path, capsys, _TEXT)
+    assert "the CPU frequency governor (nvidia-smi -q does not tell it)" in told
+    assert "/sys" not in told and "the driver does not" not in told and "idle" not in told
+
+
+@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_recorded_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    for file in sorted(Path(str(CORPUS)).glob("pcie_logs/*nvidia-smi*")):
+        _, out, _ = doctor(capsys, "--facts", str(file))
+        assert "driver: unknown" not in out and "CUDA unknown" not in out, file.name
+
+
+_TABLE = """\
+\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity
+GPU0\t X \tNV6\tNV6\tPIX\t0-7
+GPU1\tNV6\t X \tNV6\tSYS\t0-7
+GPU2\tNV6\tNV6\t X \tSYS\t0-7
+NIC0\tPIX\tSYS\tSYS\t X
+"""
+
+
+def test_a_table_tells_nvlinks_without_rates_and_adapters_without_kinds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = page_of(tmp_path, capsys, _TABLE)
+    assert "NVLink: gpu[0-2]: NV6 to every other GPU, rates not told" in told
+    assert "network adapters: 1 of which kind, rate and state are not told (NIC0)" in told and "idle" not in told
+    half = _TABLE.replace("NV6\tNV6\tPIX", "NV6\tSYS\tPIX").replace("NV6\tNV6\t X", "SYS\tNV6\t X")
+    partly = page_of(tmp_path, capsys, half)
+    assert "gpu[0,2]: NV6 to gpu1, rates not told; gpu1: NV6 to every other GPU" in partly
+    without = page_of(tmp_path, capsys, _TABLE.replace("NV6", "SYS"))
+    assert "NVLink: gpu[0-2]: none to another GPU" in without
+
+
+_BLOCK = """{} 3D controller: NVIDIA Corporation Example (rev a1)
+\tControl: I/O-
+\tNUMA node: 0
+"""
+
+
+def test_pairs_of_which_nothing_is_told_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = page_of(tmp_path, capsys, "".join(map(_BLOCK.format, ("00:01.0", "00:02.0", "41:00.0"))))
+    assert "between GPUs: 1 pair PHB peer access unknown; 2 pairs of which it is not told" in told
+    assert "what the file does not tell: gpu0 to gpu2: the root ports above them are not in the text" in told
+    assert "NVLink: gpu[0-2]: unknown (lspci -vvv does not tell it)" in told
+
+
+def test_no_driver_is_said_to_show_no_gpus_where_none_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = page_of(tmp_path, capsys, '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0"/></cpu></system>')
+    assert "GPUs: none (NCCL's file tells of none)" in told and "1 PCI devices without a class" in told
 
 
 def test_a_file_is_named_as_the_source_of_what_it_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
