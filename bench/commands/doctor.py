@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs would be kept")
     parser.add_argument("--load", action="store_true", help="copy to this machine's GPUs while looking at their links")
     parser.add_argument(
-        "--facts", type=Path, metavar="FILE", help="a results file, or what nvidia-smi or lspci printed"
+        "--facts", type=Path, metavar="FILE", help="a results file, or what nvidia-smi or lspci printed (- for stdin)"
     )
     _output.add_output_arguments(parser, formats=("table", "json"))
 
@@ -80,6 +80,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
     if not node.get("gpus"):
+        why = node.get("no_gpus_because") or "there is no GPU"
+        print(f"--load: nothing to load: {why}", file=sys.stderr, flush=True)
         return node
     seen, why = load.under_load(node, python, _here.PACKAGE_ROOT)
     if why is not None:
@@ -89,24 +91,27 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 def _recorded(path: Path) -> Nodes:
     """The nodes that a file tells of: the header of a results file, else a recorded text of one machine."""
+    stdin = str(path) == "-"
+    name = "stdin" if stdin else path.name
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        data = sys.stdin.buffer.read() if stdin else path.read_bytes()
     except OSError as error:
         raise UsageError(f"--facts {path} can not be read: {error.strerror}") from None
+    text = data.decode(encoding="utf-8", errors="replace")
     try:
         first = json.loads(text.partition("\n")[0])
         nodes = first.get("nodes") or first.get("header", {}).get("nodes")
         if nodes:
-            return {str(host): dict(node) | {"file": path.name} for host, node in nodes.items()}
+            return {str(host): dict(node) | {"file": name} for host, node in nodes.items()}
     except (ValueError, AttributeError, TypeError):
         pass
-    found = topology.facts_of(text, path.name)
+    found = topology.facts_of(text, name)
     if found is None:
         raise UsageError(
             f"--facts {path} is neither a results file nor a text that nvidia-smi (topo -m, -q, -q -x), lspci -vvv or "
             "NCCL (topology file) wrote: give one of these"
         )
-    return {path.name: found}
+    return {name: found}
 
 
 def _judged(nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: str | None) -> dict[str, dict[str, Any]]:

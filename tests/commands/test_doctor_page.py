@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.__main__ import main
+from bench.commands.doctor import _loaded
 from bench.hardware.health import findings
 from bench.hardware.promises import promises
 from bench.probes import machine
@@ -80,6 +83,20 @@ def test_a_file_that_tells_of_no_machine(tmp_path: Path, capsys: pytest.CaptureF
     assert code == 2 and "neither a results file nor" in err
     code, _, err = doctor(capsys, "--facts", str(tmp_path / "b"))
     assert code == 2 and "can not be read" in err
+
+
+def test_facts_by_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(_TABLE.encode())))
+    code, out, _ = doctor(capsys, "--facts", "-")
+    assert code == 0 and out.startswith("machine stdin") and "NV6" in out
+
+
+def test_without_a_gpu_load_says_that_there_is_nothing_to_load(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bare = node([], [], no_gpus_because="no driver answers")
+    assert _loaded(bare, sys.executable) == bare
+    assert capsys.readouterr().err == "--load: nothing to load: no driver answers\n"
 
 
 def test_this_machine_has_a_page_after_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
