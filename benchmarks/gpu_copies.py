@@ -172,9 +172,10 @@ def within(transport: CudaCopy, size: int, own_s: float) -> list[Line]:
 def between_processes(size: int, own_s: float) -> Line:
     """Two ranks on one GPU; the one that copies reaches into the other's memory."""
     what = "two processes by IPC / one process, on one GPU"
-    words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
-             "bench.peer_copy", "--sizes", str(size), "--mode", "pipelined", "--share-gpu", "1", "--format",
-             "json")  # fmt: skip
+    # By its address, since a sandbox may not resolve its own name.
+    words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+             "--nproc-per-node", "2", "-m", "bench.peer_copy", "--sizes", str(size), "--mode", "pipelined",
+             "--share-gpu", "1", "--format", "json")  # fmt: skip
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, check=False)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bench.analysis._explain_log import Hint
 from bench.analysis._explain_seen import Seen, with_references
 from bench.analysis.consistency import conflicts
 from bench.analysis.summary import summarise
 from bench.core.fabric import NodeLinks
 from bench.core.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
 from bench.core.record import Conflict, Header, Record, Summary
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
+from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 
@@ -121,7 +122,9 @@ def _seen(
     )  # fmt: skip
     gpu = instance(header.instance).gpu if header.instance in instances() else _gpu(header)
     machine = Machine(header.instance, gpu, _links(header), header.instance or _hosts(header))
+    shared = any(shares_gpu(header, row.flags) for _, row in every)
     seen = Seen(run, machine, run.rows, header.num_ranks, header.num_nodes, modelled=header.modelled, own=True,
+                hints=(Hint("shared", "the header or its rows say shared_gpu", 1),) if shared else (),
                 doubtful=_own_rows(left_out))  # fmt: skip
     if not rows:
         return with_references(seen)

@@ -26,6 +26,7 @@ _NCCL_NETWORKS = (
     (re.compile(r"NET/IB : Using|Using network IB"), "ib"),
     (re.compile(r"NET/Socket : Using|Using network Socket"), "tcp"),
 )
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
@@ -76,7 +77,17 @@ class Material:
             return frozenset({str(header.facts["network"])})
         if header.transport == "gloo":
             return frozenset({"tcp"})
-        return self.networks.get(start(job), frozenset())
+        return _told_by_nccl(header) | self.networks.get(start(job), frozenset())
+
+
+def _told_by_nccl(header: Header) -> frozenset[str]:
+    """What the `nccl` transport heard from NCCL, in our words; its `ib` is RoCE where the adapters are Ethernet's."""
+    told = str(header.facts.get("nccl_network") or "")
+    words = () if told.startswith("none") else tuple(filter(None, told.split(" + ")))
+    kinds = {str(each.get("kind")) for node in header.nodes.values() for each in node.get("adapters") or ()}
+    own = sorted(kinds & {"infiniband", "roce"})
+    ib = {"infiniband": "ib", "roce": "roce"}[own[0]] if len(own) == 1 else "ib or roce"
+    return frozenset({"socket": "tcp", "ib": ib}.get(word, word) for word in words)
 
 
 def start(job: str) -> str:
@@ -177,9 +188,13 @@ def fault(name: str, what: str, row: Summary, got: float | None = None, limit: f
 def networks_in(log: Iterable[str]) -> frozenset[str]:
     """The networks that NCCL says it uses, from the lines of a job's log (NCCL_DEBUG=INFO)."""
     found: set[str] = set()
+    providers: set[str] = set()
     for line in log:
+        providers.update(word.lower() for word in _PROVIDER.findall(line))
         if "NET/" in line or "Using network" in line:
             found.update(name for pattern, name in _NCCL_NETWORKS if pattern.search(line))
+    if "efa" in found and providers and "efa" not in providers:  # libfabric is a way to many networks
+        found = found - {"efa"} | providers
     if "roce" in found:
         found.discard("ib")
     return frozenset(found)

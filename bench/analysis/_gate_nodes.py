@@ -18,6 +18,7 @@ PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 # What says that a node is bad; other failures of its rows only mean that nothing is known of it.
 _ACCUSING = frozenset((
     "slow-part", "failed-job", "wrong-data", "above-bound", "zero", "too-low", "too-high", "slower",
+    "through-host",
 ))  # fmt: skip
 _RETESTED = "retested"
 _MOST_REASONS = 8

@@ -15,7 +15,7 @@ _LEAST_PARTNERS = 3  # a ladder of fewer hosts can not tell a link from its ends
 _MENDABLE = frozenset((
     "failed-job", "truncated-file", "missing-rows", "size-skipped", "wrong-data", "unverified", "not-a-number", "zero",
     "too-few-samples", "no-interval", "not-converged", "above-bound", "contradicts", "tail-not-known", "too-low",
-    "too-high", "slower", "inconclusive",
+    "too-high", "slower", "inconclusive", "through-host",
 ))  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from bench.analysis.compare import Compared, compare
 from bench.analysis.gate_rules import RATES, Fault, Limit, Rule
 from bench.analysis.launches import Place
 from bench.core.errors import UsageError
-from bench.core.record import Header, Summary
-from bench.hardware.bounds import COPIES_OF_ONE_GPU
+from bench.core.record import THROUGH_HOST, Header, Summary
+from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
 
 _LEAST_GROUPS = 2  # of which one can be the weakest
 _NO_BOUND = (
@@ -53,6 +53,8 @@ def _no_evidence(row: Summary, rule: Rule, header: Header) -> tuple[str, str] | 
         return "modelled", "nothing was measured"
     if row.verified is False or row.num_wrong:
         return "wrong-data", f"{row.num_wrong or 'some'} elements were wrong"
+    if shares_gpu(header, row.flags):
+        return "shared-gpu", "several ranks were on one GPU"
     return None
 
 
@@ -92,6 +94,8 @@ def _world(row: Summary, rule: Rule) -> Iterator[Fault]:
         yield fault("one-rank", "one rank by itself: nothing crossed a link", row)
     if row.verified is None:
         yield fault("unverified", "nobody checked the data", row)
+    if THROUGH_HOST in row.flags:
+        yield fault("through-host", "its two GPUs do not reach each other: the driver copied by the host's memory", row)
     if "contradicts" in row.flags:
         yield fault("contradicts", "it and another row can not both be right", row)
 

@@ -37,6 +37,8 @@ FAILURES: Mapping[str, str] = MappingProxyType({
     "not-a-number": "the figure is not there, not a number, or infinite",
     "zero": "the figure is zero or below",
     "one-rank": "one rank by itself: nothing crossed a link",
+    "shared-gpu": "several ranks were on one GPU: it shows that things work, not how fast",
+    "through-host": "copied through the host's memory, as two GPUs do not reach each other",
     "too-few-samples": "fewer samples than the rule's `samples`",
     "no-interval": "too few independent samples for a 95 % interval",
     "not-converged": "the row's time ended before its interval was narrow enough",
@@ -54,7 +56,8 @@ FAILURES: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 # What a rule may knowingly put up with; everything else always fails.
-ALLOWED = ("unverified", "one-rank", "too-few-samples", "no-interval", "not-converged", "contradicts")
+ALLOWED = ("unverified", "one-rank", "too-few-samples", "no-interval", "not-converged", "contradicts",
+           "through-host")  # fmt: skip
 
 RATES, TIMES = ("busbw", "algbw"), ("time", "p95", "p99", "max", "min")
 WEAKEST = "weakest"

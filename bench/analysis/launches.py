@@ -19,7 +19,7 @@ from bench.analysis.stats import CONFIDENCE
 from bench.core import plugins
 from bench.core.case import Case, from_argv
 from bench.core.errors import BenchError
-from bench.core.record import Header, Spread, Summary
+from bench.core.record import THROUGH_HOST, Header, Spread, Summary
 
 LEAST_FOR_INTERVAL = 3
 
@@ -29,7 +29,7 @@ FACTORS = (
     "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
     "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
     "sync", "loop", "mpi_thread_level", "library", "like", "tf32", "engine", "access", "memory", "via", "graph",
-    "share_gpu", "modelled",
+    "share_gpu", "through_host", "modelled",
 )  # fmt: skip
 
 # Set by launchers for themselves: another value for every start.
@@ -200,8 +200,7 @@ def _header_factors(header: Header) -> dict[str, str | None]:
     if case is not None:
         matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
         told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
-        own = plugins.load("pattern", case.pattern).PATTERN.factors - {"tf32"}
-        told |= {name: getattr(case, name) for name in own}
+        told |= {name: getattr(case, name) for name in _pattern_factors(case.pattern) - {"tf32"}}
         told |= {name: "yes" for name in ("tf32", "graph", "share_gpu") if getattr(case, name)}
         told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
     return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
@@ -216,7 +215,13 @@ def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"
-    return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop}
+    staged = "yes" if THROUGH_HOST in row.flags else None
+    return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop, "through_host": staged}
+
+
+def _pattern_factors(name: str) -> frozenset[str]:
+    known = name in plugins.names("pattern")
+    return plugins.load("pattern", name).PATTERN.factors if known else frozenset()
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ from bench.core.errors import UsageError
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
 _LOOKS = [STAGES.index(name) for name in ("screen", "node")]
+_KINDS = ("--engine", "--access", "--via", "--graph", "--share-gpu")
 Row = tuple[int, int, float, int, int]  # of Evidence.of
 
 
@@ -79,8 +80,9 @@ def diagnosed(
         if header["topology"] != "pairs" or row["src"] is None or not row["median_s"] or row["verified"] is False:
             continue
         schedule = "ladder" if "ladder" in header["case"] else "full"
-        # Two schedules, or directions, load links in ways of their own.
-        key = (header["transport"], header["direction"], schedule, str(places(header)))
+        # Two schedules, directions or kinds of copy load links in ways of their own.
+        kind = (schedule, *(_option(header["case"], name) for name in _KINDS))
+        key = (header["transport"], header["direction"], kind, str(places(header)))
         found.setdefault(key, []).append(row)
     if not found:
         raise UsageError(
@@ -92,7 +94,7 @@ def diagnosed(
 
 def _diagnosed(headers: Mapping[str, Mapping[str, Any]], key: tuple[Any, ...],
                rows: Sequence[Mapping[str, Any]]) -> Diagnosed:  # fmt: skip
-    transport, direction, schedule, _ = key
+    transport, direction, (schedule, *_), _ = key
     jobs = tuple(dict.fromkeys(row["job"] for row in rows))
     where = places(headers[jobs[0]])
     largest = max(row["payload_bytes"] for row in rows)
@@ -105,6 +107,10 @@ def _diagnosed(headers: Mapping[str, Mapping[str, Any]], key: tuple[Any, ...],
         transport, direction, schedule, len(set(where.hosts)), len(where.hosts), len(rounds) + 1 if rounds else None,
         len(evidence), largest, jobs, verdict,
     )  # fmt: skip
+
+
+def _option(case: Sequence[str], name: str) -> str | None:
+    return case[case.index(name) + 1] if name in case[:-1] else None
 
 
 def _of_ladder(verdict: Verdict, evidence: Evidence, where: Places) -> Verdict:

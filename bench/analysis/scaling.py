@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench.analysis.inference import ratio_interval, time_ratio
+from bench.analysis.inference import row_ratio
 from bench.analysis.launches import Cell, cells, launch_medians
 from bench.core.record import Header, Scaling, Summary, known
 
@@ -131,10 +131,4 @@ def _time_ratio(point: _Point, reference: _Point) -> tuple[float, float | None, 
     """(time / time of the reference, its 95 % interval, over what): launches where both have two or more."""
     if point.first.modelled:
         return point.median_s / reference.median_s, None, None, None
-    if len(point.medians) > 1 and len(reference.medians) > 1:
-        return *time_ratio(reference.medians, point.medians), "launches"
-    ratio = point.median_s / reference.median_s
-    within = point.interval_s, reference.interval_s
-    if len(point.medians) > 1 or len(reference.medians) > 1 or within[0] is None or within[1] is None:
-        return ratio, None, None, None
-    return ratio, *ratio_interval(point.median_s, within[0], reference.median_s, within[1]), "samples"
+    return row_ratio(reference.medians, reference.interval_s, point.medians, point.interval_s)

@@ -7,7 +7,19 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from bench.analysis import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, stats
+from bench.analysis import (
+    consistency,
+    flops,
+    gpus,
+    interference,
+    launches,
+    model,
+    overlap,
+    parity,
+    scaling,
+    sharing,
+    stats,
+)
 from bench.analysis.shares import Shares
 from bench.core.record import (
     DOCUMENT_SCHEMA,
@@ -116,6 +128,7 @@ class Rows:
             parities=parity.parities(headers, self.summaries),
             scalings=scaling.scalings(headers, self.summaries),
             interferences=interference.interferences(self.contended),
+            sharings=sharing.sharings(headers, self.summaries),
             overlaps=overlap.overlaps(self.overlapped),
             standings=gpus.standings(headers, self.summaries),
         )

@@ -37,6 +37,7 @@ SCHEDULES = ("full", "ladder")
 # plans are made where no transport is opened.
 OVER_MPI = frozenset({"mpi", "mpi_cuda"})
 ON_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
+_OF_NCCL = {"require": "tells what it used, so that it can be held to a demand", "graph": "captures its calls"}
 # Measure as another tool does, so that figures stand beside its own: what is fixed for each.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
@@ -216,7 +217,7 @@ OPTIONS = (
            "cold: rotate buffers beyond the last-level cache (default); hot: reuse one"),
     Option("direction", ("--direction",), _one_of("direction", DIRECTIONS), str, "of point-to-point patterns"),
     Option("window", ("--window",), _whole("window", 1), str, "messages in flight in pingpong's bandwidth (64)"),
-    Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, directed pairs, groups of K"),
+    Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, groups of K, node in turn"),
     Option("order", ("--order",), check_order, str, "order of ranks: linear, reverse, interleaved, or a list"),
     Option("matrix", ("--matrix",), _matrix, lambda rows: ";".join(",".join(map(str, row)) for row in rows),
            "alltoallv's weights, row by row: 0,1;2,0"),
@@ -305,6 +306,14 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
     if case.schedule == "ladder" and case.aggressor:
         raise UsageError(LADDER_ALONE)
     return case
+
+
+def unheard(case: Case, transport: str) -> str | None:
+    """What was asked for and would be passed over in silence by this transport; None when there is nothing."""
+    asked = next((name for name in _OF_NCCL if getattr(case, name)), None)
+    if asked is None or transport in ("nccl", "model"):
+        return None
+    return f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}: leave it out of what is measured over {transport}"
 
 
 def alike(tool: str, pattern: str) -> dict[str, Any]:

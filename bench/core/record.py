@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Flags by which a transport says that a row is no figure of the link that it is named after.
+THROUGH_HOST = "through-host"  # copied by way of the host's memory
+SHARED_GPU = "shared_gpu"  # of ranks that had one GPU together; also a fact of the header
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -501,6 +505,33 @@ class Standing:
     slow: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """A group of `topology` while all its groups run, beside the same group alone (`TOPOLOGY in turn`).
+
+    `factor`: time at once / time alone, with its 95 % interval over "launches" or "samples" (`interval_over`).
+    """
+
+    job: str  # of the groups at once
+    pattern: str
+    transport: str
+    mode: str
+    topology: str
+    group: str
+    payload_bytes: int
+    num_ranks: int  # of the group
+    num_groups: int  # at once
+    alone_s: float
+    at_once_s: float
+    factor: float
+    factor_low: float | None
+    factor_high: float | None
+    interval_over: str | None
+    num_launches: int
+    oversubscribed: bool  # more ranks than CPUs on a node: idle groups may take time from the one that is alone
+    modelled: bool
+
+
 DOCUMENT_SCHEMA = "bench.document/1"
 
 
@@ -530,6 +561,7 @@ class Document:
     parities: tuple[Parity, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     interferences: tuple[Interference, ...] = ()
+    sharings: tuple[Sharing, ...] = ()
     overlaps: tuple[Overlapped, ...] = ()
     standings: tuple[Standing, ...] = ()
     show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

@@ -1,10 +1,11 @@
 """Which ranks form which groups, in which order, and which groups run at the same time.
 
 `world`: everybody. `node`: each node's ranks, all nodes at once. `rail`: the k-th rank of every node, all rails at
-once. `groups of K`: neighbours in the order. `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle
-method. `directed pairs`: the same, then each pair the other way round. The order of ranks inside a group is a factor of
-its own: `linear`, `reverse`, `interleaved` (node by node in turn, which makes a ring cross the network at every step),
-or the ranks themselves: `0,2,1,3`.
+once. `groups of K`: neighbours in the order. `node in turn`, `rail in turn`, `groups of K in turn`: the same groups,
+one at a time while the others idle: what each reaches alone. `pairs`: every pair of ranks, N/2 disjoint pairs at a time
+by the circle method. `directed pairs`: the same, then each pair the other way round. The order of ranks inside a group
+is a factor of its own: `linear`, `reverse`, `interleaved` (node by node in turn, which makes a ring cross the network
+at every step), or the ranks themselves: `0,2,1,3`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from bench.core.program import Group, Round
 from bench.core.world import World
 
 TOPOLOGIES = ("world", "node", "rail", "pairs", "directed pairs", "single ranks", "single pairs",
-              "directed single pairs", "groups of K")  # fmt: skip
+              "directed single pairs", "node in turn", "rail in turn", "groups of K",
+              "groups of K in turn")  # fmt: skip
 SPLITS = ("alternate", "halves", "RANKS/RANKS")
 ORDERS = ("linear", "reverse", "interleaved", "RANK,RANK,...")
-_GROUPS_OF = re.compile(r"groups of (\d+)")
+IN_TURN = " in turn"
+_GROUPS_OF = re.compile(rf"groups of (\d+)({IN_TURN})?")
 T = TypeVar("T")
 
 
@@ -49,7 +52,7 @@ class Lazy(Sequence[T], Generic[T]):
 def check_topology(text: str) -> str:
     """The text itself when it names a topology, else UsageError."""
     match = _GROUPS_OF.fullmatch(text)
-    if text in TOPOLOGIES[:-1] or (match and int(match[1]) > 0):
+    if text in TOPOLOGIES[:-2] or (match and int(match[1]) > 0):
         return text
     raise UsageError(f"no topology is called {text!r}; there are: {', '.join(TOPOLOGIES)}")
 
@@ -77,6 +80,9 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
     The length costs nothing; rounds of pairs are made one at a time. Raises UsageError for groups that do not fit, or
     are not all of one size.
     """
+    if topology.endswith(IN_TURN):
+        (at_once,) = rounds(world, check_topology(topology).removesuffix(IN_TURN), order, among)
+        return tuple((group,) for group in at_once)
     chosen = None if among is None else frozenset(among)
     ranks = tuple(rank for rank in _ordered(world, order) if chosen is None or rank in chosen)
     per_node = world.ranks_per_node

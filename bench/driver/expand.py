@@ -14,13 +14,14 @@ from itertools import product
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike
+from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.tool import Installed
+from bench.core.topology import IN_TURN
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.driver.config import Cluster, Measurement, Scenario
@@ -192,14 +193,16 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
+    if (passed_over := unheard(case, case.transport)) is not None:
+        return passed_over
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
     if cluster.launcher == "torchrun" and case.transport in OVER_MPI:
         return "torchrun starts no MPI ranks: let mpirun or slurm start them"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
-    if case.topology in ("node", "rail") and wish.world.num_nodes == 1:
-        return f"one node: topology {case.topology} is {'the world' if case.topology == 'node' else 'between nodes'}"
+    if case.topology.removesuffix(IN_TURN) in ("node", "rail") and wish.world.num_nodes == 1:
+        return f"one node: topology {case.topology} is {'the world' if 'node' in case.topology else 'between nodes'}"
     return _why_no_groups(wish, machine, pattern)
 
 

@@ -13,10 +13,10 @@ from bench.core.inventory import Gpu
 from bench.driver import hosts
 from bench.probes import nvml
 
-_LOAD_S, _EVERY_S = 60.0, 0.2
-# 128 GB: seconds over any link.
+_LOAD_S, _EVERY_S = 150.0, 0.2
+# 64 GB: a second over the fastest link, and what the slowest (one lane of generation 3) has time for.
 _COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--mode", "isolated",
-         "-n", "2000")  # fmt: skip
+         "-n", "1000")  # fmt: skip
 
 
 def under_load(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.record import Document, Header, Summary
+from bench.core.record import THROUGH_HOST, Document, Header, Summary
 from bench.core.units import format_size
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
@@ -119,7 +119,8 @@ def _told(header: Header) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-_OPTIONS = ("order", "cache", "in-place", "root", "memory", "engine", "access", "via")
+_OPTIONS = ("order", "cache", "in-place", "root", "memory", "engine", "access", "via", "graph", "share-gpu")
+_MOST_STAGED = 6
 _LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and of what stands before each label
 _NUM_TOLD = 6 + len(_OPTIONS)
 
@@ -135,6 +136,19 @@ def _option(header: Header, name: str) -> str:
     case = list(header.case)
     flag = f"--{name}"
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
+
+
+def series(labels: Mapping[str, str], row: Summary) -> str:
+    """The line that a row stands on: its job's, but for copies through the host's memory, which show no peer link."""
+    return labels[row.job] + ", through the host" * (THROUGH_HOST in row.flags)
+
+
+def through_host_remark(rows: Iterable[Summary]) -> list[str]:
+    """Which pairs are not drawn beside peer links."""
+    pairs = [f"{row.src}-{row.dst}" for row in rows if THROUGH_HOST in row.flags]
+    more = ", ..." if len(set(pairs)) > _MOST_STAGED else ""
+    named = ", ".join(list(dict.fromkeys(pairs))[:_MOST_STAGED])
+    return [f"copied through the host's memory, no peer link: {named}{more}"] if pairs else []
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:

@@ -20,16 +20,17 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     if not rows:
         return []
     labels = _style.labels(document)
-    looks = _style.looks(labels[row.job] for row in rows)
+    looks = _style.looks(_style.series(labels, row) for row in rows)
     patterns = _style.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         drawn = {
-            job: _style.slowest_groups(of_job) for job, of_job in _style.by(of_pattern, lambda row: row.job).items()
+            line: _style.slowest_groups(of_line)
+            for line, of_line in _style.by(of_pattern, lambda row: (row.job, _style.series(labels, row))).items()
         }
-        for job, line in drawn.items():
-            _draw_line(panel, looks[labels[job]], line)
+        for (_, name), line in drawn.items():
+            _draw_line(panel, looks[name], line)
         _style.draw_bounds(panel, (row for line in drawn.values() for row in line))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         panel.set_ylabel("busbw (GB/s)", fontsize=_style.TEXT)

@@ -26,13 +26,13 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     if not rows:
         return []
     labels = _style.labels(document)
-    looks = _style.looks(labels[row.job] for row in rows)
+    looks = _style.looks(_style.series(labels, row) for row in rows)
     patterns = _style.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
-        for job, of_job in _style.by(of_pattern, lambda row: row.job).items():
-            _draw_line(panel, looks[labels[job]], _style.slowest_groups(of_job))
+        for (_, name), line in _style.by(of_pattern, lambda row: (row.job, _style.series(labels, row))).items():
+            _draw_line(panel, looks[name], _style.slowest_groups(line))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         _time_axis(panel)
         if any(row.modelled for row in of_pattern):

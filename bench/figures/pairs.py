@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.analysis import localise_input
 from bench.analysis.localise import Accused, Places
 from bench.core.errors import UsageError
-from bench.core.record import Document, Header, Summary, known
+from bench.core.record import THROUGH_HOST, Document, Header, Summary, known
 from bench.figures import _style
 
 _MOST_ANNOTATED_RANKS = 16
@@ -59,7 +59,8 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
-    maps = [each for each in (_bandwidths(rows), _times(rows)) if each]
+    direct = [row for row in rows if THROUGH_HOST not in row.flags] or rows  # where all are alike, they are one map
+    maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
     figure, axes = _style.panels(len(maps), height_in=4.0)
     blank = False
     places, accused = localise_input.places(asdict(header)), _accused(header, rows)
@@ -77,6 +78,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
     remarks += ["grey: not measured in this direction"] if blank else []
+    remarks += _style.through_host_remark(rows)
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
-from bench.core.record import Bound, Header, Record
+from bench.core.record import THROUGH_HOST, Bound, Header, Record
 from bench.core.units import format_rate
 from bench.hardware import live
 from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
 
-THROUGH_HOST = "through-host"  # the flag of a row that was copied by way of the host's memory
 _SAME_SWITCH = ("PIX", "PXB")
 _GIVEN = "given for this run"
 _MOST_READ = 4096

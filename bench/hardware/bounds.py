@@ -7,13 +7,13 @@ mistake. `reference` bounds are ceilings met in practice, which may be exceeded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 
 from bench.core.fabric import NVLINK_PEERS, NodeLinks
-from bench.core.record import Bound, Header, Record
+from bench.core.record import SHARED_GPU, THROUGH_HOST, Bound, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
 from bench.hardware.catalogue import pcie_packet_share
@@ -87,7 +87,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
     None either where nobody knows how many ranks there were, or on how many nodes, or where ranks shared a GPU.
     """
-    if _shares_gpu(header, record):
+    if shares_gpu(header, record.flags):
         return ()
     if header.pattern in COPIES:
         return _copy_bounds(header, record)
@@ -108,9 +108,9 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
 
 
-def _shares_gpu(header: Header, record: Record) -> bool:
-    """Several ranks on one GPU show that something works, and nothing of links."""
-    return bool(header.facts.get("shared_gpu")) or "shared_gpu" in record.flags
+def shares_gpu(header: Header, flags: Collection[str]) -> bool:
+    """Several ranks on one GPU show that something works, and nothing of links. `flags`: of a row."""
+    return bool(header.facts.get(SHARED_GPU)) or SHARED_GPU in flags
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
@@ -130,7 +130,7 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     if header.pattern == "host_device":
         own = _live_copies.own_links(header, record)
         return () if own is None else copy_bounds(own, "host")
-    staged = (header.direction or "").startswith("through_host") or _live_copies.THROUGH_HOST in record.flags
+    staged = (header.direction or "").startswith("through_host") or THROUGH_HOST in record.flags
     if record.num_ranks < 2 and not staged:
         return ()
     way = "through host" if staged else "peer"
@@ -150,7 +150,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
-    if _shares_gpu(header, record):
+    if shares_gpu(header, record.flags):
         return None
     steps = record.min_steps
     message_s = header.calibration.get("message_s")

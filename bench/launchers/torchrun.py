@@ -47,12 +47,12 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
         """On one node `--standalone`. Named hosts each run their own torchrun, all at once, and meet on the first.
 
-        They meet the static way, in which the k-th host is node k; with the option `rdzv-backend: c10d` the hosts
-        number themselves.
+        Ranks of one node meet by address: its own name may not resolve (in a sandbox). Hosts meet the static way, in
+        which the k-th host is node k; with the option `rdzv-backend: c10d` they number themselves.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
-            options = {"standalone": "", **options}
+            options = {"standalone": "", "local-addr": "127.0.0.1", **options}
         elif len(site.hosts) < world.num_nodes:
             raise UsageError(
                 f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name: "

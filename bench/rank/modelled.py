@@ -85,4 +85,5 @@ def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:
     """The fabric knows the links between ranks, and nothing of one GPU's own."""
     if pattern.overlaps:
         return "the model: it knows links, not what products of matrices take from them"
-    return next((f"the model: {why}" for step in pattern.steps(shape, 0) if (why := needs_device(step))), None)
+    steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
+    return next((f"the model: {why}" for step in steps if (why := needs_device(step))), None)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bench.analysis import stats
 from bench.core import plugins
-from bench.core.case import Case, to_argv
+from bench.core.case import Case, to_argv, unheard
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern, Shape
@@ -64,6 +64,8 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     Raises RefusedError when they are not the world that was launched.
     """
     chosen, why = choose_transport(case, me)
+    if (passed_over := unheard(case, chosen)) is not None:
+        raise RefusedError(passed_over)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
@@ -92,21 +94,25 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     if different:
         raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
     world = world_of(hosts)
-    cache_bytes = _cache_bytes(transport, pattern)
+    cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
-    setting = measure.Setting(
-        case, pattern, transport, world, hosts, cache_bytes, available, beat, transport.cache_bytes() is not None
-    )
+    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache)
     told = _choice(case, why, cache_bytes, setting.own_cache)
     notes = (told, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
 
-def _cache_bytes(transport: Transport, pattern: Pattern) -> int:
-    """The cache that buffers must exceed to be cold: the larger one, where they lie in two kinds of memory."""
+def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
+    """(the cache that buffers must exceed to be cold, whether each rank has one of its own), alike on all ranks.
+
+    The larger one, where buffers lie in two kinds of memory. Of ranks that differ the largest: batches of reductions in
+    place end with the buffer sets, and must be of one length everywhere.
+    """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
-    return max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
+    mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
+    told = transport.channel.share((mine, own is not None))
+    return max(each for each, _ in told), all(alone for _, alone in told)
 
 
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
@@ -193,7 +199,8 @@ def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     transport.sync()
     transport.stir()
-    under_load = transport.clock == "device" and world.ranks_per_node >= nvml.count_gpus({})  # all of them are stirred
+    stirred = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node, by its ranks
+    under_load = transport.clock == "device" and nvml.count_gpus({}) <= stirred
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bench.analysis import model
 from bench.core.record import Document, Header, Summary
-from bench.report import _compute, _fits, _interference, _overlap, _scaling, _text
+from bench.report import _compute, _fits, _interference, _overlap, _scaling, _sharing, _text
 
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
 
@@ -44,6 +44,7 @@ def render(document: Document) -> str:
     lines += _bullets("Beside these", [*skipped, *failed, *document.notes])
     lines += _bullets("Scaling", _scaling.lines(document.scalings))
     lines += _bullets("Contention", _interference.lines(document.interferences))
+    lines += _bullets("Groups at once", _sharing.lines(document.sharings))
     lines += _bullets("Overlap", _overlap.lines(document.overlaps))
     lines += _bullets("Computing", _compute.lines(document.summaries, document.standings))
     return "\n".join(lines).rstrip() + "\n"

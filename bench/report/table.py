@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bench.analysis.flops import PATTERN
 from bench.core.dtypes import DTYPES
 from bench.core.record import Document, Header, Summary
-from bench.report import _compute, _fits, _interference, _overlap, _parity, _scaling, _spreads, _text
+from bench.report import _compute, _fits, _interference, _overlap, _parity, _scaling, _sharing, _spreads, _text
 
 _MAX_WIDTH = 130
 
@@ -141,6 +141,7 @@ class Table:
         lines += _parity.lines(document.parities)
         lines += _scaling.lines(document.scalings)
         lines += _interference.lines(document.interferences)
+        lines += _sharing.lines(document.sharings)
         lines += _overlap.lines(document.overlaps)
         lines += _compute.lines(rows, document.standings)
         lines += _text.skipped_lines(document.skipped)

@@ -90,6 +90,17 @@ class CupyArrays(Arrays):
         return int(flags.view(self._cupy.uint8).argmax())
 
 
+def compares(cupy: Any) -> bool:
+    """Can CuPy fill and compare here? Tried: its own kernels need CUDA's headers, which a wheel may not bring."""
+    try:
+        arrays = CupyArrays(cupy)
+        memory = Memory(arrays, arrays.empty(_ALIGNMENT_BYTES))
+        memory.fill(constant(GUARD))
+        return memory.count_wrong(constant(GUARD), 1).num_wrong == 0
+    except Exception:  # CuPy tells it in many ways; what can not be compared there is brought to the host
+        return False
+
+
 class Block:
     """`num` buffers of `num_bytes` in one allocation, guard bytes around each, every page written."""
 

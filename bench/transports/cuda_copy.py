@@ -19,7 +19,7 @@ from bench.core.errors import RefusedError
 from bench.core.program import Copies, Copy, Group, Product, Round, Step
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport, Which
 from bench.core.world import Place
-from bench.transports import _control, _cuda_device, _cuda_ipc, _cuda_kernels, _cuda_memory
+from bench.transports import _control, _cuda_device, _cuda_ipc, _cuda_kernels, _cuda_memory, _device
 from bench.transports._cuda_gate import MOST_CALLS, Gate
 from bench.transports._cuda_memory import HOST, CudaBuffers
 from bench.transports._cuda_program import Issue, Program
@@ -61,6 +61,7 @@ class CudaCopy(Transport):
         self._group, self._unreachable = Group("world", tuple(range(place.num_ranks))), ""
         self._stirring: tuple[CudaBuffers, int] | None = None
         self._no_kernels = self._open_kernels()
+        self._compares = self._no_kernels is None and _device.compares(self._cupy)
         self._gate: Gate | None = None
         self._no_gate = self._open_gate()
 
@@ -226,7 +227,7 @@ class CudaCopy(Transport):
 
         def block(place: int, num_bytes: int) -> _cuda_memory.Block:
             if place != HOST:
-                by_kernels = place == self._device.index and self._no_kernels is None
+                by_kernels = place == self._device.index and self._compares
                 return _cuda_memory.DeviceBlock(self._cupy, place, num_bytes, by_kernels)
             return _cuda_memory.HostBlock(self._runtime, num_bytes, pinned)
 

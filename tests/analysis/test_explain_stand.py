@@ -8,8 +8,10 @@ import pytest
 
 from bench.analysis._explain_seen import Seen, gathered
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED, stand, tightest
+from bench.analysis._explain_stored import measured
 from bench.core.foreign import Row, Run
 from bench.hardware.machine import machine_of
+from tests.analysis import gate_runs
 from tests.analysis.logs import SIZES, a_run, curve, pattern, seen_of
 
 
@@ -129,3 +131,11 @@ def test_mpi_from_host_memory_is_not_judged_by_gpus() -> None:
     seen = gathered(osu, machine_of("p4d.24xlarge"), pattern("allreduce"))
     assert {bound.name for bound in seen.bounds} == {"network"} and seen.references == ()
     assert stand(seen).word == UNJUDGED
+
+
+def test_our_own_ranks_on_one_gpu_are_not_judged() -> None:
+    rows = [gate_runs.record("pipelined", size, flags=("shared_gpu",)) for size in SIZES]
+    of = gate_runs.header(transport="nccl", instance="p5.48xlarge", num_nodes=1)
+    [(_, seen)] = measured([("job", of, rows)])
+    told = stand(seen)
+    assert told.word == UNJUDGED and "share a GPU" in told.sentence

@@ -178,6 +178,9 @@ WAYS: list[tuple[str, Break, str]] = [
     ("zero", rows(median_s=0.0), RULES),
     ("zero", rows(median_s=-1e-6), RULES),
     ("one-rank", records(num_ranks=1), RULES),
+    ("shared-gpu", flagged("shared_gpu"), RULES),
+    ("shared-gpu", heads(facts={"shared_gpu": "yes"}), RULES),
+    ("through-host", flagged("through-host"), RULES),
     ("too-few-samples", rows(num_samples=80), RULES + "    samples: 100\n"),
     ("no-interval", rows(ci_low_s=None, ci_high_s=None), RULES),
     ("not-converged", records(stop_reason="max_time"), RULES),
@@ -212,6 +215,31 @@ def test_a_good_run_passes(tmp_path: Path) -> None:
     with_good_pairs = good()
     with_good_pairs.told.append(pairs({}))
     assert judge(with_good_pairs, tmp_path, RULES + "diagnose: true\n").passed
+
+
+@pytest.mark.parametrize(
+    ("told", "kinds", "wanted"),
+    [
+        ("efa", ("efa",), "efa"), ("ib", ("infiniband",), "ib"), ("ib", ("roce",), "roce"), ("ib", (), "ib or roce"),
+        ("ib", ("infiniband", "roce"), "ib or roce"), ("socket", ("efa",), "tcp"), ("efa + socket", (), "efa, tcp"),
+        ("none, within one node", (), "nothing tells"),
+    ],
+)  # fmt: skip
+def test_the_network_that_the_transport_heard_of_counts(
+    told: str, kinds: tuple[str, ...], wanted: str, tmp_path: Path
+) -> None:
+    run = good()
+    adapters = [{"name": "a", "kind": kind} for kind in kinds]
+    run.headers(facts={"nccl_network": told}, nodes={"h0": {"adapters": adapters}, "h1": {}})
+    found = judge(run, tmp_path, NETWORK)
+    assert found.passed is (wanted == "efa")
+    assert found.passed or wanted in next(each.what for each in found.all_faults if each.name == "wrong-fabric")
+
+
+def test_libfabric_over_another_provider_is_no_efa() -> None:
+    lines = ["h0: NCCL INFO NET/OFI Selected provider is tcp", "h0: NCCL INFO Using network AWS Libfabric"]
+    assert networks_in(lines) == {"tcp"}
+    assert networks_in([lines[0].replace("tcp", "efa"), lines[1]]) == {"efa"} == networks_in(lines[1:])
 
 
 @pytest.mark.parametrize(("name", "broken", "rules"), WAYS, ids=[f"{n}-{way[0]}" for n, way in enumerate(WAYS)])

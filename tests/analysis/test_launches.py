@@ -88,6 +88,9 @@ def test_launches_that_got_wrong_data_or_no_times_do_not_count(a_run: Make, bad:
         ({"facts": {"mpi_library": "another"}}, {}),
         ({"dtype": "float64"}, {}),
         ({"environment": {"NCCL_ALGO": "Tree"}}, {}),
+        ({"case": ("allreduce", "--transport", "mpi", "--graph", "1")}, {}),
+        ({"case": ("allreduce", "--transport", "mpi", "--share-gpu", "1")}, {}),
+        ({}, {"flags": ("through-host",)}),
         ({}, {"mode": "pipelined"}),
         ({}, {"payload_bytes": 64}),
         ({}, {"group": "node0"}),
@@ -103,6 +106,28 @@ def test_rows_that_differ_in_a_factor_are_not_launches_of_each_other(
     run = a_run({"a": (1e-4, {}, {}), "b": (1e-4, of_header, of_record)})
     assert len(launches.cells(run.headers, run.summaries)) == 2
     assert launches.spreads(run.headers, run.summaries) == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "option", "value"),
+    [
+        ("host_device", "--memory", "pageable"),
+        ("local_copy", "--engine", "sm"),
+        ("peer_copy", "--access", "read"),
+        ("peer_copy", "--via", "process"),
+    ],
+)
+def test_copies_of_another_kind_are_not_launches_of_each_other(
+    a_run: Make, pattern: str, option: str, value: str
+) -> None:
+    of = {"pattern": pattern, "transport": "cuda_copy"}
+    run = a_run({
+        "a": (1e-4, of | {"case": (pattern,)}, {}),
+        "b": (1e-4, of | {"case": (pattern, option, value)}, {}),
+        "c": (1e-4, of | {"case": (pattern,), "launch": 2}, {}),
+    })  # fmt: skip
+    [spread] = launches.spreads(run.headers, run.summaries)
+    assert spread.jobs == ("a", "c")
 
 
 def test_sizes_budgets_and_what_a_launcher_sets_for_itself_tell_no_rows_apart(a_run: Make) -> None:

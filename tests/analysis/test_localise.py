@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.analysis.localise import STAGES, Evidence, Places, localise
-from bench.analysis.localise_input import group_name, rows_of
+from bench.analysis.localise_input import diagnosed, group_name, rows_of
 from bench.analysis.localise_rounds import least_rounds, next_rounds
 from benchmarks.localise import FAULTS, SPEED, Cluster, alike, climb, draw, matrix, named, runs
 
@@ -173,3 +173,18 @@ def test_a_matrix_of_many_hosts_with_many_faults() -> None:
     assert {1, 2}.isdisjoint(bad)
     assert alike(named(localise(evidence, where))) == truth
     assert np.isfinite([one.confidence for one in localise(evidence, where).accused]).all()
+
+
+def test_copies_by_another_engine_are_evidence_of_their_own() -> None:
+    header = {"transport": "cuda_copy", "topology": "pairs", "direction": "two-way", "clock": "device", "nodes": {},
+              "num_ranks": 4, "ranks_per_node": 4, "ranks": ()}  # fmt: skip
+    headers = {engine: header | {"case": ("peer_copy", "--engine", engine)} for engine in ("ce", "sm")}
+    rows = [
+        {"job": job, "src": a, "dst": b, "group": f"{a}-{b}", "median_s": 1e-3, "payload_bytes": 1 << 28,
+         "algbw_bytes_per_s": rate, "busbw_bytes_per_s": rate, "verified": True, "mode": "pipelined", "ci_low_s": 1e-3,
+         "min_s": 1e-3}
+        for job, rate in (("ce", 4e10), ("sm", 2e10)) for a in range(4) for b in range(a + 1, 4)
+    ]  # fmt: skip
+    found = diagnosed(headers, rows)
+    assert [each.jobs for each in found] == [("ce",), ("sm",)]
+    assert all(each.schedule == "full" for each in found)

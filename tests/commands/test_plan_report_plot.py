@@ -38,8 +38,8 @@ def test_every_scenario_can_be_planned_on_every_cluster(
         assert all("torchrun starts no MPI ranks" in line for line in lines if line.startswith("# skipped: "))
         return
     if cluster == "local" and nvml.count_gpus() < {
-        "gpu_baseline": 1,
         "host_device": 1,
+        "gpu_baseline": 1,
         "parity_gpu": 1,
         "peer_copy": 2,
     }.get(scenario, 0):

@@ -37,6 +37,12 @@ def test_neighbours_in_the_order_form_groups_of_k() -> None:
     assert groups("groups of 2", "interleaved") == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
+@pytest.mark.parametrize("topology", ["node", "rail", "groups of 2", "groups of 4"])
+def test_groups_in_turn_are_the_same_groups_one_at_a_time(topology: str) -> None:
+    (at_once,) = rounds(TWO_BY_FOUR, topology, "reverse")
+    assert rounds(TWO_BY_FOUR, f"{topology} in turn", "reverse") == tuple((group,) for group in at_once)
+
+
 def test_orders_permute_the_ranks() -> None:
     assert groups("world", "reverse") == [(7, 6, 5, 4, 3, 2, 1, 0)]
     assert groups("world", "interleaved") == [(0, 4, 1, 5, 2, 6, 3, 7)]
@@ -97,7 +103,9 @@ def test_rounds_are_counted_and_picked_without_making_all_pairs() -> None:
 @pytest.mark.parametrize(
     ("topology", "order", "said"),
     [("nodes", "linear", "no topology is called 'nodes'"), ("groups of 0", "linear", "no topology"),
-     ("groups of K", "linear", "no topology"), ("groups of 3", "linear", "8 ranks do not divide into groups of 3"),
+     ("groups of K", "linear", "no topology"), ("groups of K in turn", "linear", "no topology"),
+     ("world in turn", "linear", "no topology"), ("pairs in turn", "linear", "no topology"),
+     ("groups of 3", "linear", "8 ranks do not divide into groups of 3"),
      ("world", "random", "no order of ranks is called 'random'"), ("world", "0,1,2", "each of the ranks 0 to 7 once"),
      ("world", "0,1,2,3,4,5,6,6", "each of the ranks 0 to 7 once"), ("world", "-1,0", "no order")],
 )  # fmt: skip

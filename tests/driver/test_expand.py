@@ -328,3 +328,11 @@ def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples(
     assert job.script().startswith('mkdir -p "${RESULTS:=results/')
     assert job.script().endswith(f'--job {job.name} --launch 1 --expect 2x8 --records "$RESULTS"/{job.name}.jsonl')
     assert "--records" not in job.command
+
+
+def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_over() -> None:
+    plan = plan_of(Measurement(patterns=("allreduce",), transports=("gloo", "nccl"), sizes=(64,),
+                               require=(("network", "efa"),)), machine=replace(LAPTOP, lacks={}))  # fmt: skip
+    assert [job.case.transport for job in plan.jobs] == ["nccl"]
+    [skip] = plan.skipped
+    assert skip.reason.startswith("`require` is of nccl alone") and skip.reason.endswith("is measured over gloo")

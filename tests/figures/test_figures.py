@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from bench.core import plugins
-from bench.core.record import Document, Header, Scaling, known
+from bench.core.record import Document, Header, Scaling, Summary, known
 from bench.figures import _style, bandwidth, latency, pairs, scaling
 
 Documents = dict[str, Callable[[], Document]]
@@ -213,6 +213,33 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
     assert {"nccl, inside one node (modelled)", "nccl, nodes of 8 (modelled)", "of own bound"} <= set(texts(figure))
+
+
+def staged(row: Summary, *pairs: tuple[int, int]) -> Summary:
+    """The row as one through the host, where it is of these pairs."""
+    return replace(row, flags=("through-host",)) if (row.src, row.dst) in pairs else row
+
+
+def test_copies_through_the_host_stand_on_no_map_and_no_line_of_peer_links(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    rows = tuple(staged(row, (0, 5), (5, 0)) for row in document.summaries)
+    told = replace(document, summaries=rows)
+    [(_, figure)] = pairs.draw(told)
+    rates = cells(figure.axes[0])
+    assert np.isnan(rates[0, 5]) and np.isnan(rates[5, 0]) and not np.isnan(rates[0, 4])
+    assert any("through the host's memory, no peer link: 0-5, 5-0" in text for text in texts(figure))
+    [(_, figure)] = bandwidth.draw(told)
+    assert any(text.endswith(", through the host") for text in texts(figure))
+    [(_, figure)] = bandwidth.draw(document)
+    assert not any("through the host" in text for text in texts(figure))
+
+
+def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    job, header = next(iter(document.headers.items()))
+    of = replace(header, pattern="host_device", transport="cuda_copy")
+    cases = {job: of, "other": replace(of, job="other", case=("host_device", "--memory", "pageable"))}
+    assert set(_style.labels(replace(document, headers=cases)).values()) == {"cuda_copy", "cuda_copy, memory pageable"}
 
 
 def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+# torch may warn as it is imported (of another numpy, of NVML): that is no failure of ours.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 ROOT = Path(__file__).resolve().parent.parent.parent
 Missing = Callable[[str, str], NoReturn]
 

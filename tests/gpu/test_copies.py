@@ -149,8 +149,10 @@ def test_two_processes_copy_between_each_other_on_one_gpu(
     opened: Any, tmp_path: Path, missing: Missing, engine: str
 ) -> None:
     pytest.importorskip("torch", reason="two ranks agree over torch's Gloo here")
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bench.peer_copy", "--sizes",
-             "1M", "-n", "5", "--share-gpu", "1", "--engine", engine, "--format", "json")  # fmt: skip
+    # By its address, since a sandbox may not resolve its own name.
+    words = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "-m",
+             "bench.peer_copy", "--sizes", "1M", "-n", "5", "--share-gpu", "1", "--engine", engine, "--format",
+             "json")  # fmt: skip
     document = printed((sys.executable, *words), tmp_path)
     if not document["summaries"]:
         pytest.skip(f"CUDA IPC does not work here: {document['skipped'][0]['reason']}")

@@ -209,10 +209,10 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
     start = ["/opt/python", "-m", "torch.distributed.run"]
     everywhere = [sys.executable, "-m", "bench.driver.hosts"]
     assert named("torchrun").command(PROGRAM, World(1, 8), HERE, {}) == [
-        *start, "--standalone", "--nproc-per-node=8", *PROGRAM,
+        *start, "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=8", *PROGRAM,
     ]  # fmt: skip
     assert named("torchrun").command(PROGRAM, World(1, 8), SITE, {}) == [
-        *everywhere, "h0", "--", *start, "--standalone", "--nproc-per-node=8", *PROGRAM,
+        *everywhere, "h0", "--", *start, "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=8", *PROGRAM,
     ]  # fmt: skip
     assert named("torchrun").command(PROGRAM, World(2, 8), SITE, {}) == [
         *everywhere, "h0,h1", "--", *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank={node}",

@@ -191,27 +191,63 @@ def test_a_real_gpu_tells_what_every_driver_knows(missing: Callable[[str, str], 
     found = nvml.gpus()
     assert found.reason is None
     assert (found.driver, found.cuda) != (None, None)
-    sure = ("memory_bytes", "pci_bus", "uuid", "pcie_generation", "pcie_max_generation", "pcie_lanes", "pcie_max_lanes",
-            "sm_hz", "sm_max_hz", "memory_hz", "memory_max_hz", "power_w", "temperature_c")  # fmt: skip
-    unknown = {name for gpu in found.gpus for name in sure if getattr(gpu, name) is None}
-    assert unknown == set()
+    sure = ("memory_bytes", "pci_bus", "uuid", "sm_max_hz", "memory_max_hz")
+    assert {name for gpu in found.gpus for name in sure if getattr(gpu, name) is None} == set()
+    # A sandbox may withhold these: then NVML itself has no answer either.
+    withheld = {
+        name: question
+        for gpu in found.gpus
+        for name, question in _MAY_BE_WITHHELD.items()
+        if getattr(gpu, name) is None and _answers(gpu.index, *question)
+    }
+    assert withheld == {}
     assert [each["index"] for each in nvml.conditions()] == [gpu.index for gpu in found.gpus]
     assert len(found.paths) == len(found.gpus) * (len(found.gpus) - 1) // 2
 
 
+_MAY_BE_WITHHELD: dict[str, tuple[Any, ...]] = {
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie_max_generation": ("nvmlDeviceGetMaxPcieLinkGeneration",),
+    "pcie_lanes": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "pcie_max_lanes": ("nvmlDeviceGetMaxPcieLinkWidth",),
+    "sm_hz": ("nvmlDeviceGetClockInfo", 1),
+    "memory_hz": ("nvmlDeviceGetClockInfo", 2),
+    "power_w": ("nvmlDeviceGetPowerUsage",),
+    "temperature_c": ("nvmlDeviceGetTemperature", 0),
+}
+
+
+def _answers(index: int, question: str, *about: Any) -> bool:
+    """Does NVML answer this of a GPU, asked without anything of ours?"""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        getattr(pynvml, question)(pynvml.nvmlDeviceGetHandleByIndex(index), *about)
+    except pynvml.NVMLError:
+        return False
+    finally:
+        pynvml.nvmlShutdown()
+    return True
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch and CuPy, as they are imported
 def test_under_load_the_link_runs_at_what_both_ends_allow(missing: Callable[[str, str], NoReturn]) -> None:
     if not nvml.has_device():
         missing("gpu", "no NVIDIA GPU was found")
     copy = _with_torch() or _with_cupy() or missing("gpu", "neither PyTorch with CUDA nor CuPy is here")
     until = time.monotonic() + 10
     most, reached = 0, 0
-    while (reached < most or most == 0) and time.monotonic() < until:
+    while (reached < most or most == 0 or reached == 0) and time.monotonic() < until:
         name = copy()
         gpu = next(each for each in nvml.gpus(under_load=True).gpus if name in f"{each.uuid} {each.pci_bus}".lower())
         assert gpu.under_load
         most, reached = gpu.pcie_max_generation or 0, max(reached, gpu.pcie_generation or 0)
-    assert reached == most > 0, f"generation {reached} of {most}: the link of {name or 'GPU 0'} is slow, or NVML is"
+    if not most or not reached:
+        pytest.skip("NVML tells no generation of the link here")
+    # A virtual machine may claim less of its slot than the link runs at.
+    assert reached >= most, f"generation {reached} of {most}: the link of {name or 'GPU 0'} is slow, or NVML is"
 
 
 def _with_torch() -> Callable[[], str] | None:

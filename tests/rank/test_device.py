@@ -19,7 +19,7 @@ from bench.core import plugins
 from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.world import Place, World
-from bench.rank import measure
+from bench.rank import measure, session
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -109,3 +109,14 @@ def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(t
     [attempt] = jsonl.read(records).attempts
     [row] = attempt.records
     assert row.payload_bytes == 1024 and row.verified and "launch-bound" not in row.flags
+
+
+def test_ranks_of_different_caches_take_the_larger_as_their_batches_end_with_the_sets() -> None:
+    pattern = plugins.load("pattern", "allreduce").PATTERN
+    told = [(40 << 20, True), (50 << 20, True)]
+    for mine in (40, 50):
+        shared: list[Any] = []
+        channel = SimpleNamespace(share=lambda value, shared=shared: shared.append(value) or told)
+        transport: Any = SimpleNamespace(channel=channel, cache_bytes=lambda mine=mine: mine << 20)
+        assert session._cache_bytes(transport, pattern) == (50 << 20, True)
+        assert shared == [(mine << 20, True)]

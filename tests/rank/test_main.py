@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,24 @@ def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     assert any(line.startswith("# 72 rows more than the 40 that are held") for line in lines)
     [attempt] = jsonl.read(file).attempts
     assert len(attempt.records) == 112, "the file has them all"
+
+
+@pytest.mark.parametrize("option", [("--require", "network=efa"), ("--graph", "1")])
+def test_what_a_transport_would_pass_over_in_silence_is_refused(
+    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "8", "-n", "3", *option])
+    assert ended.value.code == 3
+    assert f"`{option[0][2:]}` is of nccl alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("access", ["write", "read"])
+def test_copies_are_not_modelled_whoever_orders_them(access: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("peer_copy", [*PAIRS, "--access", access, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 3 and document["summaries"] == []
+    assert {row["reason"] for row in document["skipped"]} == {
+        "the model: it moves messages between ranks, and this is work of one GPU"
+    }

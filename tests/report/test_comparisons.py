@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from bench.core.record import Interference, Scaling, Spread
-from bench.report import _interference, _scaling, _spreads
+from bench.core.record import Interference, Scaling, Sharing, Spread
+from bench.report import _interference, _scaling, _sharing, _spreads
 
 
 def one(kind: Any, **given: Any) -> Any:
@@ -84,3 +84,20 @@ def test_a_factor_without_an_interval_is_marked_and_says_why() -> None:
     assert "2 launches are too few" in twice
     _, modelled = _interference.lines([one(Interference, **given, num_launches=1, modelled=True)])
     assert "?" not in modelled
+
+
+def test_groups_at_once_are_told_by_the_middle_one_and_the_worst() -> None:
+    world = {key: value for key, value in WORLD.items() if key != "ranks_per_node"}
+    given = {**world, "job": "a", "topology": "rail", "num_ranks": 2, "alone_s": 1e-3, "oversubscribed": False}
+    three = [("rail0", 1.0, 0.9, 1.1), ("rail1", 2.0, 1.9, 2.1), ("rail2", 1.25, 1.2, 1.3)]
+    title, line = _sharing.lines(
+        one(Sharing, **given, group=group, factor=factor, factor_low=low, factor_high=high, at_once_s=factor * 1e-3)
+        for group, factor, low, high in three
+    )
+    assert title.startswith("allreduce over mpi, pipelined, topology rail: all groups at once against each alone")
+    assert "1M  3 groups of 2  1.250 x  worst rail1 2.000 [1.900..2.100] x (1000 us alone, 2000 us at once)" in line
+    assert "?" not in line and "CPUs" not in line
+    (_, unsure) = _sharing.lines(
+        [one(Sharing, **given | {"oversubscribed": True}, group="rail0", factor=1.5, at_once_s=1.5e-3)]
+    )
+    assert "1 group of 2" in unsure and "1.500 ? x" in unsure and unsure.endswith("(more ranks than CPUs)")

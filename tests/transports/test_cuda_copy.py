@@ -25,6 +25,7 @@ from bench.core.world import Place, World
 from bench.rank import measure
 from bench.transports import _cuda_device, _cuda_kernels, _cuda_memory, cuda_copy
 from bench.transports._cuda_gate import MOST_CALLS
+from bench.transports._device import CupyArrays
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "cupy_host"
@@ -289,6 +290,23 @@ def test_the_fake_has_no_function_that_cupy_does_not_have() -> None:
     code = (FAKE / "cupy" / "cuda" / "runtime.py").read_text(encoding="utf-8")
     named = [line[4:].split("(")[0] for line in code.splitlines() if line.startswith("def ") and line[4] != "_"]
     assert not [name for name in named if not hasattr(real, name) and name not in ("view", "launch")]
+
+
+@pytest.mark.usefixtures("cupy")
+def test_where_cupy_has_no_headers_for_its_own_kernels_copies_are_compared_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Our kernels include nothing and compile without CUDA's headers; CuPy's own do not."""
+
+    def no_header(*_: Any) -> None:
+        raise RuntimeError("catastrophic error: cannot open source file cuda_fp16.h")
+
+    monkeypatch.setattr(CupyArrays, "copy", no_header)
+    for drops in (None, "1"):
+        if drops:
+            monkeypatch.setenv("FAKE_CUDA_DROPS", drops)
+        found = rows(Options(engine="sm"), pattern="local_copy", engine="sm")
+        assert [one.num_wrong for one in found] == [1 if drops else 0] * 2, found
 
 
 # -- whole programs

@@ -16,7 +16,8 @@ from bench.transports._device import Block, CupyArrays, DeviceBuffers, TorchArra
 Missing = Callable[[str, str], NoReturn]
 LARGE_BYTES = (1 << 30) + 4096 + 24  # no whole number of rows or chunks
 
-pytestmark = pytest.mark.gpu
+# torch and CuPy may warn as they are imported or first compile: that is no failure of ours.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
 def by_torch(missing: Missing) -> tuple[Arrays, Callable[[], int]]:

@@ -1,0 +1,66 @@
+"""How much slower each group is while all groups run than alone: two jobs of a run that differ in the topology only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from bench.analysis.inference import row_ratio
+from bench.analysis.launches import Cell, cells, launch_medians
+from bench.analysis.model import case_of
+from bench.core.record import Header, Sharing, Summary, known
+from bench.core.topology import IN_TURN
+
+
+def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:
+    """One for each group, mode and size that was measured at once and in turn, in the order of the rows at once."""
+    told = [(cell, _usable(cell)) for cell in cells(headers, summaries) if cell.factors["topology"]]
+    alone = {_like(cell): (cell, row) for cell, row in told if row and cell.factors["topology"] != _at_once(cell)}
+    found = [
+        _beside(cell, row, *alone[_like(cell)], headers[row.job])
+        for cell, row in told
+        if row and cell.factors["topology"] == _at_once(cell) and _like(cell) in alone
+    ]
+    groups: dict[tuple[Any, ...], int] = {}
+    for one in found:
+        groups[_size_of(one)] = groups.get(_size_of(one), 0) + 1
+    return tuple(replace(one, num_groups=groups[_size_of(one)]) for one in found)
+
+
+def _usable(cell: Cell) -> Summary | None:
+    """The first row that has a time and right data."""
+    return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
+
+
+def _at_once(cell: Cell) -> str:
+    return str(cell.factors["topology"]).removesuffix(IN_TURN)
+
+
+def _like(cell: Cell) -> tuple[Any, ...]:
+    """What a group at once and the same group alone share: everything but that suffix."""
+    return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
+
+
+def _size_of(one: Sharing) -> tuple[Any, ...]:
+    return one.job, one.mode, one.payload_bytes
+
+
+def _beside(cell: Cell, row: Summary, cell_alone: Cell, row_alone: Summary, header: Header) -> Sharing:
+    at_once, alone = launch_medians(cell), launch_medians(cell_alone)
+    factor, low, high, over = row_ratio(alone, _interval_of(row_alone), at_once, _interval_of(row))
+    if row.modelled:  # its launches are all alike
+        low, high, over = None, None, None
+    cpus = [node["num_cpus"] for node in header.nodes.values() if node.get("num_cpus")]
+    return Sharing(
+        job=case_of(row.job, header), pattern=row.pattern, transport=row.transport, mode=row.mode,
+        topology=_at_once(cell), group=row.group, payload_bytes=row.payload_bytes, num_ranks=known(row.num_ranks),
+        num_groups=0, alone_s=median(alone), at_once_s=median(at_once), factor=factor, factor_low=low,
+        factor_high=high, interval_over=over, num_launches=min(len(at_once), len(alone)),
+        oversubscribed=any((header.ranks_per_node or 0) > num for num in cpus), modelled=row.modelled,
+    )  # fmt: skip
+
+
+def _interval_of(row: Summary) -> tuple[float, float] | None:
+    return None if row.ci_low_s is None or row.ci_high_s is None else (row.ci_low_s, row.ci_high_s)
