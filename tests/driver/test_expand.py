@@ -336,3 +336,6 @@ def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_
     assert [job.case.transport for job in plan.jobs] == ["nccl"]
     [skip] = plan.skipped
     assert skip.reason.startswith("`require` is of nccl alone") and skip.reason.endswith("is measured over gloo")
+    modelled = plan_of(Measurement(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)),
+                       cluster=P4D, model=True)  # fmt: skip
+    assert not modelled.jobs and "`require` is of nccl alone" in modelled.skipped[0].reason

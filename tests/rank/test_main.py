@@ -54,12 +54,14 @@ def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     assert len(attempt.records) == 112, "the file has them all"
 
 
-@pytest.mark.parametrize("option", [("--require", "network=efa"), ("--graph", "1")])
+@pytest.mark.parametrize(("transport", "option"), [("gloo", ("--require", "network=efa")), ("gloo", ("--graph", "1")),
+                                                  ("model", ("--require", "network=efa"))])  # fmt: skip
 def test_what_a_transport_would_pass_over_in_silence_is_refused(
-    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    transport: str, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    on = ("--instance", "p4d.24xlarge") if transport == "model" else ()
     with pytest.raises(SystemExit) as ended:
-        main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "8", "-n", "3", *option])
+        main.run_pattern("allreduce", ["--transport", transport, "--sizes", "8", "-n", "3", *option, *on])
     assert ended.value.code == 3
     assert f"`{option[0][2:]}` is of nccl alone" in capsys.readouterr().err
 
