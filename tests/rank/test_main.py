@@ -90,7 +90,7 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
 def test_a_transport_of_copies_is_no_way_to_send(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.run_pattern("allreduce", ["--transport", "cuda_copy", "--sizes", "8"])
-    assert ended.value.code == 3 and "cuda_copy only copies, and allreduce is" in capsys.readouterr().err
+    assert ended.value.code == 3 and "cuda_copy only copies, and allreduce has messages" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("access", ["write", "read"])
