@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
 _ANY_BYTES = 64  # of a shape whose size does not matter
+# What a transport says of a package that would have to be installed.
+_IN_VAIN = re.compile(r"is not installed|can not be loaded|this torch \(.*\) was built without")
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
@@ -106,11 +109,11 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
 
 
 def _opened(name: str, library: type[Transport], me: Place, options: Options) -> Transport:
-    """The transport. Where it refuses and there is no GPU at all, that is what is said: packages would not help."""
+    """The transport. Where it misses a package and there is no GPU at all, that is said: packages would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
     except RefusedError as error:
-        if name not in ON_GPUS or nvml.has_device():
+        if name not in ON_GPUS or not _IN_VAIN.search(str(error)) or nvml.has_device():
             raise
         raise RefusedError(
             f"rank {me.rank}: no NVIDIA GPU was found on {socket.gethostname()}, and {name} needs one for each rank: "

@@ -75,7 +75,7 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
     words: str, device: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
-        raise RefusedError("install this")
+        raise RefusedError("CuPy is not installed: install this")
 
     monkeypatch.setattr("bench.probes.nvml.has_device", lambda: device)
     monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
@@ -108,7 +108,7 @@ def test_the_figures_of_one_gpu_end_with_3_where_there_is_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
-        raise RefusedError("install this")
+        raise RefusedError("CuPy is not installed: install this")
 
     monkeypatch.setattr("sys.argv", ["gpu_copies"])
     monkeypatch.setattr("bench.probes.nvml.has_device", lambda: False)
