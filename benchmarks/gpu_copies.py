@@ -6,7 +6,7 @@ Host and GPU, pinned, against the PCIe link as it runs under load, after encodin
 nvbandwidth where BENCH_NVBANDWIDTH_PATH names its folder (within 2 %). The copying kernel against the GPU's own copy
 within its memory (at least 0.95), bytes read plus written. Events against the host's clock for 16 copies of 64 MiB
 (within 2 %). Two processes on one GPU through CUDA IPC against one process (within 5 %). Exit code 1 where one is
-missed; what can not be told here is skipped, in words.
+missed, 3 without a GPU or CuPy; what can not be told here is skipped, in words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.core.errors import RefusedError
+from bench.core.errors import EXIT_REFUSED, RefusedError
 from bench.core.program import Copies, Copy, Group
 from bench.core.transport import Options, Reduction, Timing
 from bench.core.world import Place
@@ -63,8 +63,9 @@ def main() -> int:
     try:
         transport = CudaCopy(Place(0, 1, 0, 1, "direct"), Options(near_cpus=sysfs.cpus_beside))
     except RefusedError as error:
-        print(f"skipped: {error}")
-        return 0
+        reason = error if nvml.has_device() else "no NVIDIA GPU was found here: run this on a machine with one"
+        print(f"gpu_copies: error: {reason}", file=sys.stderr)
+        return EXIT_REFUSED
     for name, value in transport.facts().items():
         print(f"# {name}: {value}")
     lines = [*host_links(transport, size), clocks(transport)]

@@ -311,9 +311,10 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
 def unheard(case: Case, transport: str) -> str | None:
     """What was asked for and would be passed over in silence by this transport; None when there is nothing."""
     asked = next((name for name in _OF_NCCL if getattr(case, name)), None)
-    if asked is None or transport in ("nccl", "model"):
+    if asked is None or transport == "nccl" or (transport == "model" and asked == "graph"):
         return None
-    return f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}: leave it out of what is measured over {transport}"
+    where = "modelled" if transport == "model" else f"measured over {transport}"
+    return f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}: leave it out of what is {where}"
 
 
 def alike(tool: str, pattern: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from bench.driver import connect, here, hosts, judge
 from bench.driver.config import Cluster
 from bench.driver.jobs import Job, Machine, Plan
 from bench.driver.judge import Device, Finding, Wanted
+from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.probes import host as probe
 from bench.probes import ports, versions
 
@@ -33,7 +34,12 @@ _MOST_TOLD = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.Answer]]
 
-_INSTEAD = "`python -m bench plan` shows the commands for that place, `--model` (MODEL=1) models it here"
+# The model knows messages over links, not copies, products, or what products take from messages.
+_NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
+_ELSEWHERE = (
+    "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one "
+    "with GPUs (`python -m bench list` names them)"
+)
 
 
 def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]) -> None:
@@ -43,7 +49,8 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
     if not plan.jobs:
         reasons = "; ".join(dict.fromkeys(skip.reason for skip in plan.skipped)) or "the scenario has no rows"
         raise RefusedError(
-            f"nothing of scenario {plan.scenario!r} can run on cluster {plan.cluster.name!r}: {reasons}; {_INSTEAD}"
+            f"nothing of scenario {plan.scenario!r} can run on cluster {plan.cluster.name!r}: {reasons}; "
+            f"{_ELSEWHERE.format(plan.scenario)}"
         )
     cluster = plan.cluster
     for name in dict.fromkeys(job.launcher for job in plan.jobs):
@@ -61,7 +68,7 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
         if reason is not None:
             raise RefusedError(
                 f"cluster {cluster.name!r} starts its ranks by {name}, and here {reason}: "
-                f"run this where {cluster.name} can be reached; {_INSTEAD}"
+                f"run this where {cluster.name} can be reached; {_instead(plan)}"
             )
         if launchers[name].remote:
             continue
@@ -75,6 +82,14 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
             _check_here(job, plan, machine)
 
 
+def _instead(plan: Plan) -> str:
+    """What works here, of a plan that has commands."""
+    shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands for that place"
+    if plan.cluster.instance is None or all(job.case.pattern in _NOT_MODELLED for job in plan.jobs):
+        return shown
+    return f"{shown}, `--model` (MODEL=1) models it here"
+
+
 def _check_here(job: Job, plan: Plan, machine: Machine) -> None:
     """A cluster that names its instance type claims that this machine, where its ranks start, is one."""
     cluster, num_gpus = plan.cluster, job.world.ranks_per_node
@@ -83,11 +98,11 @@ def _check_here(job: Job, plan: Plan, machine: Machine) -> None:
     if machine.num_gpus < num_gpus:
         raise RefusedError(
             f"cluster {cluster.name!r} is {cluster.instance} with {num_gpus} ranks per node, one GPU each; this "
-            f"machine has {machine.num_gpus} GPUs: run this on such a machine; {_INSTEAD}"
+            f"machine has {machine.num_gpus} GPUs: run this on such a machine; {_instead(plan)}"
         )
     lacking = next(filter(None, (machine.lacks.get(job.case.transport) for job in plan.jobs)), None)
     if lacking is not None:
-        raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_INSTEAD}")
+        raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_instead(plan)}")
 
 
 def _found(program: str, plan: Plan, machine: Machine, which: Callable[[str], str | None]) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.core import plugins
-from bench.core.case import Case, add_arguments, from_args
+from bench.core.case import Case, add_arguments, from_args, unheard
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -29,6 +29,7 @@ from bench.core.errors import (
     BenchError,
     LostContactError,
     MeasurementError,
+    RefusedError,
     UsageError,
 )
 from bench.core.world import Place
@@ -162,6 +163,8 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
     from bench.rank import session
 
+    if (passed_over := unheard(case, "model")) is not None:
+        raise RefusedError(passed_over)
     header, rows = session.modelled(case, args.job or case.pattern)
     return _deliver(header, rows, args)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from bench.analysis import stats
 from bench.core import plugins
-from bench.core.case import Case, to_argv, unheard
+from bench.core.case import ON_GPUS, Case, to_argv, unheard
 from bench.core.errors import RefusedError, UsageError
 from bench.core.fabric import Fabric, NodeLinks
 from bench.core.pattern import Pattern, Shape
@@ -30,6 +31,8 @@ from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
 _ANY_BYTES = 64  # of a shape whose size does not matter
+# What a transport says of a package that would have to be installed.
+_IN_VAIN = re.compile(r"is not installed|can not be loaded|this torch \(.*\) was built without")
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
@@ -80,7 +83,9 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
         engine=case.engine, memory=case.memory if "memory" in pattern.factors else "pinned", graph=case.graph,
         tf32=case.tf32, share_gpu=case.share_gpu, require=case.require, near_cpus=sysfs.cpus_beside,
     )  # fmt: skip
-    transport: Transport = library(me, options)  # type: ignore[call-arg]
+    if not library.carries_messages and pattern.transport != chosen:
+        raise RefusedError(f"{chosen} only copies, and {pattern.name} has messages or products: use nccl, mpi or gloo")
+    transport = _opened(chosen, library, me, options)
     opened(transport)
     beat("the first eight bytes between all ranks", preflight.MEET_S)
     met_s = preflight.meet(transport)
@@ -101,6 +106,19 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     notes = (told, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
     return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
+
+
+def _opened(name: str, library: type[Transport], me: Place, options: Options) -> Transport:
+    """The transport. Where it misses a package and there is no GPU at all, that is said: packages would not help."""
+    try:
+        return library(me, options)  # type: ignore[call-arg]
+    except RefusedError as error:
+        if name not in ON_GPUS or not _IN_VAIN.search(str(error)) or nvml.has_device():
+            raise
+        raise RefusedError(
+            f"rank {me.rank}: no NVIDIA GPU was found on {socket.gethostname()}, and {name} needs one for each rank: "
+            f"run this where there are GPUs{'' if name == 'cuda_copy' else ', or use mpi or gloo'}"
+        ) from error
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:

@@ -20,6 +20,7 @@ from bench.driver import preflight
 from bench.driver.config import Cluster, Measurement, Scenario
 from bench.driver.expand import MIN_ROW_S, expand
 from bench.driver.jobs import Machine, Plan
+from bench.rank import session
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
 LAUNCHERS: Mapping[str, Launcher] = {
@@ -336,3 +337,38 @@ def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_
     assert [job.case.transport for job in plan.jobs] == ["nccl"]
     [skip] = plan.skipped
     assert skip.reason.startswith("`require` is of nccl alone") and skip.reason.endswith("is measured over gloo")
+    modelled = plan_of(Measurement(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)),
+                       cluster=P4D, model=True)  # fmt: skip
+    assert not modelled.jobs and "`require` is of nccl alone" in modelled.skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("cluster", "patterns", "hints", "modelled"),
+    [
+        (LOCAL, ("host_device",), "--cluster NAME` shows the commands for another cluster", False),
+        (replace(P4D, nodes=1, launcher="torchrun"), ("host_device",), "--cluster p4d` shows the commands", False),
+        (replace(P4D, nodes=1, launcher="torchrun"), ("peer_copy",), "--cluster p4d` shows the commands", False),
+        (replace(P4D, nodes=1, launcher="torchrun"), ("host_device", "allreduce"), "(MODEL=1) models it here", True),
+    ],
+)
+def test_a_refusal_only_offers_what_works(
+    cluster: Cluster, patterns: tuple[str, ...], hints: str, modelled: bool
+) -> None:
+    asked = Measurement(patterns, sizes=(1 << 20,))
+    with pytest.raises(RefusedError) as refused:
+        preflight.check(plan_of(asked, cluster=cluster), LAPTOP, LAUNCHERS, lambda program: program)
+    assert hints in str(refused.value) and "`python -m bench plan test --cluster " in str(refused.value)
+    assert ("MODEL=1" in str(refused.value)) == modelled
+    if cluster.instance:
+        assert bool(plan_of(asked, cluster=cluster).jobs)
+
+
+def test_what_the_model_is_said_to_know_nothing_of_is_all_that_it_can_not_do() -> None:
+    """The words of the refusal against the model itself."""
+    unknown = set()
+    for name in PATTERNS:
+        words = f"{name} --transport model --instance p4d.24xlarge --nodes 1 --ranks-per-node 8 --sizes 4M"
+        _, rows = session.modelled(from_argv(words.split()), "job")
+        if not any(record.samples for row in rows for record in row):
+            unknown.add(name)
+    assert unknown == preflight._NOT_MODELLED & set(PATTERNS)

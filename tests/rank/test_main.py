@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from bench.core.errors import RefusedError
 from bench.rank import main
 from bench.store import jsonl
+from benchmarks import gpu_copies
 
 PAIRS = [
     "--transport",
@@ -54,14 +57,40 @@ def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     assert len(attempt.records) == 112, "the file has them all"
 
 
-@pytest.mark.parametrize("option", [("--require", "network=efa"), ("--graph", "1")])
+@pytest.mark.parametrize(("transport", "option"), [("gloo", ("--require", "network=efa")), ("gloo", ("--graph", "1")),
+                                                  ("model", ("--require", "network=efa"))])  # fmt: skip
 def test_what_a_transport_would_pass_over_in_silence_is_refused(
-    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    transport: str, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    on = ("--instance", "p4d.24xlarge") if transport == "model" else ()
     with pytest.raises(SystemExit) as ended:
-        main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "8", "-n", "3", *option])
+        main.run_pattern("allreduce", ["--transport", transport, "--sizes", "8", "-n", "3", *option, *on])
     assert ended.value.code == 3
     assert f"`{option[0][2:]}` is of nccl alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["host_device", "local_copy", "allreduce --transport nccl"])
+@pytest.mark.parametrize("device", [False, True])
+def test_where_there_is_no_gpu_nothing_is_to_be_installed(
+    words: str, device: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RefusedError("CuPy is not installed: install this")
+
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: device)
+    monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
+    monkeypatch.setattr("bench.transports.nccl.Nccl.__init__", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern(words.split()[0], [*words.split()[1:], "--sizes", "8"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 3
+    assert ("install this" in told) == device and ("no NVIDIA GPU was found on" in told) != device
+
+
+def test_a_transport_of_copies_is_no_way_to_send(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("allreduce", ["--transport", "cuda_copy", "--sizes", "8"])
+    assert ended.value.code == 3 and "cuda_copy only copies, and allreduce has messages" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("access", ["write", "read"])
@@ -73,3 +102,18 @@ def test_copies_are_not_modelled_whoever_orders_them(access: str, capsys: pytest
     assert {row["reason"] for row in document["skipped"]} == {
         "the model: it moves messages between ranks, and this is work of one GPU"
     }
+
+
+def test_the_figures_of_one_gpu_end_with_3_where_there_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RefusedError("CuPy is not installed: install this")
+
+    monkeypatch.setattr("sys.argv", ["gpu_copies"])
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: False)
+    monkeypatch.setattr(gpu_copies, "CudaCopy", refuse)
+    assert gpu_copies.main() == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "gpu_copies: error: no NVIDIA GPU was found here: run this on a machine with one"
+    ]
