@@ -217,3 +217,19 @@ def test_a_short_sweep_is_too_small(tmp_path: Path, capsys: Out) -> None:
     rows = curve("allreduce", 8, 400.0, 100e-6, SIZES[:23])
     _, page = explained(tmp_path, capsys, log(rows), "--instance", "p5.48xlarge")
     assert "the sizes are too small to show the links" in page and "all_reduce_perf -b 64M -e 8G -f 2" in page
+
+
+def test_a_file_that_gives_nothing_takes_no_page_from_the_others(tmp_path: Path, capsys: Out) -> None:
+    """Before the good log and after it; a folder's binary is counted, a file that is empty is a loss."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "b.log").write_text(log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3"))
+    for name in ("a.png", "c.gz"):
+        (folder / name).write_bytes(bytes(range(32)) * 9)
+    assert main(["explain", str(folder)]) == 0
+    told = capsys.readouterr()
+    assert "Where you stand: NORMAL" in told.out and "2 files in folders hold nothing that is known" in told.err
+    (folder / "empty.txt").write_text("")
+    assert main(["explain", str(folder / "empty.txt"), str(folder / "b.log")]) == 1
+    told = capsys.readouterr()
+    assert "Where you stand: NORMAL" in told.out and "empty.txt is empty" in told.err and told.err.count("\n") == 1
