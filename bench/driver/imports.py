@@ -95,7 +95,10 @@ def _inside(folder: Path) -> Iterator[Source]:
 
 
 def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: Told = _NOTHING_TOLD) -> Log:
-    """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read."""
+    """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read.
+
+    Raises UsageError where what is told can not be true of a run.
+    """
     try:
         if source.path is None:
             return _read(source, sys.stdin.buffer, readers, clean, told)

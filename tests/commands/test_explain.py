@@ -233,3 +233,19 @@ def test_a_file_that_gives_nothing_takes_no_page_from_the_others(tmp_path: Path,
     assert main(["explain", str(folder / "empty.txt"), str(folder / "b.log")]) == 1
     told = capsys.readouterr()
     assert "Where you stand: NORMAL" in told.out and "empty.txt is empty" in told.err and told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("num_nodes", "said"), [
+    ("3", "16 ranks do not divide among 3 nodes"), ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
+])  # fmt: skip
+def test_nodes_that_can_not_have_held_the_ranks_give_no_verdict(
+    num_nodes: str, said: str, tmp_path: Path, capsys: Out
+) -> None:
+    text = log(curve("allreduce", 16, 92.2))
+    words = ["--instance", "p5.48xlarge", "--num-ranks", "16", "--num-nodes"]
+    code, page = explained(tmp_path, capsys, text, *words, num_nodes, "--format", "json")
+    (told,) = json.loads(page)["pages"]
+    assert code == 0 and told["standing"] == "can not be judged" and said in told["because"]
+    assert told["bound"] is None and not told["reasons"] and len(told["possible"]) == len(told["others"]) == 1
+    code, page = explained(tmp_path, capsys, text, *words, "2")
+    assert code == 0 and "FAR TOO LOW" in page

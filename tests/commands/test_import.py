@@ -632,6 +632,15 @@ def test_a_world_that_the_log_tells_otherwise_is_said(capsys: Out) -> None:
     assert "is not taken" not in capsys.readouterr().err
 
 
+def test_nodes_among_which_the_ranks_do_not_divide_are_refused(capsys: Out) -> None:
+    text = "".join(line for line in samples.NCCL.splitlines(keepends=True) if not line.startswith("#  Rank"))
+    words = ["import", written("a.log", text), "--no-store", "--num-ranks", "4", "--num-nodes"]
+    for form in ("table", "json"):
+        assert main([*words, "3", "--format", form]) == 2
+        assert "its 4 ranks do not divide among 3 nodes" in capsys.readouterr().err
+    assert main([*words, "2"]) == 0
+
+
 @pytest.mark.parametrize("content", ["", "nothing that is known\n", None])
 def test_json_of_nothing_is_a_document_of_import_too(content: str | None, capsys: Out) -> None:
     name = "nowhere.log" if content is None else written("a.log", content)
