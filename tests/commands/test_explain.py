@@ -195,7 +195,8 @@ def test_modelled_rows_are_never_judged(tmp_path: Path, capsys: Out) -> None:
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (["nothing.log"], "nothing.log"), (["-", "--instance", "p6"], "no instance type is called 'p6'"),
+    (["nothing.log"], "there is no file or folder nothing.log"), (["logs/"], "there is no file or folder logs/"),
+    (["nothing"], "error: no run is called 'nothing'"), (["-", "--instance", "p6"], "no instance type is called 'p6'"),
 ])  # fmt: skip
 def test_what_can_not_be_read_is_refused_in_a_sentence(
     options: list[str], said: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
@@ -236,7 +237,8 @@ def test_a_file_that_gives_nothing_takes_no_page_from_the_others(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("num_nodes", "said"), [
-    ("3", "16 ranks do not divide among 3 nodes"), ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
+    ("3", "16 ranks do not divide among 3 nodes"),
+    ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
 ])  # fmt: skip
 def test_nodes_that_can_not_have_held_the_ranks_give_no_verdict(
     num_nodes: str, said: str, tmp_path: Path, capsys: Out
