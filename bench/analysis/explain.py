@@ -107,7 +107,7 @@ def _of_copies(run: Run, copying: copies.Copying) -> Page:
         title=f"copies, by {_tool(run)}",
         line=run.line,
         got=(*_state(run), *copies.got(copying), f"machine: {copying.machine.how}"),
-        possible=tuple(copies.possible(copying)),
+        possible=tuple(copies.possible(copying)) or ("no copy over a link has a rate to set beside a bound",),
         others=tuple(copies.others(copying)) or ("nothing is known here of this machine or GPU",),
         standing=copies.stand(copying),
         reasons=((failure,) if failure else ()) + copy_reasons.reasons(copying),

@@ -162,8 +162,9 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b"hello\n", "nothing in x.log was recognised"), (bytes(range(32)) * 9, "is binary")],
-)
+    [(b"", "is empty"), (b"hello\n", "nothing in x.log was recognised"), (bytes(range(32)) * 9, "is binary"),
+     (b"PK\x03\x04\x0a\0\0\0\0\0" + b"a.log" + samples.NCCL.encode() + b"PK\x01\x02", "is binary")],
+)  # fmt: skip
 def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, words: str, capsys: Out) -> None:
     assert main(["import", written("x.log", content)]) == 2
     said = capsys.readouterr()
