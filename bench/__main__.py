@@ -104,6 +104,14 @@ def _told(error: BaseException) -> tuple[int, str]:
         return EXIT_INTERRUPTED, "interrupted"
     if isinstance(error, OSError):
         return EXIT_USAGE, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in (
+        "",
+        "bench",
+    ):
+        return EXIT_USAGE, (
+            f"Python package {package} is not installed for {sys.executable}: `make install` installs all that is "
+            f"needed into an environment of its own, `{sys.executable} -m pip install .` into this one"
+        )
     last = traceback.extract_tb(error.__traceback__)[-1]
     return EXIT_MEASUREMENT, (
         f"a fault of the suite itself, {type(error).__name__}: {error} ({last.filename}:{last.lineno}): "

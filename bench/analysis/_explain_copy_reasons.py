@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from bench.analysis._explain_copies import Copying, fitting, wired
+from bench.analysis._explain_copies import Copying, fitting, span, wired
 from bench.analysis._explain_reason import Reason
 from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
@@ -113,7 +113,7 @@ def kernels_slower(copying: Copying) -> Reason | None:
     if engine is None or kernel is None or kernel.matrix.engine != "sm" or kernel.most > 0.6 * engine.least:
         return None
     evidence = (
-        f"to the host, kernels (sm) reach {format_rate(kernel.least)} to {format_rate(kernel.most)} and the copy "
+        f"to the host, kernels (sm) reach {span((kernel.least, kernel.most))} and the copy "
         f"engine {format_rate(engine.most)}: a collective through host memory writes by kernels, and is as slow"
     )
     return Reason("kernels write to the host more slowly than the copy engine", evidence, 0.5)

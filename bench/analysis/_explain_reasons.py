@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bench.analysis._explain_copies import span
 from bench.analysis._explain_network import fewer_nics, no_rdma, old_software, sockets
 from bench.analysis._explain_reason import TOPOLOGY, Reason, listen, program
 from bench.analysis._explain_seen import LARGE_BYTES, LARGE_SIZE_BYTES, Seen, busbw
@@ -121,7 +122,7 @@ def through_the_host(seen: Seen) -> Reason | None:
 
 def _span(references: Sequence[Reference]) -> str:
     rates = sorted(each.best[1] for each in references)
-    return format_rate(rates[0]) if len(rates) == 1 else f"{format_rate(rates[0])} to {format_rate(rates[-1])}"
+    return span((rates[0], rates[-1]))
 
 
 def no_bridge(seen: Seen) -> Reason | None:

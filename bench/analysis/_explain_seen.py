@@ -54,6 +54,7 @@ class Seen:
     modelled: bool = False
     own: bool = False  # measured by this suite, not by a foreign tool
     doubtful: tuple[Row, ...] = ()
+    misfit: str | None = None  # why these ranks can not have been on as many nodes as the user says
 
     @property
     def best(self) -> Row | None:
@@ -208,7 +209,8 @@ def gathered(
         rows = tuple(_rated(row, pattern, ranks) for row in rows)
     counted = tuple(filter(None, (told, so)))
     seen = Seen(run, machine, rows, ranks, nodes, counted, hints=tuple(hints), doubtful=doubtful)
-    if ranks is None or nodes is None or seen.hint("shared"):
+    seen = replace(seen, misfit=_misfit(seen, num_nodes))
+    if ranks is None or nodes is None or seen.hint("shared") or seen.misfit:
         return seen
     best = seen.best
     if pattern is not None and best is not None:
@@ -289,6 +291,20 @@ def _nodes(run: Run, machine: Machine, ranks: int | None, given: int | None) -> 
     if told is None:
         return needed, f"{_nodes_words(needed)}, as a node has {per_node} GPUs"
     return max(told, needed), None if told >= needed else f"{_nodes_words(needed)}, as a node has {per_node} GPUs"
+
+
+def _misfit(seen: Seen, given: int | None) -> str | None:
+    """Why as many nodes as the user says can not have held the ranks; None where they can."""
+    if given is None or seen.num_ranks is None:
+        return None
+    per_node, left = divmod(seen.num_ranks, given)
+    if left:
+        return f"{seen.num_ranks} ranks do not divide among {_nodes_words(given)}: give another --num-nodes"
+    machine, links = seen.machine, seen.machine.links
+    if machine.instance and links and per_node > links.gpus and not seen.of_hosts:
+        told = f"{seen.num_ranks} ranks on {_nodes_words(given)} are {per_node} of each"
+        return f"{told}, and {machine.instance} has {links.gpus} GPUs: give another --num-nodes or --instance"
+    return None
 
 
 def _nodes_words(num: int) -> str:

@@ -50,6 +50,8 @@ def _why_not(seen: Seen) -> str | None:
         return "some of the data that arrived were wrong, so that no time or bandwidth counts."
     if seen.rows and seen.num_ranks is None:
         return "the log does not tell how many ranks there were: say so with --num-ranks."
+    if seen.misfit:
+        return f"{seen.misfit}."
     if seen.best is None:
         return "no row has a bandwidth."
     if seen.modelled:

@@ -15,6 +15,7 @@ from bench.core.errors import BenchError
 from bench.core.record import Header, Summary
 from bench.core.units import format_size
 from bench.core.world import World
+from bench.hardware.bounds import COPY_PATTERNS
 
 _MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
 # nccl-tests rounds a size down to whole elements, and of these patterns to blocks of 16 bytes for each rank.
@@ -129,6 +130,7 @@ def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
     modes = modes_of(rule, limit)
     return (
         row.pattern in rule.patterns
+        and _is_of_its_kind(row, limit)
         and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))  # another tool's modes
         and (not rule.dtypes or row.dtype in rule.dtypes)
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
@@ -139,6 +141,15 @@ def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
         and _fits_group(row.group, rule)
         and any(_fits_size(size, rule) for size in _sizes_of(row))
     )
+
+
+def _is_of_its_kind(row: Summary, limit: Limit) -> bool:
+    """A matrix of another tool holds rates or times: a demand on either is not about the other. A figure that should
+    have been there is a failed row, or one without any."""
+    if row.pattern not in COPY_PATTERNS or not is_imported(row):
+        return True
+    times = row.algbw_bytes_per_s is None and row.mean_s is not None
+    return not times if limit.metric in (*RATES, WEAKEST) else times
 
 
 def _fits_header(header: Header, rule: Rule) -> bool:

@@ -77,6 +77,7 @@ def page_of(seen: Seen) -> Page:
         not seen.num_wrong
         and not seen.modelled
         and not seen.other_gpus
+        and not seen.misfit
         and (standing.word != NORMAL or (share is not None and share < _ENOUGH_OF_BOUND))
     ):
         found += reasons(seen)
@@ -90,7 +91,7 @@ def page_of(seen: Seen) -> Page:
         others=tuple(_others(seen)),
         standing=standing,
         reasons=found,
-        remarks=() if seen.num_wrong or seen.modelled else remarks(seen),
+        remarks=() if seen.num_wrong or seen.modelled or seen.misfit else remarks(seen),
         machine=seen.machine.how,
         num_ranks=seen.num_ranks,
         num_nodes=seen.num_nodes,
@@ -106,7 +107,7 @@ def _of_copies(run: Run, copying: copies.Copying) -> Page:
         title=f"copies, by {_tool(run)}",
         line=run.line,
         got=(*_state(run), *copies.got(copying), f"machine: {copying.machine.how}"),
-        possible=tuple(copies.possible(copying)),
+        possible=tuple(copies.possible(copying)) or ("no copy over a link has a rate to set beside a bound",),
         others=tuple(copies.others(copying)) or ("nothing is known here of this machine or GPU",),
         standing=copies.stand(copying),
         reasons=((failure,) if failure else ()) + copy_reasons.reasons(copying),
@@ -250,6 +251,8 @@ def _telling(seen: Seen) -> list[Bound]:
 def _unknown(seen: Seen) -> str:
     if seen.hint("shared"):
         return "ranks that share a GPU may exchange everything inside it"
+    if seen.misfit:
+        return "the ranks do not fit the nodes"
     if seen.other_gpus:
         return f"{seen.machine.instance} is not the log's machine, whose GPU is {', '.join(seen.other_gpus)}"
     if seen.machine.links is None:
@@ -264,6 +267,9 @@ def _unknown(seen: Seen) -> str:
 def _others(seen: Seen) -> Iterator[str]:
     if seen.num_wrong:
         yield "not compared: the data were wrong"
+        return
+    if seen.misfit:
+        yield "not compared: the ranks do not fit the nodes"
         return
     if seen.other_gpus:
         yield f"not compared: {seen.machine.instance} is not the log's machine"

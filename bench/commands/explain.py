@@ -40,7 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the pages; 1 when a run failed, was cut, has wrong elements, or is above what is possible."""
+    """Print the pages; 1 when a run failed, was cut, has wrong elements, or is above what is possible, and when a log
+    gave nothing."""
     told = _import().telling(args)
     if told.instance:
         catalogue.instance(told.instance)  # a wrong name is said before anything is read
@@ -49,7 +50,11 @@ def main(args: argparse.Namespace) -> int:
     stored = {name: _stored(name, args.results) for name in args.paths}
     logs = [name for name, run in stored.items() if run is None]
     found = [each for run in stored.values() if run is not None for each in _of_run(run, told, patterns)]
-    for page, good in [*found, *(_of_logs(logs, told, patterns) if logs else ())]:
+    if logs:
+        read = _read(logs, told)
+        well = not any(log.to_be_said for log, _ in read)
+        found += _of_logs(read, told, patterns)
+    for page, good in found:
         pages.append(page)
         well = well and good and page.standing.word != explain.ABOVE
     _output.emit(_rendered(args.format, pages), args)
@@ -71,8 +76,8 @@ def _stored(name: str, results: Path) -> Path | None:
     return path if path.exists() else runs.find(results, name)
 
 
-def _of_logs(names: Sequence[str], told: imports.Told, patterns: Mapping[str, Pattern]) -> Iterator[tuple[Page, bool]]:
-    """A page for each run of each log. Raises UsageError where nothing was recognised."""
+def _read(names: Sequence[str], told: imports.Told) -> list[tuple[imports.Log, explain.Listener]]:
+    """What each file gave, beside what was heard in it. Raises UsageError where nothing was recognised."""
     logs = []
     for source in imports.sources(names):
         listener = explain.Listener()
@@ -90,9 +95,16 @@ def _of_logs(names: Sequence[str], told: imports.Told, patterns: Mapping[str, Pa
     said = _import().untaken([run for log, _ in logs for run in log.runs], replace(told, num_nodes=None))
     for sentence in (*troubles, *said):
         print(f"bench: {sentence}", file=sys.stderr)
+    return logs
+
+
+def _of_logs(
+    logs: Sequence[tuple[imports.Log, explain.Listener]], told: imports.Told, patterns: Mapping[str, Pattern]
+) -> Iterator[tuple[Page, bool]]:
+    """A page for each run of each log."""
     for log, listener in logs:
-        begins = [run.line for run in log.runs]
-        for run, first, last in zip(log.runs, [1, *begins[1:]], [*begins[1:], float("inf")], strict=True):
+        later = [run.line for run in log.runs[1:]]
+        for run, first, last in zip(log.runs, [1, *later], [*later, float("inf")], strict=False):  # of none: no page
             found = _page(run, told, patterns, listener.between(first, last))
             yield replace(found, source=log.source.name), _well(run)
 

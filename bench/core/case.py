@@ -333,6 +333,8 @@ def _parsed(option: Option, text: str) -> Any:
 
 def from_argv(argv: Sequence[str]) -> Case:
     """The case of `[pattern, option, value, ...]`, as `to_argv` prints it. Raises UsageError naming what is wrong."""
+    if not argv:  # of a row that another tool measured
+        raise UsageError("there is no case: its first word would be the pattern")
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     add_arguments(parser)
     try:

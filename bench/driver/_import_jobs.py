@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from bench.core.errors import UsageError
 from bench.core.foreign import OK, Matrix, Remark, Row, Run
 from bench.core.pattern import Pattern
 from bench.core.record import Header, Record
@@ -46,10 +47,16 @@ class Told:
     links: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, run: Run) -> Run:
-        """The run with what its log left out of its world."""
+        """The run with what its log left out of its world. Raises UsageError where its ranks do not divide among as
+        many nodes as are told."""
         if run.num_ranks is None and self.num_ranks is not None:
             run = run.with_num_ranks(self.num_ranks)
-        return run if run.num_nodes is not None or self.num_nodes is None else replace(run, num_nodes=self.num_nodes)
+        if run.num_nodes is not None or self.num_nodes is None:
+            return run
+        if run.num_ranks is not None and run.num_ranks % self.num_nodes:
+            ranks = f"line {run.line}: its {run.num_ranks} ranks do not divide among {self.num_nodes} nodes"
+            raise UsageError(f"--num-nodes {self.num_nodes} does not fit the log's run from {ranks}")
+        return replace(run, num_nodes=self.num_nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _AT_ONCE = 4096  # records
 _MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and their characters, that are kept until a reader is found
 _LONGEST_HINT = 64
 _MOST_CONTROLS = 0.02  # of its first bytes
+_ZIP = b"PK\x03\x04"  # what is in one may be stored as it was, and reads like a log from its middle
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
 _NOTHING_TOLD = Told()
@@ -95,7 +96,10 @@ def _inside(folder: Path) -> Iterator[Source]:
 
 
 def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: Told = _NOTHING_TOLD) -> Log:
-    """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read."""
+    """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read.
+
+    Raises UsageError where what is told can not be true of a run.
+    """
     try:
         if source.path is None:
             return _read(source, sys.stdin.buffer, readers, clean, told)
@@ -229,6 +233,8 @@ class _Chunks:
     @property
     def binary(self) -> bool:
         """Does it begin with control characters that no log holds? NULs alone may be UTF-16, or a hole in a log."""
+        if self.begin.startswith(_ZIP):
+            return True
         found = self.begin.translate(None, _OF_TEXT)
         return len(found) > _MOST_CONTROLS * len(self.begin)
 

@@ -71,7 +71,8 @@ def find(results: Path, name: str) -> Path:
     if (results / name).is_dir():
         return results / name
     known = ", ".join(folder.name for folder in runs[-5:]) or "none yet"
-    raise UsageError(f"no run is called {name!r} in {results}; the latest there: {known}")
+    path = f"there is no file or folder {name}, and " if "/" in name or as_path.suffix else ""
+    raise UsageError(f"{path}no run is called {name!r} in {results}; the latest there: {known}")
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:

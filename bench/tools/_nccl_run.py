@@ -242,10 +242,12 @@ class OpenRun:
         """Rows against the average below them."""
         whole = self._is_average_of_rows()
         if whole is False and self.average_line is not None:
+            twice = self._twice()
+            why = f"line {twice} stands there twice" if twice else "rows are missing"
             self.lose(
                 self.average_line,
-                f"line {self.average_line}: the average busbw is not the rows': rows are missing",
-                "the average busbw is not that of the rows: rows are missing",
+                f"line {self.average_line}: the average busbw is not the rows': {why}",
+                f"the average busbw is not that of the rows: {why}",
             )
         for line in self.elided:
             if whole:
@@ -256,6 +258,16 @@ class OpenRun:
                     f"line {line}: rows were left out here by whoever wrote this",
                     f"rows were left out in line {line}",
                 )
+
+    def _twice(self) -> int | None:
+        """The line of the first row that has every figure of one before it."""
+        seen: set[Row] = set()
+        for row in self.rows:
+            figures = replace(row, line=0)
+            if figures in seen:
+                return row.line
+            seen.add(figures)
+        return None
 
     def _is_average_of_rows(self) -> bool | None:
         """Is the closing average that of the rows? None where there is none."""

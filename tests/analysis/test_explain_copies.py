@@ -10,6 +10,7 @@ from bench.analysis import _explain_copies as copies
 from bench.analysis import _explain_copy_reasons as rules
 from bench.analysis._explain_copies import Copying
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
+from bench.analysis.explain import page
 from bench.core.foreign import Matrix, Remark, Run
 from bench.hardware.machine import machine_of
 from tests.analysis.logs import from_host, matrix, pairs, to_host
@@ -116,6 +117,8 @@ def test_slow_kernels_are_seen() -> None:
     kernels = matrix("d2h", to_host(4.3, 5.5), "sm")
     found = rules.kernels_slower(seen(*G6E, kernels))
     assert found is not None and "4.3 GB/s to 5.5 GB/s" in found.evidence
+    found = rules.kernels_slower(seen(*G6E, matrix("d2h", to_host(4.31, 4.3101), "sm")))
+    assert found is not None and "reach 4.31 GB/s and" in found.evidence
     assert rules.kernels_slower(seen(*G6E, matrix("d2h", to_host(13.0), "sm"))) is None
 
 
@@ -135,3 +138,8 @@ def test_memory_inside_a_gpu_and_latencies_are_no_links() -> None:
     inside = matrix("local", {("gpu0", "gpu0"): 541.8}, None)
     times = Matrix("latency", "s", "d2d", "sm", matrix("d2d", pairs(2, 1e-15)).cells)
     assert seen(inside, times, gpu="NVIDIA GeForce RTX 2080 Ti").ways == ()
+
+
+def test_no_section_of_a_page_is_empty() -> None:
+    found = page(Run("nvbandwidth", status="failed"), machine_of(None), None)
+    assert found.possible and found.others and found.got

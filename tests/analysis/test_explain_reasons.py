@@ -223,3 +223,10 @@ def test_more_than_the_port_is_explained_where_the_switch_adds() -> None:
     assert any("may exceed it" in remark for remark in remarks(seen_of(a_run(480.0), "p5.48xlarge")))
     assert not any("may exceed it" in remark for remark in remarks(seen_of(a_run(360.0), "p5.48xlarge")))
     assert not any("may exceed it" in remark for remark in remarks(seen_of(a_run(235.0), "p4d.24xlarge")))
+
+
+def test_results_that_read_alike_are_one_figure() -> None:
+    one = seen_of(a_run(2.6, 2), gpu="NVIDIA GeForce RTX 4090").references[0]
+    other = replace(one, busbw={size: 1.00001 * rate for size, rate in one.busbw.items()})
+    told = rules._span((one, other))
+    assert " to " not in told and told.endswith("/s")

@@ -178,3 +178,13 @@ def test_a_shell_that_asks_for_completion_gets_the_words_that_fit(missing: Calla
         env = {**_ENV, **answers, "_ARGCOMPLETE_STDOUT_FILENAME": told.name}
         subprocess.run([sys.executable, "-m", "bench"], env=env, cwd=_ROOT, check=True)
         assert told.read().decode().split() == ["patterns"]
+
+
+@pytest.mark.parametrize("package", ["numpy", "yaml"])
+def test_a_package_that_is_not_there_is_named_with_what_installs_it(package: str) -> None:
+    """As in a bare environment: no fault of the suite."""
+    program = f"import sys; sys.modules[{package!r}] = None; from bench.__main__ import main; sys.exit(main())"
+    words = [sys.executable, "-c", program, "explain", "nothing.log", "--instance", "p5.48xlarge"]
+    told = subprocess.run(words, capture_output=True, text=True, cwd=_ROOT, env=_ENV)
+    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+    assert f"Python package {package} is not installed" in told.stderr and "make install" in told.stderr

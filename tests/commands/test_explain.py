@@ -195,7 +195,8 @@ def test_modelled_rows_are_never_judged(tmp_path: Path, capsys: Out) -> None:
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (["nothing.log"], "nothing.log"), (["-", "--instance", "p6"], "no instance type is called 'p6'"),
+    (["nothing.log"], "there is no file or folder nothing.log"), (["logs/"], "there is no file or folder logs/"),
+    (["nothing"], "error: no run is called 'nothing'"), (["-", "--instance", "p6"], "no instance type is called 'p6'"),
 ])  # fmt: skip
 def test_what_can_not_be_read_is_refused_in_a_sentence(
     options: list[str], said: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
@@ -217,3 +218,36 @@ def test_a_short_sweep_is_too_small(tmp_path: Path, capsys: Out) -> None:
     rows = curve("allreduce", 8, 400.0, 100e-6, SIZES[:23])
     _, page = explained(tmp_path, capsys, log(rows), "--instance", "p5.48xlarge")
     assert "the sizes are too small to show the links" in page and "all_reduce_perf -b 64M -e 8G -f 2" in page
+
+
+def test_a_file_that_gives_nothing_takes_no_page_from_the_others(tmp_path: Path, capsys: Out) -> None:
+    """Before the good log and after it; a folder's binary is counted, a file that is empty is a loss."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "b.log").write_text(log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3"))
+    for name in ("a.png", "c.gz"):
+        (folder / name).write_bytes(bytes(range(32)) * 9)
+    assert main(["explain", str(folder)]) == 0
+    told = capsys.readouterr()
+    assert "Where you stand: NORMAL" in told.out and "2 files in folders hold nothing that is known" in told.err
+    (folder / "empty.txt").write_text("")
+    assert main(["explain", str(folder / "empty.txt"), str(folder / "b.log")]) == 1
+    told = capsys.readouterr()
+    assert "Where you stand: NORMAL" in told.out and "empty.txt is empty" in told.err and told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("num_nodes", "said"), [
+    ("3", "16 ranks do not divide among 3 nodes"),
+    ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
+])  # fmt: skip
+def test_nodes_that_can_not_have_held_the_ranks_give_no_verdict(
+    num_nodes: str, said: str, tmp_path: Path, capsys: Out
+) -> None:
+    text = log(curve("allreduce", 16, 92.2))
+    words = ["--instance", "p5.48xlarge", "--num-ranks", "16", "--num-nodes"]
+    code, page = explained(tmp_path, capsys, text, *words, num_nodes, "--format", "json")
+    (told,) = json.loads(page)["pages"]
+    assert code == 0 and told["standing"] == "can not be judged" and said in told["because"]
+    assert told["bound"] is None and not told["reasons"] and len(told["possible"]) == len(told["others"]) == 1
+    code, page = explained(tmp_path, capsys, text, *words, "2")
+    assert code == 0 and "FAR TOO LOW" in page

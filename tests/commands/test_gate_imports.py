@@ -52,6 +52,31 @@ def test_copies_that_nvbandwidth_measured_are_gated(capsys: Out) -> None:
     assert told["failures"] == {"too-low": 1} and told["demands"][1]["worst_group"] == "gpu0>gpu1"
 
 
+LATENCIES = """\
+Running host_device_latency_sm.
+memory latency SM CPU(row) <-> GPU(column) (ns)
+           0         1
+ 0    701.10    702.20
+
+SUM host_device_latency_sm 1403.30
+
+"""
+
+
+def test_a_demand_on_bandwidth_is_not_about_a_matrix_of_times_nor_the_other_way(capsys: Out) -> None:
+    imported(samples.NVBANDWIDTH + LATENCIES)
+    rule = "{pattern: host_device, DEMAND, imported: true, allow: unverified}"
+    told = gated(capsys, f"rules:\n  - {rule.replace('DEMAND', 'busbw: at least 24 GB/s')}\n")
+    assert told["passed"] and told["demands"][0]["num_rows"] == 2, told["failures"]
+    for most, passed in (("0.705 us", True), ("0.702 us", False)):
+        told = gated(capsys, f"rules:\n  - {rule.replace('DEMAND', f'time: at most {most}')}\n")
+        assert (told["passed"], told["demands"][0]["num_rows"]) == (passed, 2), told["failures"]
+    imported(samples.NVBANDWIDTH[: samples.NVBANDWIDTH.index("Running ")] + LATENCIES, "--results", "only")
+    (folder,) = Path("only").iterdir()
+    told = gated(capsys, f"rules:\n  - {rule.replace('DEMAND', 'busbw: at least 24 GB/s')}\n", str(folder))
+    assert set(told["failures"]) == {"missing-rows"}
+
+
 def test_a_pair_that_was_waived_is_neither_a_pass_nor_a_rate_of_zero(capsys: Out) -> None:
     """Only some pairs of a matrix filled: the good ones do not speak for the others."""
     text = samples.P2P.replace("Device=1 CAN Access", "Device=1 CANNOT Access")

@@ -162,8 +162,9 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b"hello\n", "nothing in x.log was recognised"), (bytes(range(32)) * 9, "is binary")],
-)
+    [(b"", "is empty"), (b"hello\n", "nothing in x.log was recognised"), (bytes(range(32)) * 9, "is binary"),
+     (b"PK\x03\x04\x0a\0\0\0\0\0" + b"a.log" + samples.NCCL.encode() + b"PK\x01\x02", "is binary")],
+)  # fmt: skip
 def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, words: str, capsys: Out) -> None:
     assert main(["import", written("x.log", content)]) == 2
     said = capsys.readouterr()
@@ -630,6 +631,15 @@ def test_a_world_that_the_log_tells_otherwise_is_said(capsys: Out) -> None:
     assert "--num-ranks 2 is not taken where a log tells its ranks itself (4)" in capsys.readouterr().err
     assert main([*words, "4"]) == 0
     assert "is not taken" not in capsys.readouterr().err
+
+
+def test_nodes_among_which_the_ranks_do_not_divide_are_refused(capsys: Out) -> None:
+    text = "".join(line for line in samples.NCCL.splitlines(keepends=True) if not line.startswith("#  Rank"))
+    words = ["import", written("a.log", text), "--no-store", "--num-ranks", "4", "--num-nodes"]
+    for form in ("table", "json"):
+        assert main([*words, "3", "--format", form]) == 2
+        assert "its 4 ranks do not divide among 3 nodes" in capsys.readouterr().err
+    assert main([*words, "2"]) == 0
 
 
 @pytest.mark.parametrize("content", ["", "nothing that is known\n", None])

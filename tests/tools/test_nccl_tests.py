@@ -603,6 +603,14 @@ def test_an_average_that_is_not_the_rows_is_said() -> None:
     assert run.status == TRUNCATED
 
 
+def test_a_row_that_stands_there_twice_is_no_missing_row() -> None:
+    table = rows()
+    run = only("\n".join([*banner(), TITLE, *table[:3], *table[2:], *footer(table)]))
+    told = " ".join(remark.text for remark in run.remarks)
+    assert "line 13 stands there twice" in told and "rows are missing" not in told
+    assert run.status == TRUNCATED
+
+
 def test_sizes_that_were_asked_for_and_are_not_there_are_a_loss() -> None:
     asked = [1024 * 64**power for power in range(4)]
     table = [row("allreduce", size) for size in asked]
