@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.analysis._explain_log import Hint
 from bench.analysis._explain_seen import other_gpus
-from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, TOO_MANY, UNJUDGED, Standing, contradiction, too_many
+from bench.analysis._explain_stand import (
+    ABOVE,
+    FAR,
+    LOW,
+    NORMAL,
+    TOO_MANY,
+    UNJUDGED,
+    Standing,
+    contradiction,
+    too_many,
+    word_of_others,
+)
 from bench.core.foreign import Matrix, Run
 from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
-from bench.hardware.catalogue import gpu_links, gpus, instance, pcie_bytes_per_s
+from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Copies, same_machine
 
@@ -198,9 +209,7 @@ def stand(copying: Copying) -> Standing:
     judged = [found for way in ways if (found := _judged(copying, way)) is not None]
     if not judged:
         return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
-    ratio, sentence = min(judged)
-    word = NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR
-    return Standing(word, f"{sentence}.", ratio)
+    return min(judged, key=lambda found: ((FAR, LOW, NORMAL).index(found.word), found.ratio or 0.0))
 
 
 def _through_host(way: Way) -> Standing:
@@ -222,31 +231,54 @@ def _name(way: Way) -> str:
     return _TITLES.get(way.direction, way.direction)
 
 
-def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
-    """How a direction's slowest pair stands: beside the same machine's, else beside the link."""
+def _judged(copying: Copying, way: Way) -> Standing | None:
+    """How a direction's slowest pair stands: beside the same machine's, else beside the link, which others with this
+    GPU on this link may have shown to carry less."""
     name = _REFERENCE[way.direction]
     own = [each for each in copying.references if name in each.rates and each.instance == copying.machine.instance]
     if copying.machine.instance and own:
-        return _beside_own(way, own[0], name)
+        return _beside(way, own[0], name)
+    by_link, others = _beside_link(copying.machine, way), _beside_alike(copying, way, name)
+    lifted = others is not None and others.word == NORMAL
+    return others if by_link is None or (lifted and by_link.word != NORMAL) else by_link
+
+
+def _beside_link(machine: Machine, way: Way) -> Standing | None:
+    """Beside the hard bound of its path; None where that is not known, or says nothing of single pairs."""
     if not way.bounds:
         return None
-    if way.direction == "through_host":
-        return None
     # Copies reach about 0.86 of a port: that counts as all of it. Pairs of a mesh may have fewer links than the most.
-    bound, links = way.bounds[-1], copying.machine.links
+    bound, links = way.bounds[-1], machine.links
     mesh = way.direction == "d2d" and links is not None and links.peer in ("nvlink_mesh", "nvlink_pairs")
     if mesh and links is not None and links.peer == "nvlink_mesh" and links.pair_bytes_per_s is None:
         return None
     rate, end = (way.most, "most") if mesh else (way.least, "least")
-    return rate / (0.86 * bound.bytes_per_s), (
+    ratio = rate / (0.86 * bound.bytes_per_s)
+    said = (
         f"{_name(way)}, {format_rate(rate)} at {end}, is {rate / bound.bytes_per_s:.0%} of {bound.name} "
-        f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %"
+        f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %."
     )
+    return Standing(NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR, said, ratio)
 
 
-def _beside_own(way: Way, own: Copies, name: str) -> tuple[float, str]:
-    """Beside the same machine's: the slowest pairs of both, or, where only theirs differ, the fastest: ours may be a
-    choice of the pairs with the most links."""
+def _beside_alike(copying: Copying, way: Way, name: str) -> Standing | None:
+    """Where the machine is not named: beside the best of those with this GPU, on the link that the machines that it may
+    be have, or else that the GPU has at most. Whether a bridge joins two cards is not known of them."""
+    machine = copying.machine
+    if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
+        return None
+    links = {instance(each).pcie for each in machine.candidates}
+    link = links.pop() if len(links) == 1 else gpu(machine.gpu).pcie
+    alike = [each for each in copying.references if name in each.rates and each.pcie == link is not None]
+    if not alike:
+        return None
+    found = _beside(way, max(alike, key=lambda each: each.rates[name]), name)
+    return replace(found, sentence=f"{found.sentence[:-1]}, if this machine is built like that one.")
+
+
+def _beside(way: Way, own: Copies, name: str) -> Standing:
+    """Beside another's: the slowest pairs of both, or, where only theirs differ, the fastest: ours may be a choice of
+    the pairs with the most links."""
     least, most = own.rates[name]
     differ = most > _DIFFER * least and way.most <= _DIFFER * way.least
     rate, theirs, end = (way.most, most, "most") if differ else (way.least, least, "least")
@@ -256,7 +288,8 @@ def _beside_own(way: Way, own: Copies, name: str) -> tuple[float, str]:
     said += f" on {own.where} ({span(own.rates[name])})"
     if differ:
         said += ", whose pairs have different links"
-    return ratio, f"{said}. {too_many(ratio)}" if ratio > TOO_MANY else said
+    said = f"{said}. {too_many(ratio)}" if ratio > TOO_MANY else said
+    return Standing(word_of_others(ratio), f"{said}.", ratio)
 
 
 def wired(machine: Machine) -> str | None:

@@ -44,6 +44,19 @@ def test_a_full_link_is_not_called_narrow() -> None:
     assert copies.stand(full).word == NORMAL
 
 
+def test_what_equals_others_with_this_gpu_on_this_link_is_normal_without_the_machines_name() -> None:
+    found = copies.stand(seen(matrix("h2d", from_host(10.5, 11.0, 11.0, 11.0)), gpu="Tesla V100-SXM2-16GB"))
+    assert found.word == NORMAL
+    assert "96% of what was measured on aws p3.16xlarge" in found.sentence
+    assert "if this machine is built like that one" in found.sentence
+    assert copies.stand(seen(matrix("h2d", from_host(8.0)), gpu="Tesla V100-SXM2-16GB")).word == FAR
+
+
+def test_others_on_another_link_or_with_a_bridge_lift_nothing() -> None:
+    assert copies.stand(seen(matrix("h2d", from_host(13.4)), gpu="NVIDIA A10")).word == FAR
+    assert copies.stand(seen(matrix("d2d", pairs(2, 100.0)), gpu="NVIDIA A100 80GB PCIe")).word == FAR
+
+
 def test_above_the_link_is_an_error_with_its_derivation() -> None:
     standing = copies.stand(seen(matrix("h2d", from_host(26.9)), instance="g6e.48xlarge"))
     assert standing.word == ABOVE
