@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from bench.analysis._explain_copies import Copying, fitting, wired
+from bench.analysis._explain_copies import Copying, fitting, span, wired
 from bench.analysis._explain_reason import Reason
 from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
@@ -53,10 +53,16 @@ def refused(copying: Copying) -> Reason | None:
     if not copying.waived:
         return None
     told = next((remark for remark in copying.run.remarks if "waived" in remark.text.lower()), None)
-    where = f"line {told.line}: {told.text}" if told and told.line else "every pair is without a value"
+    said = next((hint for hint in copying.hints if hint.kind == "refused"), None)
+    evidence = "no pair has a value by peer access"
+    if told and told.line:
+        evidence = f"copies between GPUs were waived (line {told.line}: {told.text})"
+    elif said is not None:
+        through = next((way for way in copying.ways if way.direction == "through_host"), None)
+        evidence = f"the log says: {said.value} (line {said.line})"
+        evidence += f"; copies went through host memory at {span((through.least, through.most))}" if through else ""
     links = copying.machine.links
     usual = links is not None and copying.machine.instance is not None and links.peer == "host"
-    evidence = f"copies between GPUs were waived ({where})"
     evidence += f"; so they are on {copying.machine.instance}" if usual else ""
     step = "expect collectives to go through host memory; see whether peer access is granted"
     return Reason("GPUs can not reach each other directly", evidence, 0.85, step, "nvidia-smi topo -p2p r")

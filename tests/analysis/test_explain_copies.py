@@ -9,8 +9,9 @@ import pytest
 from bench.analysis import _explain_copies as copies
 from bench.analysis import _explain_copy_reasons as rules
 from bench.analysis._explain_copies import Copying
+from bench.analysis._explain_log import Hint
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
-from bench.core.foreign import Matrix, Remark, Run
+from bench.core.foreign import Cell, Matrix, Remark, Run
 from bench.hardware.machine import machine_of
 from tests.analysis.logs import from_host, matrix, pairs, to_host
 
@@ -114,6 +115,14 @@ def test_waived_copies_are_told_with_their_line() -> None:
     found = rules.refused(seen(*G6E, instance="g6e.48xlarge", remarks=(remark,)))
     assert found is not None and "line 12" in found.evidence and "so they are on g6e.48xlarge" in found.evidence
     assert rules.refused(seen(*G6E, instance="g6e.48xlarge")) is None
+
+
+def test_refused_peer_access_is_told_by_its_own_line_and_waives_nothing() -> None:
+    empty = Matrix("P2P=Enabled", "bytes_per_s", "d2d", "ce", (Cell("gpu0", "gpu1", None, "waived"),))
+    detour = matrix("through_host", pairs(2, 5.7), None)
+    found = rules.refused(replace(seen(empty, detour), hints=(Hint("refused", "CANNOT Access Peer", 6),)))
+    assert found is not None and "CANNOT Access Peer (line 6)" in found.evidence and "5.7 GB/s" in found.evidence
+    assert "waived" not in found.evidence and "without a value" not in found.evidence
 
 
 def test_a_shared_way_to_the_host_is_seen() -> None:
