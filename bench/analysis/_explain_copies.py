@@ -19,7 +19,7 @@ from bench.analysis._explain_stand import (
     too_many,
     word_of_others,
 )
-from bench.core.foreign import Matrix, Run
+from bench.core.foreign import TRUNCATED, Matrix, Run
 from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
@@ -55,6 +55,10 @@ class Way:
     direction: str
     values: dict[tuple[str, str], float]
     bounds: tuple[Bound, ...]
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        return frozenset(end for pair in self.values for end in pair if end.startswith("gpu"))
 
     @property
     def least(self) -> float:
@@ -125,7 +129,10 @@ def got(copying: Copying) -> Iterator[str]:
 
 
 def _range(way: Way) -> str:
-    count = f"{len(way.values)} {'pairs' if way.direction in ('d2d', 'through_host') else 'GPUs'}"
+    count = f"{len(way.values)} pairs"
+    if way.direction not in ("d2d", "through_host"):
+        several = f"{len(way.values)} values of " if len(way.values) > len(way.gpus) else ""
+        count = f"{several}{len(way.gpus)} GPU{'s' if len(way.gpus) != 1 else ''}"
     return f"{format_rate(way.most) if _alike(way) else span((way.least, way.most))}, {count}"
 
 
@@ -190,6 +197,11 @@ def stand(copying: Copying) -> Standing:
         return Standing(UNJUDGED, "the tool failed; what it had printed before may be wrong, too.")
     if (why := contradiction(copying.machine, other_gpus(copying.run, copying.machine))) is not None:
         return Standing(UNJUDGED, why)
+    listed = sum(hint.kind == "device" for hint in copying.hints)
+    told = max((len(way.gpus) for way in copying.ways), default=0)
+    if 0 < listed < told and copying.run.status != TRUNCATED:  # a list that was cut may be longer
+        said = f"the log lists {listed} GPU{'s' if listed > 1 else ''}, and its tables hold {told}"
+        return Standing(UNJUDGED, f"{said}: it contradicts itself, and no figure of it counts.")
     ways = [way for direction in _REFERENCE if (way := copying.way(direction)) is not None]
     detour = copying.way("through_host")
     if not ways and detour is not None:
@@ -219,7 +231,8 @@ def _through_host(way: Way) -> Standing:
         return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
     share = way.least / bound.bytes_per_s
     word = NORMAL if share >= 0.3 else LOW if share >= 0.15 else FAR
-    said = f"{format_rate(way.least)} is {share:.0%} of the PCIe link; through host memory a copy crosses two links"
+    link = "the PCIe link" if bound.name == "PCIe port" else bound.name
+    said = f"{format_rate(way.least)} is {share:.0%} of {link}; through host memory a copy crosses two links"
     return Standing(word, f"{said}, one after the other in part, so that a third to a half of one is usual.", share)
 
 

@@ -9,7 +9,7 @@ import pytest
 from bench.analysis import _explain_copies as copies
 from bench.analysis import _explain_copy_reasons as rules
 from bench.analysis._explain_copies import Copying
-from bench.analysis._explain_log import Hint
+from bench.analysis._explain_log import Hint, Listener
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
 from bench.core.foreign import Cell, Matrix, Remark, Run
 from bench.hardware.machine import machine_of
@@ -123,6 +123,21 @@ def test_refused_peer_access_is_told_by_its_own_line_and_waives_nothing() -> Non
     found = rules.refused(replace(seen(empty, detour), hints=(Hint("refused", "CANNOT Access Peer", 6),)))
     assert found is not None and "CANNOT Access Peer (line 6)" in found.evidence and "5.7 GB/s" in found.evidence
     assert "waived" not in found.evidence and "without a value" not in found.evidence
+
+
+def test_tables_of_more_gpus_than_the_log_lists_are_not_judged() -> None:
+    listener = Listener()
+    for number, text in enumerate(("Device 0: NVIDIA GH200 480GB (00000009:01:00)", "Device 0 is busy"), start=8):
+        listener.hear(number, text)
+    hints = listener.between(1, 100)
+    assert [(hint.kind, hint.value) for hint in hints] == [("device", "0")]
+    one = replace(seen(matrix("h2d", from_host(370.0)), gpu="NVIDIA GH200 480GB"), hints=hints)
+    assert copies.stand(one).word == NORMAL and "1 GPU (" in next(copies.got(one))
+    assert next(copies.possible(one)).startswith("450 GB/s by NVLink-C2C (hard bound)")
+    twice = matrix("h2d", {**from_host(370.0, 300.0), ("host1", "gpu0"): 320.0})
+    two = replace(seen(twice, gpu="NVIDIA GH200 480GB"), hints=hints)
+    assert "3 values of 2 GPUs" in next(copies.got(two))
+    assert copies.stand(two).word == UNJUDGED and "lists 1 GPU, and its tables hold 2" in copies.stand(two).sentence
 
 
 def test_a_shared_way_to_the_host_is_seen() -> None:
