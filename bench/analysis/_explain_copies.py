@@ -23,7 +23,7 @@ from bench.core.foreign import TRUNCATED, Matrix, Run
 from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
-from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, pcie_bytes_per_s
+from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Copies, same_machine
 
@@ -44,6 +44,11 @@ _REFERENCE = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _ROUNDING = 0.002
 _SLOWEST_NVLINK = 30e9
+# What copies reach of the NVLinks of one pair (24.2 and 48.4 of 25 and 50 GB/s: SpareCores on p3 and p3dn).
+_LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
+_MOST_NVLINKS_OF_PAIR = 6  # of more, any rate would fit some number
+_USUAL_NVLINK = 2  # and 3 and 4: the generations of one rate
+_OF_ANOTHER_LINK = 1.5  # times what host copies reach: such copies go by no link like the host's
 _DIFFER = 1.2  # the best pair beside the worst, from where pairs have different links
 
 
@@ -143,7 +148,10 @@ def possible(copying: Copying) -> Iterator[str]:
         if not ways:
             continue
         if not ways[0].bounds:
-            yield f"{_name(ways[0])}: no bound is known; {format_rate(ways[0].most)} fits {fitting(ways[0].most)}"
+            most = ways[0].most
+            joined = nvlinks(copying, most) if directions == ("d2d",) else None
+            fits = f"{joined} between two GPUs (NVLink 2 to 4)" if joined else fitting(most)
+            yield f"{_name(ways[0])}: no bound is known; {format_rate(most)} fits {fits}"
         for bound in reversed(ways[0].bounds):
             kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
             reached = ", ".join(f"{_name(way)} reached {_shares(way, bound)}" for way in ways)
@@ -173,6 +181,24 @@ def fitting(rate: float, newest: int = 6) -> str:
     near = [port for port in sorted(ports) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
     fitting += [f"an NVLink port of {format_rate(port)}" for port in near if rate > _SLOWEST_NVLINK and not fitting]
     return " or ".join(fitting) or "no link that is known"
+
+
+def nvlinks(copying: Copying, rate: float) -> str | None:
+    """The whole number of NVLinks of one pair that a rate is what copies reach of ("2 NVLinks of 25 GB/s"): of the
+    GPU's generation where its links join single pairs, of any where the GPU is not known and host copies tell that its
+    PCIe link is slower. None where it is no such number."""
+    machine, host = copying.machine, copying.way("h2d")
+    ours = gpu(machine.gpu).nvlink_generation if machine.gpu else None
+    mesh = machine.links is not None and machine.links.peer == "nvlink_mesh"
+    if machine.gpu is not None and (ours is None or not mesh):
+        return None
+    if machine.gpu is None and (host is None or rate < _OF_ANOTHER_LINK * host.most):
+        return None
+    each = nvlink_bytes_per_s(ours or _USUAL_NVLINK)
+    number = round(rate / (_MOST_OF_NVLINK * each))
+    if not 0 < number <= _MOST_NVLINKS_OF_PAIR or not _LEAST_OF_NVLINK <= rate / (number * each) <= 1 + _ROUNDING:
+        return None
+    return f"{number} NVLink{'s' if number > 1 else ''} of {format_rate(each)}"
 
 
 def others(copying: Copying) -> Iterator[str]:
@@ -205,7 +231,7 @@ def stand(copying: Copying) -> Standing:
     ways = [way for direction in _REFERENCE if (way := copying.way(direction)) is not None]
     detour = copying.way("through_host")
     if not ways and detour is not None:
-        return _through_host(detour)
+        return _through_host(detour, copying.machine)
     if not ways:
         return Standing(UNJUDGED, "no one-way bandwidth was read.")
     over = [(way, bound) for way in copying.ways for bound in way.bounds if _over(way, bound)]
@@ -220,15 +246,21 @@ def stand(copying: Copying) -> Standing:
         )
     judged = [found for way in ways if (found := _judged(copying, way)) is not None]
     if not judged:
-        return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
+        return Standing(UNJUDGED, _unknown(copying.machine))
     return min(judged, key=lambda found: ((FAR, LOW, NORMAL).index(found.word), found.ratio or 0.0))
 
 
-def _through_host(way: Way) -> Standing:
+def _unknown(machine: Machine) -> str:
+    if machine.gpu is None:
+        return "the machine is not known, and so are its links: name it with --instance."
+    return f"the GPU is known ({machine.gpu}), and not how the machine links it: name the machine with --instance."
+
+
+def _through_host(way: Way, machine: Machine) -> Standing:
     """Two GPUs without peer access: each byte crosses the link of one, then that of the other."""
     bound = way.bounds[-1] if way.bounds else None
     if bound is None:
-        return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
+        return Standing(UNJUDGED, _unknown(machine))
     share = way.least / bound.bytes_per_s
     word = NORMAL if share >= 0.3 else LOW if share >= 0.15 else FAR
     link = "the PCIe link" if bound.name == "PCIe port" else bound.name

@@ -103,6 +103,28 @@ def test_a_mesh_of_one_and_two_links_is_no_fault() -> None:
     assert copies.stand(mesh).word != ABOVE
 
 
+@pytest.mark.parametrize(("rate", "joined"), [(24.2, "1 NVLink of"), (48.5, "2 NVLinks of"), (40.0, None)])
+def test_a_pair_at_whole_nvlinks_is_told_to_have_so_many(rate: float, joined: str | None) -> None:
+    found = rules.few_nvlinks(seen(matrix("d2d", pairs(4, rate)), gpu="Tesla V100-SXM2-16GB"))
+    assert (found.evidence if found else "").find(f"fits {joined} 25 GB/s, and a GPU's port has 150") >= 0 or not joined
+    assert (found is None) == (joined is None)
+    assert rules.few_nvlinks(seen(matrix("d2d", pairs(4, rate)), gpu="NVIDIA A100-SXM4-40GB")) is None
+
+
+def test_copies_faster_than_the_hosts_link_of_no_known_gpu_fit_nvlinks_before_a_newer_pcie() -> None:
+    host, peer = matrix("h2d", from_host(11.2)), matrix("d2d", pairs(2, 48.4))
+    said = list(copies.possible(seen(host, peer)))
+    assert "48.4 GB/s fits 2 NVLinks of 25 GB/s between two GPUs" in said[1] and "PCIe 5" not in said[1]
+    assert "fits PCIe 5 x16" in next(copies.possible(seen(peer)))
+    assert "NVLinks" not in list(copies.possible(seen(matrix("h2d", from_host(55.0)), peer)))[1]
+
+
+def test_a_known_gpu_without_its_machine_is_called_known() -> None:
+    mesh = copies.stand(replace(seen(matrix("d2d", pairs(4, 48.5)), gpu="Tesla V100-SXM2-16GB"), references=()))
+    assert mesh.word == UNJUDGED and "the GPU is known (V100-SXM2-16GB)" in mesh.sentence
+    assert "the machine is not known" in copies.stand(seen(matrix("d2d", pairs(4, 48.5)))).sentence
+
+
 def test_pairs_without_a_value_are_counted() -> None:
     some = {pair: rate for pair, rate in pairs(4, 54.0).items() if {*pair} in ({"gpu0", "gpu1"}, {"gpu2", "gpu3"})}
     found = rules.some_pairs(seen(matrix("d2d", some), instance="g7e.48xlarge"))
