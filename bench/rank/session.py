@@ -164,8 +164,8 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
 
 
 _START_MORE = {
-    "nccl": "More take more GPUs",
-    "gloo": "Start more by torchrun --nproc-per-node 2",
+    "nccl": "Start more on a machine with more GPUs",
+    "gloo": "Start more: torchrun --nproc-per-node 2",
 }
 
 

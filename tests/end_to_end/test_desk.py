@@ -30,7 +30,7 @@ measure:
     transports: [mpi]
     sizes: [64, 4K, 64K]
 """
-LONG = QUICK.replace("budget: 4s\nmax_seconds: 0.05", "max_seconds: 4") + "    iterations: 3000\n"
+LONG = QUICK.replace("budget: 4s\nmax_seconds: 0.05", "max_seconds: 4") + "    iterations: 1200\n"
 
 Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]

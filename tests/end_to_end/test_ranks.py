@@ -21,6 +21,7 @@ from bench.store import heartbeat, jsonl
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORRUPTING = str(Path(__file__).parent / "corrupting.py")
 QUICK = ("--max-seconds", "20ms")
+OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy")  # MPI neither computes nor copies
 
 Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]
@@ -48,7 +49,7 @@ def test_the_table_comes_from_rank_0_and_begins_with_what_was_chosen_and_why(run
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", plugins.names("pattern"))
+@pytest.mark.parametrize("name", [name for name in plugins.names("pattern") if name not in OF_DEVICES])
 def test_every_pattern_is_verified_over_mpi(run: Run, mpirun: Start, name: str) -> None:
     ran = run(*mpirun(4), "-m", f"bench.{name}", "--sizes", "64,4K", "--format", "json", "-n", "3", "-w", "1")
     document = json.loads(ran.out)
