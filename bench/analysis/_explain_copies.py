@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.analysis._explain_log import Hint
 from bench.analysis._explain_seen import other_gpus
-from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, TOO_MANY, UNJUDGED, Standing, contradiction, too_many
-from bench.core.foreign import Matrix, Run
+from bench.analysis._explain_stand import (
+    ABOVE,
+    FAR,
+    LOW,
+    NORMAL,
+    TOO_MANY,
+    UNJUDGED,
+    Standing,
+    contradiction,
+    too_many,
+    word_of_others,
+)
+from bench.core.foreign import TRUNCATED, Matrix, Run
 from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
-from bench.hardware.catalogue import gpu_links, gpus, instance, pcie_bytes_per_s
+from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Copies, same_machine
 
@@ -33,6 +44,11 @@ _REFERENCE = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _ROUNDING = 0.002
 _SLOWEST_NVLINK = 30e9
+# What copies reach of the NVLinks of one pair (24.2 and 48.4 of 25 and 50 GB/s: SpareCores on p3 and p3dn).
+_LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
+_MOST_NVLINKS_OF_PAIR = 6  # of more, any rate would fit some number
+_USUAL_NVLINK = 2  # and 3 and 4: the generations of one rate
+_OF_ANOTHER_LINK = 1.5  # times what host copies reach: such copies go by no link like the host's
 _DIFFER = 1.2  # the best pair beside the worst, from where pairs have different links
 
 
@@ -44,6 +60,10 @@ class Way:
     direction: str
     values: dict[tuple[str, str], float]
     bounds: tuple[Bound, ...]
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        return frozenset(end for pair in self.values for end in pair if end.startswith("gpu"))
 
     @property
     def least(self) -> float:
@@ -114,7 +134,10 @@ def got(copying: Copying) -> Iterator[str]:
 
 
 def _range(way: Way) -> str:
-    count = f"{len(way.values)} {'pairs' if way.direction in ('d2d', 'through_host') else 'GPUs'}"
+    count = f"{len(way.values)} pairs"
+    if way.direction not in ("d2d", "through_host"):
+        several = f"{len(way.values)} values of " if len(way.values) > len(way.gpus) else ""
+        count = f"{several}{len(way.gpus)} GPU{'s' if len(way.gpus) != 1 else ''}"
     return f"{format_rate(way.most) if _alike(way) else span((way.least, way.most))}, {count}"
 
 
@@ -125,7 +148,10 @@ def possible(copying: Copying) -> Iterator[str]:
         if not ways:
             continue
         if not ways[0].bounds:
-            yield f"{_name(ways[0])}: no bound is known; {format_rate(ways[0].most)} fits {fitting(ways[0].most)}"
+            most = ways[0].most
+            joined = nvlinks(copying, most) if directions == ("d2d",) else None
+            fits = f"{joined} between two GPUs (NVLink 2 to 4)" if joined else fitting(most)
+            yield f"{_name(ways[0])}: no bound is known; {format_rate(most)} fits {fits}"
         for bound in reversed(ways[0].bounds):
             kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
             reached = ", ".join(f"{_name(way)} reached {_shares(way, bound)}" for way in ways)
@@ -157,6 +183,24 @@ def fitting(rate: float, newest: int = 6) -> str:
     return " or ".join(fitting) or "no link that is known"
 
 
+def nvlinks(copying: Copying, rate: float) -> str | None:
+    """The whole number of NVLinks of one pair that a rate is what copies reach of ("2 NVLinks of 25 GB/s"): of the
+    GPU's generation where its links join single pairs, of any where the GPU is not known and host copies tell that its
+    PCIe link is slower. None where it is no such number."""
+    machine, host = copying.machine, copying.way("h2d")
+    ours = gpu(machine.gpu).nvlink_generation if machine.gpu else None
+    mesh = machine.links is not None and machine.links.peer == "nvlink_mesh"
+    if machine.gpu is not None and (ours is None or not mesh):
+        return None
+    if machine.gpu is None and (host is None or rate < _OF_ANOTHER_LINK * host.most):
+        return None
+    each = nvlink_bytes_per_s(ours or _USUAL_NVLINK)
+    number = round(rate / (_MOST_OF_NVLINK * each))
+    if not 0 < number <= _MOST_NVLINKS_OF_PAIR or not _LEAST_OF_NVLINK <= rate / (number * each) <= 1 + _ROUNDING:
+        return None
+    return f"{number} NVLink{'s' if number > 1 else ''} of {format_rate(each)}"
+
+
 def others(copying: Copying) -> Iterator[str]:
     """What others measured on this machine, or with this GPU."""
     for each in copying.references[:5]:
@@ -180,10 +224,15 @@ def stand(copying: Copying) -> Standing:
         return Standing(UNJUDGED, "the tool failed; what it had printed before may be wrong, too.")
     if (why := contradiction(copying.machine, other_gpus(copying.run, copying.machine))) is not None:
         return Standing(UNJUDGED, why)
+    listed = sum(hint.kind == "device" for hint in copying.hints)
+    told = max((len(way.gpus) for way in copying.ways), default=0)
+    if 0 < listed < told and copying.run.status != TRUNCATED:  # a list that was cut may be longer
+        said = f"the log lists {listed} GPU{'s' if listed > 1 else ''}, and its tables hold {told}"
+        return Standing(UNJUDGED, f"{said}: it contradicts itself, and no figure of it counts.")
     ways = [way for direction in _REFERENCE if (way := copying.way(direction)) is not None]
     detour = copying.way("through_host")
     if not ways and detour is not None:
-        return _through_host(detour)
+        return _through_host(detour, copying.machine)
     if not ways:
         return Standing(UNJUDGED, "no one-way bandwidth was read.")
     over = [(way, bound) for way in copying.ways for bound in way.bounds if _over(way, bound)]
@@ -198,20 +247,25 @@ def stand(copying: Copying) -> Standing:
         )
     judged = [found for way in ways if (found := _judged(copying, way)) is not None]
     if not judged:
-        return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
-    ratio, sentence = min(judged)
-    word = NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR
-    return Standing(word, f"{sentence}.", ratio)
+        return Standing(UNJUDGED, _unknown(copying.machine))
+    return min(judged, key=lambda found: ((FAR, LOW, NORMAL).index(found.word), found.ratio or 0.0))
 
 
-def _through_host(way: Way) -> Standing:
+def _unknown(machine: Machine) -> str:
+    if machine.gpu is None:
+        return "the machine is not known, and so are its links: name it with --instance."
+    return f"the GPU is known ({machine.gpu}), and not how the machine links it: name the machine with --instance."
+
+
+def _through_host(way: Way, machine: Machine) -> Standing:
     """Two GPUs without peer access: each byte crosses the link of one, then that of the other."""
     bound = way.bounds[-1] if way.bounds else None
     if bound is None:
-        return Standing(UNJUDGED, "the machine is not known, and so are its links: name it with --instance.")
+        return Standing(UNJUDGED, _unknown(machine))
     share = way.least / bound.bytes_per_s
     word = NORMAL if share >= 0.3 else LOW if share >= 0.15 else FAR
-    said = f"{format_rate(way.least)} is {share:.0%} of the PCIe link; through host memory a copy crosses two links"
+    link = "the PCIe link" if bound.name == "PCIe port" else bound.name
+    said = f"{format_rate(way.least)} is {share:.0%} of {link}; through host memory a copy crosses two links"
     return Standing(word, f"{said}, one after the other in part, so that a third to a half of one is usual.", share)
 
 
@@ -223,31 +277,54 @@ def _name(way: Way) -> str:
     return _TITLES.get(way.direction, way.direction)
 
 
-def _judged(copying: Copying, way: Way) -> tuple[float, str] | None:
-    """How a direction's slowest pair stands: beside the same machine's, else beside the link."""
+def _judged(copying: Copying, way: Way) -> Standing | None:
+    """How a direction's slowest pair stands: beside the same machine's, else beside the link, which others with this
+    GPU on this link may have shown to carry less."""
     name = _REFERENCE[way.direction]
     own = [each for each in copying.references if name in each.rates and each.instance == copying.machine.instance]
     if copying.machine.instance and own:
-        return _beside_own(way, own[0], name)
+        return _beside(way, own[0], name)
+    by_link, others = _beside_link(copying.machine, way), _beside_alike(copying, way, name)
+    lifted = others is not None and others.word == NORMAL
+    return others if by_link is None or (lifted and by_link.word != NORMAL) else by_link
+
+
+def _beside_link(machine: Machine, way: Way) -> Standing | None:
+    """Beside the hard bound of its path; None where that is not known, or says nothing of single pairs."""
     if not way.bounds:
         return None
-    if way.direction == "through_host":
-        return None
     # Copies reach about 0.86 of a port: that counts as all of it. Pairs of a mesh may have fewer links than the most.
-    bound, links = way.bounds[-1], copying.machine.links
+    bound, links = way.bounds[-1], machine.links
     mesh = way.direction == "d2d" and links is not None and links.peer in ("nvlink_mesh", "nvlink_pairs")
     if mesh and links is not None and links.peer == "nvlink_mesh" and links.pair_bytes_per_s is None:
         return None
     rate, end = (way.most, "most") if mesh else (way.least, "least")
-    return rate / (0.86 * bound.bytes_per_s), (
+    ratio = rate / (0.86 * bound.bytes_per_s)
+    said = (
         f"{_name(way)}, {format_rate(rate)} at {end}, is {rate / bound.bytes_per_s:.0%} of {bound.name} "
-        f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %"
+        f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %."
     )
+    return Standing(NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR, said, ratio)
 
 
-def _beside_own(way: Way, own: Copies, name: str) -> tuple[float, str]:
-    """Beside the same machine's: the slowest pairs of both, or, where only theirs differ, the fastest: ours may be a
-    choice of the pairs with the most links."""
+def _beside_alike(copying: Copying, way: Way, name: str) -> Standing | None:
+    """Where the machine is not named: beside the best of those with this GPU, on the link that the machines that it may
+    be have, or else that the GPU has at most. Whether a bridge joins two cards is not known of them."""
+    machine = copying.machine
+    if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
+        return None
+    links = {instance(each).pcie for each in machine.candidates}
+    link = links.pop() if len(links) == 1 else gpu(machine.gpu).pcie
+    alike = [each for each in copying.references if name in each.rates and each.pcie == link is not None]
+    if not alike:
+        return None
+    found = _beside(way, max(alike, key=lambda each: each.rates[name]), name)
+    return replace(found, sentence=f"{found.sentence[:-1]}, if this machine is built like that one.")
+
+
+def _beside(way: Way, own: Copies, name: str) -> Standing:
+    """Beside another's: the slowest pairs of both, or, where only theirs differ, the fastest: ours may be a choice of
+    the pairs with the most links."""
     least, most = own.rates[name]
     differ = most > _DIFFER * least and way.most <= _DIFFER * way.least
     rate, theirs, end = (way.most, most, "most") if differ else (way.least, least, "least")
@@ -257,7 +334,8 @@ def _beside_own(way: Way, own: Copies, name: str) -> tuple[float, str]:
     said += f" on {own.where} ({span(own.rates[name])})"
     if differ:
         said += ", whose pairs have different links"
-    return ratio, f"{said}. {too_many(ratio)}" if ratio > TOO_MANY else said
+    said = f"{said}. {too_many(ratio)}" if ratio > TOO_MANY else said
+    return Standing(word_of_others(ratio), f"{said}.", ratio)
 
 
 def wired(machine: Machine) -> str | None:

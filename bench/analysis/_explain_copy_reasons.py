@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from bench.analysis._explain_copies import Copying, fitting, span, wired
+from bench.analysis._explain_copies import Copying, fitting, nvlinks, span, wired
 from bench.analysis._explain_reason import Reason
 from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
@@ -53,10 +53,16 @@ def refused(copying: Copying) -> Reason | None:
     if not copying.waived:
         return None
     told = next((remark for remark in copying.run.remarks if "waived" in remark.text.lower()), None)
-    where = f"line {told.line}: {told.text}" if told and told.line else "every pair is without a value"
+    said = next((hint for hint in copying.hints if hint.kind == "refused"), None)
+    evidence = "no pair has a value by peer access"
+    if told and told.line:
+        evidence = f"copies between GPUs were waived (line {told.line}: {told.text})"
+    elif said is not None:
+        through = next((way for way in copying.ways if way.direction == "through_host"), None)
+        evidence = f"the log says: {said.value} (line {said.line})"
+        evidence += f"; copies went through host memory at {span((through.least, through.most))}" if through else ""
     links = copying.machine.links
     usual = links is not None and copying.machine.instance is not None and links.peer == "host"
-    evidence = f"copies between GPUs were waived ({where})"
     evidence += f"; so they are on {copying.machine.instance}" if usual else ""
     step = "expect collectives to go through host memory; see whether peer access is granted"
     return Reason("GPUs can not reach each other directly", evidence, 0.85, step, "nvidia-smi topo -p2p r")
@@ -107,6 +113,23 @@ def some_pairs(copying: Copying) -> Reason | None:
     return None
 
 
+def few_nvlinks(copying: Copying) -> Reason | None:
+    """All pairs alike, at the rate of a whole number of the NVLinks that join single pairs: fewer than the GPU has."""
+    way, links = copying.way("d2d"), copying.machine.links
+    if way is None or way.most > 1.2 * way.least or links is None or links.nvlink_bytes_per_s is None:
+        return None
+    joined = nvlinks(copying, way.most)
+    if joined is None or way.most > 0.9 * links.nvlink_bytes_per_s:
+        return None
+    evidence = (
+        f"{format_rate(way.most)} between two GPUs fits {joined}, and a GPU's port has "
+        f"{format_rate(links.nvlink_bytes_per_s)} to all its peers together: a pair has no more than the links between "
+        "the two, and where the topology shows as many this is how the machine is built, and no fault"
+    )
+    step = "see the number of links of each pair (NV1, NV2, ...)"
+    return Reason("a pair of GPUs has only some of a GPU's NVLinks", evidence, 0.7, step, "nvidia-smi topo -m")
+
+
 def kernels_slower(copying: Copying) -> Reason | None:
     """Copies by a kernel are far slower than by the copy engine."""
     engine, kernel = copying.way("d2h", "ce"), copying.way("d2h", "sm")
@@ -120,7 +143,7 @@ def kernels_slower(copying: Copying) -> Reason | None:
 
 
 COPY_RULES: tuple[Callable[[Copying], Reason | None], ...] = (
-    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, kernels_slower
+    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, few_nvlinks, kernels_slower
 )  # fmt: skip
 
 

@@ -1,4 +1,9 @@
-"""Why a tool failed, by the words that it left, and what to look at first."""
+"""Why a tool failed, by the words that it left, and what to look at first.
+
+Wrong data of copies between GPUs alone: on bare-metal Linux an IOMMU that is on corrupts PCIe copies between GPUs in
+silence, while one under a virtual machine is right (NVIDIA, CUDA Programming Guide, Programming Systems with Multiple
+GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide, "IOMMU on Linux").
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,16 @@ _KNOWN = (
      "see which rank complained first", "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"),
 )  # fmt: skip
 
+# As above, of the check of a pattern that copies between GPUs alone did not pass.
+_BETWEEN_GPUS = (
+    "the data that arrived were wrong, between GPUs: on bare metal the usual cause is an IOMMU (or PCIe ACS) that is "
+    "on, with which PCIe copies between GPUs are corrupted in silence; else memory or a link is broken",
+    "see whether this is bare metal with the IOMMU or ACS on; if so, switch both off and run again before any hardware "
+    "is suspected; else see the GPUs' errors",
+    "cat /proc/cmdline; ls /sys/kernel/iommu_groups | wc -l; sudo lspci -vvv | grep ACSCtl; "
+    "nvidia-smi -q -d ECC,ROW_REMAPPER",
+)
+
 
 def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
     """Why nothing else counts, where the data were wrong or the tool failed. A log that was cut
@@ -31,6 +46,22 @@ def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
         said = run.failure or "the tool failed"
         for words, what, step, command in _KNOWN:
             if any(word.lower() in said.lower() for word in words):
+                if "pattern" in words and _between_gpus(run):
+                    what, step, command = _BETWEEN_GPUS
+                    said += "; copies from and to the host passed the check" if _host_passed(run) else ""
                 return Reason(what, said, 1.0, step, command)
         return Reason("the tool failed", said, 1.0, "run it again with its errors shown", "NCCL_DEBUG=WARN")
     return None
+
+
+def _between_gpus(run: Run) -> bool:
+    """Did a copy between GPUs fail, and none between a GPU and its host?"""
+    said = run.failure or ""
+    of_host = "host_to_device" in said or "device_to_host" in said
+    return not of_host and ("device_to_device" in said or _host_passed(run))
+
+
+def _host_passed(run: Run) -> bool:
+    """Were both ways to the host measured?"""
+    told = {matrix.direction for matrix in run.matrices if any(cell.value is not None for cell in matrix.cells)}
+    return {"h2d", "d2h"} <= told

@@ -24,6 +24,7 @@ _SAID = re.compile("|".join(f"(?:{words})" for words in _WORDS.values()))
 _INFO = "NCCL INFO "
 _BARE = re.compile(r"NCCL version (?P<nccl>\d+(?:\.\d+)+)|(?P<refused>CANNOT Access Peer)")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s+\[([\w:.]+)\]")
+_DEVICE = re.compile(r"Device:? (?P<device>\d{1,4})[:,] ")  # of nvbandwidth, and of p2pBandwidthLatencyTest
 _PATHS = ("P2P", "SHM", "NET", "NVLS")
 _MOST = 400  # different sayings kept of one run: a run of thousands of ranks says the same thousands of times
 _MOST_PLACES = 100_000  # ranks of one list
@@ -56,7 +57,8 @@ class Listener:
         elif begin < 0 and "Using devices" in text:
             self._places.clear()  # another run, or the list of another process
         if begin < 0:
-            found = _BARE.search(text) if "NCCL version" in text or "CANNOT" in text else None
+            bare = "NCCL version" in text or "CANNOT" in text
+            found = _BARE.search(text) if bare else _DEVICE.match(text)
         else:
             said = text[begin + len(_INFO) : begin + len(_INFO) + _LONGEST]
             if said.startswith(("Channel ", "Ring ")):

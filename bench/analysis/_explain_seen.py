@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -13,7 +14,7 @@ from bench.core.foreign import Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Bound, Header, Record
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
-from bench.hardware.catalogue import gpu_printed
+from bench.hardware.catalogue import gpu_printed, instance
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, same_shape
 
@@ -30,6 +31,8 @@ _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall"
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)
 _MOST_RANKS_OF_MESSAGES = 2048
 _MOST_GPUS = 16  # of one node that is sold
+_USUAL_GPUS = 8
+_POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1
 _HOST_MEMORY_TOOLS = ("osu", "perftest")
 
 
@@ -285,6 +288,8 @@ def _nodes(run: Run, machine: Machine, ranks: int | None, given: int | None) -> 
     if told == 1 and (ranks or 0) > _MOST_GPUS:
         told = None  # an excerpt of the list of ranks names one host
     per_node = machine.links.gpus if machine.instance and machine.links else None
+    if ranks is not None and told == len(run.hosts) and (per_node is None or ranks <= told * per_node):
+        return told, _pods(run, machine, ranks)
     if per_node is None or ranks is None:
         return told, None
     needed = -(-ranks // per_node)
@@ -305,6 +310,20 @@ def _misfit(seen: Seen, given: int | None) -> str | None:
         told = f"{seen.num_ranks} ranks on {_nodes_words(given)} are {per_node} of each"
         return f"{told}, and {machine.instance} has {links.gpus} GPUs: give another --num-nodes or --instance"
     return None
+
+
+def _pods(run: Run, machine: Machine, ranks: int) -> str | None:
+    """What to doubt where hosts may be pods: numbered names alike, with fewer ranks than their nodes have GPUs."""
+    num = len(run.hosts)
+    names = (machine.instance,) if machine.instance else machine.candidates
+    gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
+    alike = {match[1] for host in run.hosts if (match := _POD.match(host))}
+    if num < 2 or len(alike) != 1 or not all(_POD.match(host) for host in run.hosts) or ranks > num * gpus // 2:
+        return None
+    return (
+        f"{_nodes_words(num)}, by host names that may be those of pods, of which one node may hold several: the number "
+        "of nodes is not certain (give it: --num-nodes)"
+    )
 
 
 def _nodes_words(num: int) -> str:

@@ -108,7 +108,7 @@ def _beside_others(seen: Seen) -> Standing | None:
     if not found or best is None:
         return None
     one, ratio, bound = found[0], found[0].ratio, shown(seen)
-    word = _word(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
+    word = word_of_others(ratio)
     only = len({(pair.each.source, pair.each.instance, pair.each.note) for pair in found}) == 1
     alike = one.size_bytes == best.payload_bytes or one.ours != busbw(best)
     ours_at = format_bytes(one.size_bytes if alike else best.payload_bytes or 0)
@@ -257,6 +257,11 @@ def shown(seen: Seen) -> Bound | None:
     """The bound to name: without a bridge, where nobody knows whether two cards have one and none is needed."""
     plain = [bound for bound in seen.bounds if bound.name.endswith("without NVLink bridge")]
     return min(plain, key=lambda bound: bound.bytes_per_s) if seen.bridge_unknown else tightest(seen)
+
+
+def word_of_others(ratio: float) -> str:
+    """The word for a share of the best that others reached."""
+    return _word(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
 
 
 def _word(ratio: float, normal: float, low: float) -> str:

@@ -379,10 +379,11 @@ def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> t
     rate = links.pcie_bytes_per_s
     if rate is None:
         return ()
+    if rate > _FASTEST_PCIE_BYTES_PER_S:
+        why = f"a GPU's NVLink-C2C to its CPU carries {format_rate(rate)} each way{added}"
+        return (_of_copy(links, "pcie", ways * rate, "NVLink-C2C", "hard", why),)
     why = f"a GPU's PCIe link carries {format_rate(rate)} each way{added}"
     hard = _of_copy(links, "pcie", ways * rate, "PCIe port", "hard", why)
-    if rate > _FASTEST_PCIE_BYTES_PER_S:
-        return (hard,)
     share, packets = pcie_packet_share()
     return (_of_copy(links, "pcie", ways * rate * share, "PCIe packets", "reference", f"{why}; {packets}"), hard)
 

@@ -185,6 +185,11 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
     )
 
 
+def nvlink_bytes_per_s(generation: int) -> float:
+    """One NVLink of a generation, in one direction."""
+    return float(yaml_file("links")["nvlink"][generation]["gbyte_per_s"]) * 1e9
+
+
 def _links_told(entry: Mapping[str, Any], found: Gpu) -> dict[str, tuple[str, bool]]:
     """Where the rates of a GPU's links come from, and whether they were read there: of whole generations links.yaml."""
     links, told = yaml_file("links"), {}

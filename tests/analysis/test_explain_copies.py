@@ -9,9 +9,10 @@ import pytest
 from bench.analysis import _explain_copies as copies
 from bench.analysis import _explain_copy_reasons as rules
 from bench.analysis._explain_copies import Copying
+from bench.analysis._explain_log import Hint, Listener
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
 from bench.analysis.explain import page
-from bench.core.foreign import Matrix, Remark, Run
+from bench.core.foreign import Cell, Matrix, Remark, Run
 from bench.hardware.machine import machine_of
 from tests.analysis.logs import from_host, matrix, pairs, to_host
 
@@ -43,6 +44,19 @@ def test_a_full_link_is_not_called_narrow() -> None:
     full = seen(matrix("h2d", from_host(26.9, 26.9)), gpu="NVIDIA L40S")
     assert rules.narrow_link(full) is None
     assert copies.stand(full).word == NORMAL
+
+
+def test_what_equals_others_with_this_gpu_on_this_link_is_normal_without_the_machines_name() -> None:
+    found = copies.stand(seen(matrix("h2d", from_host(10.5, 11.0, 11.0, 11.0)), gpu="Tesla V100-SXM2-16GB"))
+    assert found.word == NORMAL
+    assert "96% of what was measured on aws p3.16xlarge" in found.sentence
+    assert "if this machine is built like that one" in found.sentence
+    assert copies.stand(seen(matrix("h2d", from_host(8.0)), gpu="Tesla V100-SXM2-16GB")).word == FAR
+
+
+def test_others_on_another_link_or_with_a_bridge_lift_nothing() -> None:
+    assert copies.stand(seen(matrix("h2d", from_host(13.4)), gpu="NVIDIA A10")).word == FAR
+    assert copies.stand(seen(matrix("d2d", pairs(2, 100.0)), gpu="NVIDIA A100 80GB PCIe")).word == FAR
 
 
 def test_above_the_link_is_an_error_with_its_derivation() -> None:
@@ -90,6 +104,28 @@ def test_a_mesh_of_one_and_two_links_is_no_fault() -> None:
     assert copies.stand(mesh).word != ABOVE
 
 
+@pytest.mark.parametrize(("rate", "joined"), [(24.2, "1 NVLink of"), (48.5, "2 NVLinks of"), (40.0, None)])
+def test_a_pair_at_whole_nvlinks_is_told_to_have_so_many(rate: float, joined: str | None) -> None:
+    found = rules.few_nvlinks(seen(matrix("d2d", pairs(4, rate)), gpu="Tesla V100-SXM2-16GB"))
+    assert (found.evidence if found else "").find(f"fits {joined} 25 GB/s, and a GPU's port has 150") >= 0 or not joined
+    assert (found is None) == (joined is None)
+    assert rules.few_nvlinks(seen(matrix("d2d", pairs(4, rate)), gpu="NVIDIA A100-SXM4-40GB")) is None
+
+
+def test_copies_faster_than_the_hosts_link_of_no_known_gpu_fit_nvlinks_before_a_newer_pcie() -> None:
+    host, peer = matrix("h2d", from_host(11.2)), matrix("d2d", pairs(2, 48.4))
+    said = list(copies.possible(seen(host, peer)))
+    assert "48.4 GB/s fits 2 NVLinks of 25 GB/s between two GPUs" in said[1] and "PCIe 5" not in said[1]
+    assert "fits PCIe 5 x16" in next(copies.possible(seen(peer)))
+    assert "NVLinks" not in list(copies.possible(seen(matrix("h2d", from_host(55.0)), peer)))[1]
+
+
+def test_a_known_gpu_without_its_machine_is_called_known() -> None:
+    mesh = copies.stand(replace(seen(matrix("d2d", pairs(4, 48.5)), gpu="Tesla V100-SXM2-16GB"), references=()))
+    assert mesh.word == UNJUDGED and "the GPU is known (V100-SXM2-16GB)" in mesh.sentence
+    assert "the machine is not known" in copies.stand(seen(matrix("d2d", pairs(4, 48.5)))).sentence
+
+
 def test_pairs_without_a_value_are_counted() -> None:
     some = {pair: rate for pair, rate in pairs(4, 54.0).items() if {*pair} in ({"gpu0", "gpu1"}, {"gpu2", "gpu3"})}
     found = rules.some_pairs(seen(matrix("d2d", some), instance="g7e.48xlarge"))
@@ -102,6 +138,29 @@ def test_waived_copies_are_told_with_their_line() -> None:
     found = rules.refused(seen(*G6E, instance="g6e.48xlarge", remarks=(remark,)))
     assert found is not None and "line 12" in found.evidence and "so they are on g6e.48xlarge" in found.evidence
     assert rules.refused(seen(*G6E, instance="g6e.48xlarge")) is None
+
+
+def test_refused_peer_access_is_told_by_its_own_line_and_waives_nothing() -> None:
+    empty = Matrix("P2P=Enabled", "bytes_per_s", "d2d", "ce", (Cell("gpu0", "gpu1", None, "waived"),))
+    detour = matrix("through_host", pairs(2, 5.7), None)
+    found = rules.refused(replace(seen(empty, detour), hints=(Hint("refused", "CANNOT Access Peer", 6),)))
+    assert found is not None and "CANNOT Access Peer (line 6)" in found.evidence and "5.7 GB/s" in found.evidence
+    assert "waived" not in found.evidence and "without a value" not in found.evidence
+
+
+def test_tables_of_more_gpus_than_the_log_lists_are_not_judged() -> None:
+    listener = Listener()
+    for number, text in enumerate(("Device 0: NVIDIA GH200 480GB (00000009:01:00)", "Device 0 is busy"), start=8):
+        listener.hear(number, text)
+    hints = listener.between(1, 100)
+    assert [(hint.kind, hint.value) for hint in hints] == [("device", "0")]
+    one = replace(seen(matrix("h2d", from_host(370.0)), gpu="NVIDIA GH200 480GB"), hints=hints)
+    assert copies.stand(one).word == NORMAL and "1 GPU (" in next(copies.got(one))
+    assert next(copies.possible(one)).startswith("450 GB/s by NVLink-C2C (hard bound)")
+    twice = matrix("h2d", {**from_host(370.0, 300.0), ("host1", "gpu0"): 320.0})
+    two = replace(seen(twice, gpu="NVIDIA GH200 480GB"), hints=hints)
+    assert "3 values of 2 GPUs" in next(copies.got(two))
+    assert copies.stand(two).word == UNJUDGED and "lists 1 GPU, and its tables hold 2" in copies.stand(two).sentence
 
 
 def test_a_shared_way_to_the_host_is_seen() -> None:

@@ -12,7 +12,7 @@ from bench.analysis._explain_failures import failure_reason
 from bench.analysis._explain_remarks import remarks
 from bench.analysis._explain_seen import Seen
 from bench.core.foreign import FAILED, TRUNCATED, Row, Run
-from tests.analysis.logs import SIZES, a_run, curve, seen_of
+from tests.analysis.logs import SIZES, a_run, curve, from_host, matrix, seen_of, to_host
 
 
 def two_h200(busbw_gb: float) -> Seen:
@@ -184,6 +184,19 @@ def test_failures_are_told_by_their_words(failure: str, what: str) -> None:
     found = failure_reason(Run("nccl_tests", status=FAILED, failure=failure), 0, 0)
     assert found is not None and found.what == what and found.evidence == failure
     assert failure_reason(Run("nccl_tests", status=TRUNCATED), 0, 0) is None
+
+
+def test_wrong_data_between_gpus_are_an_iommu_before_they_are_broken_hardware() -> None:
+    said = "Invalid value when checking the pattern"
+    hosts = (matrix("h2d", from_host(6.3)), matrix("d2h", to_host(6.7)))
+    peers = Run("nvbandwidth", status=FAILED, failure=f"{said}; device_to_device_memcpy_read_ce never finished")
+    for run in (peers, replace(peers, failure=said, matrices=hosts)):
+        found = failure_reason(run, 0, 0)
+        assert found is not None and found.what.index("IOMMU") < found.what.index("broken")
+        assert "before any hardware is suspected" in found.step and "iommu_groups" in found.command
+        assert ("the host passed the check" in found.evidence) == bool(run.matrices)
+    own = failure_reason(replace(peers, failure=f"{said}; host_to_device_memcpy_ce failed", matrices=hosts), 0, 0)
+    assert own is not None and "IOMMU" not in own.what
 
 
 def in_place(rows: list[Row], factor: float) -> tuple[Row, ...]:

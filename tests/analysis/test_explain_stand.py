@@ -101,6 +101,21 @@ def test_one_host_of_a_long_list_is_no_node_count() -> None:
     assert gathered(many, machine_of(None), pattern("allreduce"), num_nodes=9).num_nodes == 9
 
 
+@pytest.mark.parametrize(("hosts", "ranks", "may_be"), [
+    (("test-4w-0", "test-4w-1"), 8, True), (("worker-0.set", "worker-1.set"), 2, True),
+    (("worker-0", "worker-1"), 16, False),
+    (("ip-10-0-0-1", "ip-10-0-0-2"), 2, False), (("red", "blue-1"), 2, False), (("worker-0",), 4, False),
+])  # fmt: skip
+def test_hosts_that_may_be_pods_make_the_number_of_nodes_uncertain(
+    hosts: tuple[str, ...], ranks: int, may_be: bool
+) -> None:
+    run = replace(a_run(40.0, ranks, len(hosts)), hosts=hosts)
+    machine = machine_of(None, ("NVIDIA B200",))
+    counted = gathered(run, machine, pattern("allreduce")).counted
+    assert any("may be those of pods" in words and "--num-nodes" in words for words in counted) is may_be
+    assert not any("pods" in words for words in gathered(run, machine, pattern("allreduce"), num_nodes=1).counted)
+
+
 def test_a_likely_network_bounds_as_a_reference_only() -> None:
     seen = seen_of(a_run(92.0, 16, 2), gpu="NVIDIA H200")
     network = tightest(seen)

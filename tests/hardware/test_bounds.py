@@ -279,5 +279,6 @@ def test_a_copy_between_peers_is_bound_by_their_links_and_twice_where_both_ways_
 
 def test_a_copy_through_the_host_is_bound_by_pcie_whatever_nvlink_there_is() -> None:
     assert gb(copy_bounds(node_links("p4d.24xlarge"), "through host")[-1]) == pytest.approx(15.754, abs=5e-4)
-    assert [bound.kind for bound in copy_bounds(node_links("GB200 NVL72"), "host")] == ["hard"]
+    (c2c,) = copy_bounds(node_links("GB200 NVL72"), "host")
+    assert (c2c.name, c2c.kind) == ("NVLink-C2C", "hard") and "PCIe" not in c2c.why
     assert copy_bounds(NodeLinks("", 8, "nvswitch"), "peer") == copy_bounds(NodeLinks("", 8, "host"), "host") == ()
