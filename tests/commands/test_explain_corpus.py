@@ -88,8 +88,17 @@ PAGES: tuple[tuple[str, tuple[str, ...], int, tuple[str, ...], tuple[str, ...]],
     ("nvbandwidth_logs/11_", ("--instance", "p3dn.24xlarge"), 0, ("NORMAL", "32 of 56 pairs"), ("are slow",)),
     ("nvbandwidth_logs/19_", ("--instance", "Standard_NC96ads_A100_v4"), 0, ("NORMAL", "4 of 12 pairs"), ()),
     ("nvbandwidth_logs/05_", (), 1, ("1. the NVSwitch fabric is not up", "nvidia-fabricmanager"), ()),
-    ("nvbandwidth_logs/09_", (), 1, ("1. the data that arrived were wrong",), ()),
-    ("p2p_logs/01_", (), 0, ("through the host: 5.72 GB/s", "36% of the PCIe link", "can not reach each other"), ()),
+    ("nvbandwidth_logs/09_", (), 1, ("1. the data that arrived were wrong", "IOMMU"), ("take the node out",)),
+    ("nvbandwidth_logs/22_", (), 0, ("Where you stand: NORMAL", "if this machine is built like that one"), ()),
+    ("nvbandwidth_logs/11_", (), 0, ("48.4 GB/s fits 2 NVLinks of 25 GB/s",), ("PCIe 5 x16",)),
+    ("nvbandwidth_logs/01_", (), 0, (
+        "6 values of 3 GPUs", "450 GB/s by NVLink-C2C", "the log lists 1 GPU, and its tables hold 3",
+    ), ("PCIe",)),
+    ("p2p_logs/06_", (), 0, ("NORMAL", "fits 2 NVLinks of 25 GB/s"), ("the machine is not known",)),
+    ("nccl_logs/25_", (), 1, ("4 nodes, by host names that may be those of pods", "give it: --num-nodes"), ()),
+    ("p2p_logs/01_", (), 0, (
+        "through the host: 5.72 GB/s", "36% of the PCIe link", "CANNOT Access Peer (line 6)",
+    ), ("waived", "without a value")),
 )  # fmt: skip
 
 
