@@ -134,7 +134,7 @@ class Trial:
             "env": _SHARING,
         }  # fmt: skip
         transport = "gloo" if self.cell.engine == "gloo" else "mpi"
-        row = {"transport": transport, "sizes": [SMALL, BIG], "mode": "isolated", "iterations": 80, "warmup": 2}
+        row = {"transport": transport, "sizes": [SMALL, BIG], "mode": "isolated", "iterations": 300, "warmup": 2}
         self.cluster = cluster
         self.write(cluster, {"max_seconds": 20, "measure": [{"pattern": name, **row} for name in (_FIRST, _SECOND)]})
         FAULTS[self.cell.fault].prepare(self)
