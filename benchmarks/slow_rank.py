@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis import compare, launches, summary
-from bench.core.record import Document
+from bench.core.derived import Document
 from bench.store import jsonl
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")

@@ -14,7 +14,7 @@ import pytest
 from bench.analysis.gate_rules import FAILURES
 from bench.core import plugins
 from bench.core.case import from_argv
-from bench.core.record import Summary
+from bench.core.derived import Summary
 from bench.driver.config import load_clusters, load_scenario
 from bench.driver.rules import load_rules
 

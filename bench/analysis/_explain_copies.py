@@ -19,8 +19,8 @@ from bench.analysis._explain_stand import (
     too_many,
     word_of_others,
 )
+from bench.core.derived import Bound
 from bench.core.foreign import TRUNCATED, Matrix, Run
-from bench.core.record import Bound
 from bench.core.units import format_rate
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.analysis._explain_log import Hint
+from bench.core.derived import Bound
 from bench.core.fabric import NodeLinks
 from bench.core.foreign import Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
-from bench.core.record import Bound, Header, Record
+from bench.core.record import Header, Record
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
 from bench.hardware.catalogue import gpu_printed, instance
 from bench.hardware.machine import Machine

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from bench.analysis._explain_beside import all_beside
 from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
+from bench.core.derived import Bound
 from bench.core.foreign import Row
-from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.machine import Machine

@@ -11,8 +11,9 @@ from bench.analysis.gate_rules import RATES, WEAKEST, Fault, Limit, Rule
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.contention import rounds
+from bench.core.derived import Summary
 from bench.core.errors import BenchError
-from bench.core.record import Header, Summary
+from bench.core.record import Header
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.hardware.bounds import COPY_PATTERNS

@@ -11,8 +11,9 @@ from typing import Any
 from bench.analysis.gate_rules import Fault
 from bench.core.case import Case, from_argv
 from bench.core.contention import rounds
+from bench.core.derived import Document, Summary
 from bench.core.errors import BenchError
-from bench.core.record import Document, Header, Summary
+from bench.core.record import Header
 from bench.core.world import World
 
 # A published figure for a row, bytes per second or seconds of the metric, with its source; None where there is none.

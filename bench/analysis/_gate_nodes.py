@@ -10,8 +10,8 @@ from bench.analysis import localise_input
 from bench.analysis._gate_input import Material, Whereabouts, hosts
 from bench.analysis.gate_rules import Fault
 from bench.analysis.localise import Accused, Verdict
+from bench.core.derived import Summary
 from bench.core.errors import UsageError
-from bench.core.record import Summary
 from bench.core.units import format_size
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"

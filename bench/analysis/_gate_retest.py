@@ -8,7 +8,8 @@ from typing import Any
 
 from bench.analysis._gate_input import attempt_of, host_of, hosts, start
 from bench.analysis.gate_rules import Fault
-from bench.core.record import Document, Header, Summary
+from bench.core.derived import Document, Summary
+from bench.core.record import Header
 
 _LEAST_PARTNERS = 3  # a ladder of fewer hosts can not tell a link from its ends
 # Failures that another measurement may mend.

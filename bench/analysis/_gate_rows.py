@@ -12,8 +12,9 @@ from bench.analysis._gate_input import Material, fault, is_imported
 from bench.analysis.compare import Compared, compare
 from bench.analysis.gate_rules import RATES, Fault, Limit, Rule
 from bench.analysis.launches import Place
+from bench.core.derived import Summary
 from bench.core.errors import UsageError
-from bench.core.record import THROUGH_HOST, Header, Summary
+from bench.core.record import THROUGH_HOST, Header
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
 
 _LEAST_GROUPS = 2  # of which one can be the weakest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bench.analysis import flops, stats
 from bench.analysis._lint_input import Fault, Material, Row, same
 from bench.analysis.summary import clock_limited
-from bench.core.record import Document, Summary
+from bench.core.derived import Document, Summary
 
 # What the words of another tool's statistics, or of a note, claim.
 _RATIO = re.compile(r"speed_?up|ratio|fraction|efficiency|percent|_pct\b|of_peak|relative")

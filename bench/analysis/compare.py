@@ -16,8 +16,8 @@ from bench.analysis.changes import Change, changes
 from bench.analysis.inference import LEAST_LAUNCHES
 from bench.analysis.launches import Cell, Factors, Place, cells, launch_medians, varied_variables
 from bench.analysis.pairing import listed, word
+from bench.core.derived import Document, Summary
 from bench.core.errors import UsageError
-from bench.core.record import Document, Summary
 
 # What a comparison can say of a row. Only the first four are verdicts; the next three have a ratio alone.
 VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")

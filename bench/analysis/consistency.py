@@ -17,9 +17,10 @@ from itertools import product
 from typing import Any
 
 from bench.core.case import Case, from_argv
+from bench.core.derived import Conflict, Summary
 from bench.core.errors import BenchError
 from bench.core.pattern import WINDOW_BYTES
-from bench.core.record import Conflict, Header, Summary
+from bench.core.record import Header
 from bench.core.units import format_bytes, format_duration
 
 # The intervals are of one launch. Rows of one job share their launch: 5 % is for what an interval can not know.

@@ -18,9 +18,9 @@ from bench.analysis._explain_reasons import reasons, small_sizes
 from bench.analysis._explain_remarks import remarks
 from bench.analysis._explain_seen import Seen, busbw, gathered
 from bench.analysis._explain_stand import ABOVE, LIKE, NORMAL, Standing, shown, stand, tightest
+from bench.core.derived import Bound
 from bench.core.foreign import TRUNCATED, Remark, Row, Run
 from bench.core.pattern import Pattern
-from bench.core.record import Bound
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, best_of_each

@@ -26,7 +26,7 @@ from bench.analysis._gate_rows import Figure as Figure
 from bench.analysis._gate_sound import faults as unsound_faults
 from bench.analysis.gate_rules import FAILURES, Fault, Limit, Rule, Rules
 from bench.analysis.localise import Verdict
-from bench.core.record import Summary
+from bench.core.derived import Summary
 
 unsound = unsound_faults  # the rows of one attempt that contradict its header
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bench.analysis._gate_input import gpus_of
-from bench.core.record import Header, Summary
+from bench.core.derived import Summary
+from bench.core.record import Header
 from bench.hardware import reference
 from bench.hardware.catalogue import gpu_printed, instance, instances
 

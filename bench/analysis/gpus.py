@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist, median
 
 from bench.core.case import from_argv
+from bench.core.derived import Standing, Summary
 from bench.core.errors import UsageError
-from bench.core.record import Header, Standing, Summary
+from bench.core.record import Header
 from bench.core.topology import rounds
 from bench.core.world import World
 

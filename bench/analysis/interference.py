@@ -12,7 +12,8 @@ from statistics import median
 from bench.analysis import launches, stats
 from bench.analysis.model import case_of
 from bench.core.case import from_argv
-from bench.core.record import Contention, Header, Interference, Record, known
+from bench.core.derived import Interference
+from bench.core.record import Contention, Header, Record, known
 
 # A block in which an aggressor was outside its calls for longer, or hardly got anything through, says too little.
 _LEAST_BUSY = 0.8

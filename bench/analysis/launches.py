@@ -18,8 +18,9 @@ from bench.analysis.model import case_of
 from bench.analysis.stats import CONFIDENCE
 from bench.core import plugins
 from bench.core.case import Case, from_argv
+from bench.core.derived import Spread, Summary
 from bench.core.errors import BenchError
-from bench.core.record import THROUGH_HOST, Header, Spread, Summary
+from bench.core.record import THROUGH_HOST, Header
 
 LEAST_FOR_INTERVAL = 3
 

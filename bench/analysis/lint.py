@@ -12,7 +12,8 @@ from typing import Any
 
 from bench.analysis import _lint_numbers, _lint_records
 from bench.analysis._lint_input import Fault, Material, material
-from bench.core.record import Document, Header, Record
+from bench.core.derived import Document
+from bench.core.record import Header, Record
 
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
 

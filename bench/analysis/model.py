@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from bench.analysis import flops
-from bench.core.record import Fit, Header, Segment, Summary
+from bench.core.derived import Fit, Segment, Summary
+from bench.core.record import Header
 
 LEAST_POINTS = 4  # of a segment, and so of a curve
 LARGEST_RESIDUAL = 0.15  # above it the model is not the curve's

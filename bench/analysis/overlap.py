@@ -12,8 +12,9 @@ from statistics import median
 from bench.analysis import launches, stats
 from bench.analysis.interference import block_factors
 from bench.analysis.model import case_of
+from bench.core.derived import Overlapped
 from bench.core.program import Product
-from bench.core.record import Header, Overlap, Overlapped, Record, known
+from bench.core.record import Header, Overlap, Record, known
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:

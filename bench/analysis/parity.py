@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from bench.analysis.launches import t_quantile
 from bench.core.case import Case, alike, from_argv, to_argv
+from bench.core.derived import Parity, Summary
 from bench.core.errors import UsageError
-from bench.core.record import Header, Parity, Summary
+from bench.core.record import Header
 
 _MEANS = {"osu": "osu_mean_s", "nccl_tests": "nccl_tests_s"}
 # How a case is started and how long, not what it is.

@@ -14,7 +14,8 @@ from typing import Any
 
 from bench.analysis.inference import row_ratio
 from bench.analysis.launches import Cell, cells, launch_medians
-from bench.core.record import Header, Scaling, Summary, known
+from bench.core.derived import Scaling, Summary
+from bench.core.record import Header, known
 
 # What follows from the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")

@@ -10,7 +10,8 @@ from typing import Any
 from bench.analysis.inference import row_ratio
 from bench.analysis.launches import Cell, cells, launch_medians
 from bench.analysis.model import case_of
-from bench.core.record import Header, Sharing, Summary, known
+from bench.core.derived import Sharing, Summary
+from bench.core.record import Header, known
 from bench.core.topology import IN_TURN
 
 

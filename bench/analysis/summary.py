@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 from bench.analysis import (
@@ -18,21 +17,10 @@ from bench.analysis import (
     parity,
     scaling,
     sharing,
-    stats,
 )
-from bench.analysis.shares import Shares
-from bench.core.record import (
-    DOCUMENT_SCHEMA,
-    Bound,
-    Conflict,
-    Document,
-    Header,
-    Interference,
-    Overlapped,
-    Record,
-    Samples,
-    Summary,
-)
+from bench.analysis._times import Times, from_reported, from_samples
+from bench.core.derived import DOCUMENT_SCHEMA, Bound, Conflict, Document, Interference, Overlapped, Summary
+from bench.core.record import Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
 
 # A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
@@ -40,23 +28,12 @@ BOUND_TOLERANCE = 0.02
 
 # Below this many times the cost of the call itself, a time says more of the software than of the link.
 SOFTWARE_FACTOR = 3
-# A device that waits for its host for nearly all of a time was not measured.
-LAUNCH_SHARE = 0.9
-# Ranks that leave the barrier further apart than this share of a time disturb it .
+
+# Ranks that leave the barrier further apart than this share of a time disturb it.
 SKEW_SHARE = 0.05
 
 # One-way: clocks that are known no better than this share of a time leave its size unknown.
 CLOCK_SHARE = 0.1
-
-# The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
-_NCCL_NAMES = {"mean_s": "nccl_tests_s", "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
-               "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s"}  # fmt: skip
-_THEIR_NAMES = {
-    "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
-    "nccl_tests": _NCCL_NAMES,
-    "rccl_tests": _NCCL_NAMES,
-}
-_TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[str] = ()) -> Document:
@@ -173,9 +150,9 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
     "invalid". Raises ValueError for a record of something skipped or failed.
     """
     if record.samples is not None:
-        times = _from_samples(header, record, record.samples)
+        times = from_samples(header, record, record.samples)
     elif record.reported is not None:
-        times = _from_reported(header, record)
+        times = from_reported(header, record)
     else:
         raise ValueError("a skipped or failed record has no summary: it is a row of Document.skipped or .failures")
     summary = _described(job, header, record, times)
@@ -201,87 +178,7 @@ def clock_limited(bound_s: float | None, middle_s: float) -> bool:
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
-@dataclass(slots=True)
-class _Times:
-    """What the samples alone say."""
-
-    num_samples: int = 0
-    num_effective: float | None = None
-    seconds: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(_TIMES))
-    mean_s: float | None = None
-    last_arriver_s: float | None = None
-    slowest_rank: int | None = None
-    slowest_counts: tuple[int, ...] = ()
-    rotation: float | None = None
-    compat: Mapping[str, float | None] = field(default_factory=dict)
-    algbw_bytes_per_s: float | None = None
-    busbw_bytes_per_s: float | None = None
-    flags: tuple[str, ...] = ()
-    host_median_s: float | None = None
-    enqueue_fraction: float | None = None
-
-
-def _from_samples(header: Header, record: Record, samples: Samples) -> _Times:
-    taken = samples.seconds
-    if not stats.usable(taken):
-        return _Times(len(taken), flags=("bad-samples",))
-    told = stats.describe(taken)
-    middle, around = told.median_s, told.interval_s
-    flags = {
-        "few-samples": around is None and not record.modelled,
-        "drift": told.drift is not None and told.drift.significant,
-        "warmup-residue": told.warmup_residue > 0,
-        "outliers": told.num_outliers > 0,
-    }
-    on_host = _middle(samples.host_s)
-    enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
-    flags["launch-bound"] = enqueued is not None and enqueued > LAUNCH_SHARE
-    moves = record.payload_bytes and header.pattern != flops.PATTERN
-    algbw = record.payload_bytes / middle if moves else None
-    shares = Shares(header, record, samples)
-    return _Times(
-        num_samples=len(taken),
-        num_effective=told.num_effective,
-        seconds={
-            "median_s": middle,
-            "ci_low_s": around[0] if around else None,
-            "ci_high_s": around[1] if around else None,
-            "min_s": told.min_s,
-            "max_s": told.max_s,
-            "p95_s": told.p95_s,
-            "p99_s": told.p99_s,
-        },
-        last_arriver_s=shares.last_arriver_s(),
-        slowest_rank=shares.slowest_rank(),
-        slowest_counts=shares.slowest_counts(),
-        rotation=shares.rotation(),
-        compat=shares.compat(),
-        algbw_bytes_per_s=algbw,
-        busbw_bytes_per_s=algbw * record.bus_factor if algbw and record.bus_factor else None,
-        flags=tuple(flag for flag, holds in flags.items() if holds),
-        host_median_s=on_host,
-        enqueue_fraction=enqueued,
-    )
-
-
-def _middle(values: Sequence[float]) -> float | None:
-    return float(median(values)) if len(values) else None
-
-
-def _from_reported(header: Header, record: Record) -> _Times:
-    reported, names = record.reported or {}, _THEIR_NAMES.get(header.transport, {})
-    return _Times(
-        num_samples=int(reported.get("num_samples", 0)),
-        seconds={name: reported.get(name) for name in _TIMES},
-        mean_s=reported.get("mean_s"),
-        compat={names[name]: value for name, value in reported.items() if name in names},
-        algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
-        busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
-        flags=("imported" if header.imported else "reported",),
-    )
-
-
-def _described(job: str, header: Header, record: Record, times: _Times) -> Summary:
+def _described(job: str, header: Header, record: Record, times: Times) -> Summary:
     seconds = times.seconds
     floor, peak = floor_of(header, record), flops.peak(header)
     return Summary(
@@ -358,7 +255,7 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     return algbw * record.node_bytes / record.payload_bytes
 
 
-def _disturbances(header: Header, record: Record, times: _Times) -> list[str]:
+def _disturbances(header: Header, record: Record, times: Times) -> list[str]:
     """What a small message's time holds beside the message: the call itself, and ranks that start apart."""
     middle = times.seconds["median_s"]
     software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")

@@ -14,8 +14,8 @@ from bench.analysis import gate as gates
 from bench.analysis.gate_published import published
 from bench.analysis.gate_rules import Fault, Rules
 from bench.commands import _here, _output
+from bench.core.derived import Document
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.core.record import Document
 from bench.driver import collect, rules
 from bench.report import _certificate, _gate
 from bench.store import runs

@@ -17,8 +17,8 @@ from bench.analysis import localise_input
 from bench.analysis.localise import Verdict
 from bench.analysis.localise_input import Diagnosed
 from bench.commands import _output, report, run
+from bench.core.derived import DOCUMENT_SCHEMA
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
-from bench.core.record import DOCUMENT_SCHEMA
 from bench.driver import collect
 from bench.report import _diagnose
 from bench.store import runs

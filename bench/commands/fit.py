@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.analysis import model
 from bench.commands import _output, report
+from bench.core.derived import Document, Fit
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.core.record import Document, Fit
 from bench.driver import collect
 from bench.report import _fits
 

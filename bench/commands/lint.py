@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.analysis import lint
 from bench.commands import _output, report
+from bench.core.derived import Document
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
-from bench.core.record import Document
 from bench.driver import collect
 from bench.report import _lint
 from bench.store import runs

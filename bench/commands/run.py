@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.commands import _gate_run, _here, _output, _plan
 from bench.commands.plan import estimate
 from bench.core import plugins
+from bench.core.derived import Document
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_MEASUREMENT,
@@ -22,7 +23,6 @@ from bench.core.errors import (
     UsageError,
 )
 from bench.core.launcher import Launcher
-from bench.core.record import Document
 from bench.core.units import parse_duration
 from bench.driver import collect, preflight, retest
 from bench.driver import run as desk

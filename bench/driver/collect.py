@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis import summary
+from bench.core.derived import Document
 from bench.core.errors import UsageError
-from bench.core.record import Document
 from bench.store import jsonl, runs
 
 

@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.record import THROUGH_HOST, Document, Header, Summary
+from bench.core.derived import Document, Summary
+from bench.core.record import THROUGH_HOST, Header
 from bench.core.units import format_size
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.core.record import Document, Summary
+from bench.core.derived import Document, Summary
 from bench.figures import _style
 
 

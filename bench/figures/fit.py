@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.analysis import model
-from bench.core.record import Document, Fit, Segment
+from bench.core.derived import Document, Fit, Segment
 from bench.core.units import format_bytes, format_duration, format_rate
 from bench.figures import _style
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.core.record import Document, Summary
+from bench.core.derived import Document, Summary
 from bench.core.units import format_duration
 from bench.figures import _style
 

@@ -19,8 +19,9 @@ from matplotlib.ticker import FuncFormatter
 
 from bench.analysis import localise_input
 from bench.analysis.localise import Accused, Places
+from bench.core.derived import Document, Summary
 from bench.core.errors import UsageError
-from bench.core.record import THROUGH_HOST, Document, Header, Summary, known
+from bench.core.record import THROUGH_HOST, Header, known
 from bench.figures import _style
 
 _MOST_ANNOTATED_RANKS = 16

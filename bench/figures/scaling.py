@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.record import Document, Scaling, Summary, known
+from bench.core.derived import Document, Scaling, Summary
+from bench.core.record import known
 from bench.figures import _style
 
 _Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising

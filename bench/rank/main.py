@@ -37,7 +37,8 @@ from bench.rank import pulse
 from bench.rank.place import place as place_of
 
 if TYPE_CHECKING:
-    from bench.core.record import Document, Header, Record, Summary
+    from bench.core.derived import Document, Summary
+    from bench.core.record import Header, Record
     from bench.core.transport import Transport
     from bench.rank.session import Opened
     from bench.store.jsonl import Writer
@@ -134,7 +135,7 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
 
 def _nothing_but(name: str, error: BenchError) -> Document:
     """The document of a run that came to nothing: JSON is one document also after a failure."""
-    from bench.core.record import DOCUMENT_SCHEMA, Document
+    from bench.core.derived import DOCUMENT_SCHEMA, Document
 
     failure = {"job": name, "pattern": name, "what": str(error), "rank": None, "host": None}
     return Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))

@@ -11,7 +11,8 @@ from typing import Any
 
 from bench.analysis.gate import Gate
 from bench.analysis.gate_rules import FAILURES
-from bench.core.record import Document, Header
+from bench.core.derived import Document
+from bench.core.record import Header
 from bench.core.units import format_bytes
 from bench.report import _gate
 

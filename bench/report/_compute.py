@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.analysis.gpus import MATTERS, threshold
+from bench.core.derived import Standing, Summary
 from bench.core.dtypes import DTYPES
-from bench.core.record import Standing, Summary
 from bench.core.sweep import order_of
 from bench.core.units import format_size
 from bench.report import _text

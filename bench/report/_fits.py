@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.analysis import model
-from bench.core.record import Fit, Header, Segment
+from bench.core.derived import Fit, Segment
+from bench.core.record import Header
 from bench.core.units import format_bytes, format_size
 from bench.report import _text
 

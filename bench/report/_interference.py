@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.core.record import Interference
+from bench.core.derived import Interference
 from bench.core.units import format_size
 from bench.report import _text
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.analysis.lint import FAILED, PASSED, Finding
-from bench.core.record import Document
+from bench.core.derived import Document
 from bench.core.units import format_size
 from bench.report import _text
 

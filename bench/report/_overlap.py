@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.core.record import Overlapped
+from bench.core.derived import Overlapped
 from bench.core.units import format_size
 from bench.report import _text
 

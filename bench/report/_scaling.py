@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.core.record import Scaling
+from bench.core.derived import Scaling
 from bench.core.units import format_size
 from bench.report import _text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from bench.core.record import Sharing
+from bench.core.derived import Sharing
 from bench.core.units import format_size
 from bench.report import _text
 

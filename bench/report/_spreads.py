@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.core.record import Spread
+from bench.core.derived import Spread
 from bench.report import _text
 
 MEANING = (

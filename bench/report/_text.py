@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.record import Conflict, Header, Summary
+from bench.core.derived import Conflict, Summary
+from bench.core.record import Header
 from bench.core.units import format_size
 
 NOTHING = "-"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bench.core.record import Document
+from bench.core.derived import Document
 
 
 def render(document: Document) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.analysis import model
-from bench.core.record import Document, Header, Summary
+from bench.core.derived import Document, Summary
+from bench.core.record import Header
 from bench.report import _compute, _fits, _interference, _overlap, _scaling, _sharing, _text
 
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.analysis.flops import PATTERN
+from bench.core.derived import Document, Summary
 from bench.core.dtypes import DTYPES
-from bench.core.record import Document, Header, Summary
+from bench.core.record import Header
 from bench.report import _compute, _fits, _interference, _overlap, _parity, _scaling, _sharing, _spreads, _text
 
 _MAX_WIDTH = 130

@@ -12,7 +12,8 @@ from bench.analysis import summary
 from bench.analysis.gate import Gate, Material, Retest, gate
 from bench.core.case import from_argv
 from bench.core.contention import rounds
-from bench.core.record import Document, Failure, Header, Record, Samples, Summary
+from bench.core.derived import Document, Summary
+from bench.core.record import Failure, Header, Record, Samples
 from bench.core.world import World
 from bench.driver.rules import load_rules
 

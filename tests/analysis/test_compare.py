@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.analysis import compare, inference, summary
+from bench.core.derived import DOCUMENT_SCHEMA, Document, Summary
 from bench.core.errors import UsageError
-from bench.core.record import DOCUMENT_SCHEMA, Document, Header, Record, Samples, Summary
+from bench.core.record import Header, Record, Samples
 
 Make = Callable[..., Any]
 Times = npt.NDArray[np.float64]

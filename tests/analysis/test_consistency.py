@@ -10,7 +10,8 @@ import pytest
 
 from bench.analysis import summary
 from bench.analysis.consistency import REPLACEMENTS, conflicts
-from bench.core.record import Conflict, Header, Samples, Summary
+from bench.core.derived import Conflict, Summary
+from bench.core.record import Header, Samples
 
 Make = Callable[..., Any]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bench.analysis import flops, gpus, model, summary
-from bench.core.record import Document, Header, Record, Samples
+from bench.core.derived import Document
+from bench.core.record import Header, Record, Samples
 from bench.report import table
 
 Make = Callable[..., Any]

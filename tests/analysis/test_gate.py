@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from bench.analysis.gate import Retest, networks_in, unreadable
 from bench.analysis.gate_rules import ALLOWED, FAILURES
-from bench.core.record import Failure, Summary
+from bench.core.derived import Summary
+from bench.core.record import Failure
 from bench.driver.rules import load_rules
 from tests.analysis.gate_runs import (
     RULES,

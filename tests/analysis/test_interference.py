@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bench.analysis import summary
-from bench.core.record import Contention, Header, Interference, Record, Samples
+from bench.core.derived import Interference
+from bench.core.record import Contention, Header, Record, Samples
 
 Make = Callable[..., Any]
 

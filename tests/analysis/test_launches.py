@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bench.analysis import launches, summary
-from bench.core.record import Document, Header, Record, Samples
+from bench.core.derived import Document
+from bench.core.record import Header, Record, Samples
 
 Make = Callable[..., Any]
 

@@ -12,8 +12,9 @@ import pytest
 
 from bench.analysis import summary
 from bench.analysis.lint import FAILED, NOT_APPLICABLE, PASSED, RULES, Finding, lint
+from bench.core.derived import Document, Parity, Spread, Summary
 from bench.core.fabric import NodeLinks
-from bench.core.record import Document, Header, Parity, Record, Samples, Spread, Summary
+from bench.core.record import Header, Record, Samples
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent

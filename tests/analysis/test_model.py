@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.analysis import model, summary
-from bench.core.record import Header, Samples, Summary
+from bench.core.derived import Summary
+from bench.core.record import Header, Samples
 
 Make = Callable[..., Any]
 LATENCY, RATE = 3e-6, 8e9

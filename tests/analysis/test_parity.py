@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from bench.analysis import summary
-from bench.core.record import Document, Header, Record, Samples
+from bench.core.derived import Document
+from bench.core.record import Header, Record, Samples
 
 Make = Callable[..., Header]
 

@@ -11,7 +11,8 @@ import pytest
 
 from bench.analysis import summary
 from bench.analysis.inference import ratio_interval
-from bench.core.record import Header, Record, Samples, Scaling
+from bench.core.derived import Scaling
+from bench.core.record import Header, Record, Samples
 
 Make = Callable[..., Any]
 MiB = 1 << 20

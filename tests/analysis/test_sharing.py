@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bench.analysis import summary
-from bench.core.record import Header, Record, Samples, Sharing
+from bench.core.derived import Sharing
+from bench.core.record import Header, Record, Samples
 
 Make = Callable[..., Any]
 Job = tuple[str, Header, list[Record]]

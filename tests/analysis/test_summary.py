@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bench.analysis import summary
-from bench.core.record import Bound, Failure, Header, Record, Samples
+from bench.core.derived import Bound
+from bench.core.record import Failure, Header, Record, Samples
 
 Make = Callable[..., Any]
 HARD = Bound(10e9, "NIC", "hard", "every byte crosses it", "a data sheet")

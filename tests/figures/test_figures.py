@@ -15,7 +15,8 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from bench.core import plugins
-from bench.core.record import Document, Header, Scaling, Summary, known
+from bench.core.derived import Document, Scaling, Summary
+from bench.core.record import Header, known
 from bench.figures import _style, bandwidth, latency, pairs, scaling
 
 Documents = dict[str, Callable[[], Document]]

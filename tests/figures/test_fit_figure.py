@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from bench.analysis import model
-from bench.core.record import Document
+from bench.core.derived import Document
 from bench.figures import _style, fit
 
 Documents = dict[str, Callable[[], Document]]

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from bench.core import plugins
+from bench.core.derived import Bound
 from bench.core.fabric import NodeLinks
 from bench.core.pattern import Pattern, Shape
-from bench.core.record import Bound, Header, Record, Samples
+from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, copy_bounds, floor_of
 from bench.hardware.catalogue import node_links
 

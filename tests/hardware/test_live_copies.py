@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.core.record import Bound, Header, Record, Samples
+from bench.core.derived import Bound
+from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.hardware.catalogue import node_links
 from bench.hardware.live import links_of

@@ -7,8 +7,8 @@ import pytest
 from bench.analysis import summary
 from bench.core.case import from_argv
 from bench.core.contention import shape_of_aggressors
+from bench.core.derived import Interference
 from bench.core.errors import UsageError
-from bench.core.record import Interference
 from bench.rank import session
 
 P4D = "--transport model --instance p4d.24xlarge --nodes 2 --ranks-per-node 8 --mode pipelined"

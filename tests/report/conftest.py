@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.core.record import Document, Header, Summary
+from bench.core.derived import Document, Summary
+from bench.core.record import Header
 
 
 @pytest.fixture

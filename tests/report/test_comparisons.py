@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from bench.core.record import Interference, Scaling, Sharing, Spread
+from bench.core.derived import Interference, Scaling, Sharing, Spread
 from bench.report import _interference, _scaling, _sharing, _spreads
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.core import plugins
-from bench.core.record import Document, Summary
+from bench.core.derived import Document, Summary
 from bench.report import csv, json, markdown
 
 Make = Callable[..., Any]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.core.record import Document
+from bench.core.derived import Document
 from bench.report import _text, table
 from bench.report.table import Table
 

@@ -1,0 +1,106 @@
+"""What the samples of one record alone say: middle, interval, percentiles, rates, and who was late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from bench.analysis import flops, stats
+from bench.analysis.shares import Shares
+from bench.core.record import Header, Record, Samples
+
+# A device that waits for its host for nearly all of a time was not measured.
+_LAUNCH_SHARE = 0.9
+
+# The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
+_NCCL_NAMES = {"mean_s": "nccl_tests_s", "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
+               "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s"}  # fmt: skip
+_THEIR_NAMES = {
+    "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
+    "nccl_tests": _NCCL_NAMES,
+    "rccl_tests": _NCCL_NAMES,
+}
+_TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
+
+
+@dataclass(slots=True)
+class Times:
+    """What samples, or a foreign tool's statistics, say: seconds and bytes per second; None where they do not tell."""
+
+    num_samples: int = 0
+    num_effective: float | None = None
+    seconds: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(_TIMES))
+    mean_s: float | None = None
+    last_arriver_s: float | None = None
+    slowest_rank: int | None = None
+    slowest_counts: tuple[int, ...] = ()
+    rotation: float | None = None
+    compat: Mapping[str, float | None] = field(default_factory=dict)
+    algbw_bytes_per_s: float | None = None
+    busbw_bytes_per_s: float | None = None
+    flags: tuple[str, ...] = ()
+    host_median_s: float | None = None
+    enqueue_fraction: float | None = None
+
+
+def from_samples(header: Header, record: Record, samples: Samples) -> Times:
+    """Samples that are no times give no number and the flag "bad-samples"."""
+    taken = samples.seconds
+    if not stats.usable(taken):
+        return Times(len(taken), flags=("bad-samples",))
+    told = stats.describe(taken)
+    middle, around = told.median_s, told.interval_s
+    flags = {
+        "few-samples": around is None and not record.modelled,
+        "drift": told.drift is not None and told.drift.significant,
+        "warmup-residue": told.warmup_residue > 0,
+        "outliers": told.num_outliers > 0,
+    }
+    on_host = _middle(samples.host_s)
+    enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
+    flags["launch-bound"] = enqueued is not None and enqueued > _LAUNCH_SHARE
+    moves = record.payload_bytes and header.pattern != flops.PATTERN
+    algbw = record.payload_bytes / middle if moves else None
+    shares = Shares(header, record, samples)
+    return Times(
+        num_samples=len(taken),
+        num_effective=told.num_effective,
+        seconds={
+            "median_s": middle,
+            "ci_low_s": around[0] if around else None,
+            "ci_high_s": around[1] if around else None,
+            "min_s": told.min_s,
+            "max_s": told.max_s,
+            "p95_s": told.p95_s,
+            "p99_s": told.p99_s,
+        },
+        last_arriver_s=shares.last_arriver_s(),
+        slowest_rank=shares.slowest_rank(),
+        slowest_counts=shares.slowest_counts(),
+        rotation=shares.rotation(),
+        compat=shares.compat(),
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=algbw * record.bus_factor if algbw and record.bus_factor else None,
+        flags=tuple(flag for flag, holds in flags.items() if holds),
+        host_median_s=on_host,
+        enqueue_fraction=enqueued,
+    )
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return float(median(values)) if len(values) else None
+
+
+def from_reported(header: Header, record: Record) -> Times:
+    """A foreign tool's statistics, under the names that they have there."""
+    reported, names = record.reported or {}, _THEIR_NAMES.get(header.transport, {})
+    return Times(
+        num_samples=int(reported.get("num_samples", 0)),
+        seconds={name: reported.get(name) for name in _TIMES},
+        mean_s=reported.get("mean_s"),
+        compat={names[name]: value for name, value in reported.items() if name in names},
+        algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
+        busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
+        flags=("imported" if header.imported else "reported",),
+    )
