@@ -28,10 +28,23 @@ class UsageError(BenchError):
     exit_code = EXIT_USAGE
 
 
+class UnknownRateError(UsageError):
+    """The rate of a link that traffic crosses is unknown; `link` as --links calls it, `whose`: the nodes, in words."""
+
+    def __init__(self, link: str, whose: str, remedy: str = "") -> None:
+        remedy = remedy or f"give it, such as --links {link}=10GB/s"
+        super().__init__(f"the {link} rate of {whose} is unknown: {remedy}")
+        self.link, self.whose = link, whose
+
+
 class RefusedError(BenchError):
     """This machine or cluster is not what was asked for: nothing was measured."""
 
     exit_code = EXIT_REFUSED
+
+
+class NotInstalledError(RefusedError):
+    """A library that a transport needs is missing, does not load, or was built without what is needed of it."""
 
 
 class AbsentError(RefusedError):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import log
 
 from bench.core.derived import Bound
-from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies

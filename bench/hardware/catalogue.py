@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import UsageError
-from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.core.plugins import nearest
 
 _FOLDER = Path(__file__).parent

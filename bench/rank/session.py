@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,9 @@ from typing import Any, Protocol
 from bench.analysis import stats
 from bench.core import plugins
 from bench.core.case import ON_GPUS, Case, to_argv, unheard
-from bench.core.errors import RefusedError, UsageError
-from bench.core.fabric import Fabric, NodeLinks
+from bench.core.errors import NotInstalledError, RefusedError, UsageError
+from bench.core.fabric import Fabric
+from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
 from bench.core.record import Header, Record
@@ -31,8 +31,6 @@ from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
 _ANY_BYTES = 64  # of a shape whose size does not matter
-# What a transport says of a package that would have to be installed.
-_IN_VAIN = re.compile(r"is not installed|can not be loaded|this torch \(.*\) was built without")
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
@@ -112,8 +110,8 @@ def _opened(name: str, library: type[Transport], me: Place, options: Options) ->
     """The transport. Where it misses a package and there is no GPU at all, that is said: packages would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
-    except RefusedError as error:
-        if name not in ON_GPUS or not _IN_VAIN.search(str(error)) or nvml.has_device():
+    except NotInstalledError as error:
+        if name not in ON_GPUS or nvml.has_device():
             raise
         raise RefusedError(
             f"rank {me.rank}: no NVIDIA GPU was found on {socket.gethostname()}, and {name} needs one for each rank: "

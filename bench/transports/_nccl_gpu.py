@@ -29,12 +29,9 @@ def problem(
     torch: Any, place: Place, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
     """Why this rank can not run on a GPU, in one sentence with what to do; None when it can."""
-    if torch.version.cuda is None:
-        return (
-            f"this torch ({torch.__version__}) was built without CUDA: install a CUDA build of torch, or use {_OTHER}"
-        )
-    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
-        return f"this torch ({torch.__version__}) was built without NCCL: install another build, or use {_OTHER}"
+    if lack := built_without(torch):
+        wanted = "a CUDA build of torch" if lack == "CUDA" else "another build"
+        return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0 or not torch.cuda.is_available():
         return _none(torch, environ, devices)
@@ -44,6 +41,13 @@ def problem(
             f"node, let them share for a try (--share-gpu 1), or use {_OTHER}"
         )
     return None
+
+
+def built_without(torch: Any) -> str:
+    """What this torch lacks, "CUDA" or "NCCL"; "" when it has both."""
+    if torch.version.cuda is None:
+        return "CUDA"
+    return "" if torch.distributed.is_available() and torch.distributed.is_nccl_available() else "NCCL"
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.channel import Channel
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, chain
 from bench.core.world import Place
@@ -28,12 +28,14 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 
 
 def load_torch() -> Any:
-    """torch with torch.distributed; RefusedError when it is not installed."""
+    """torch with torch.distributed; NotInstalledError when it is not installed."""
     try:
         import torch
         import torch.distributed
     except ImportError:
-        raise RefusedError("torch is not installed here: pip install torch (a CPU build first, if wanted)") from None
+        raise NotInstalledError(
+            "torch is not installed here: pip install torch (a CPU build first, if wanted)"
+        ) from None
     return torch
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
-from bench.core.errors import BenchError, MeasurementError, RefusedError
+from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
@@ -48,7 +48,8 @@ class Nccl(Transport):
         self._dist: Any = self._torch.distributed
         reason = _nccl_gpu.problem(self._torch, place, options.share_gpu, os.environ)
         if reason is not None:
-            raise RefusedError(f"rank {place.rank}: {reason}")
+            kind = NotInstalledError if _nccl_gpu.built_without(self._torch) else RefusedError
+            raise kind(f"rank {place.rank}: {reason}")
         num_gpus = self._torch.cuda.device_count()
         self._device = self._torch.device("cuda", place.local_rank % num_gpus)
         library = _nccl_gpu.loaded()

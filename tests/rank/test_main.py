@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.rank import main
 from bench.store import jsonl
 from benchmarks import gpu_copies
@@ -75,7 +75,7 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
     words: str, device: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
-        raise RefusedError("CuPy is not installed: install this")
+        raise NotInstalledError("CuPy is not installed: install this")
 
     monkeypatch.setattr("bench.probes.nvml.has_device", lambda: device)
     monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
