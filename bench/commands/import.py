@@ -13,6 +13,7 @@ from bench.commands import _here, _output, _plan, report
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.foreign import OK, Reader, Run
+from bench.core.words import whole
 from bench.driver import config, imports
 from bench.report import _import
 from bench.tools import _lines
@@ -36,8 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
     """What a log may not tell: its world, and which links bound it."""
-    parser.add_argument("--num-ranks", type=_count, metavar="N", help="of logs that do not tell it")
-    parser.add_argument("--num-nodes", type=_count, metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-ranks", type=whole(1), metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-nodes", type=whole(1), metavar="N", help="of logs that do not tell it")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="NAME", help="entry of bench.yaml whose links bound the rows")
     where.add_argument("--instance", metavar="TYPE", help="instance type whose links bound the rows (see bench list)")
@@ -120,9 +121,3 @@ def _rendered(args: argparse.Namespace, jobs: Sequence[imports.Job]) -> str:
     document = rows.document({job.header.job: job.header for job in jobs})
     text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
     return text
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} must be a whole number of 1 or more")
-    return int(text)

@@ -16,10 +16,11 @@ from bench.core.case import from_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
-from bench.driver import preflight
-from bench.driver.config import Cluster, Measurement, Scenario
+from bench.driver import preflight, survey
+from bench.driver.config import Cluster
 from bench.driver.expand import MIN_ROW_S, expand
 from bench.driver.jobs import Machine, Plan
+from bench.driver.scenario import Measurement, Scenario
 from bench.rank import session
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
@@ -302,7 +303,7 @@ def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
 def test_the_network_devices_that_jobs_name_are_looked_for(tmp_path: Path) -> None:
     def devices(transport: str, **cluster: Any) -> list[tuple[str, str, bool, bool]]:
         jobs = plan_of(Measurement(("pairs",), (transport,), nodes=(1,)), cluster=replace(P4D, **cluster)).jobs
-        wanted = preflight.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
+        wanted = survey.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
         return [(device.where, device.name, device.adapter, device.begins) for device in wanted.devices]
 
     gloo, nccl = "GLOO_SOCKET_IFNAME in `env:`", "NCCL_SOCKET_IFNAME in `env:`"
