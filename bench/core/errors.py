@@ -5,6 +5,7 @@ One sentence per error: it names the file and line, key, host or rank at fault, 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 EXIT_DONE = 0
@@ -14,6 +15,7 @@ EXIT_REFUSED = 3
 EXIT_MEASUREMENT = 4
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program whose reader (`| head`) wanted no more
 
 
 class BenchError(Exception):

@@ -21,7 +21,7 @@ from bench.driver.config import Cluster
 from bench.driver.expand import MIN_ROW_S, expand
 from bench.driver.jobs import Machine, Plan
 from bench.driver.scenario import Measurement, Scenario
-from bench.rank import session
+from bench.rank import modelled
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
 LAUNCHERS: Mapping[str, Launcher] = {
@@ -369,7 +369,7 @@ def test_what_the_model_is_said_to_know_nothing_of_is_all_that_it_can_not_do() -
     unknown = set()
     for name in PATTERNS:
         words = f"{name} --transport model --instance p4d.24xlarge --nodes 1 --ranks-per-node 8 --sizes 4M"
-        _, rows = session.modelled(from_argv(words.split()), "job")
+        _, rows = modelled.header_and_rows(from_argv(words.split()), "job")
         if not any(record.samples for row in rows for record in row):
             unknown.add(name)
     assert unknown == preflight._NOT_MODELLED & set(PATTERNS)

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import NotInstalledError, RefusedError
-from bench.rank import main
+from bench.rank import delivery, main
 from bench.store import jsonl
 from benchmarks import gpu_copies
 
@@ -47,8 +47,8 @@ def test_each_pair_has_one_line_with_both_modes(capsys: pytest.CaptureFixture[st
 def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(main, "_MOST_PENDING", 10)
-    monkeypatch.setattr(main, "_MOST_HELD", 40)
+    monkeypatch.setattr(delivery, "_MOST_PENDING", 10)
+    monkeypatch.setattr(delivery, "_MOST_HELD", 40)
     file = tmp_path / "pairs.jsonl"
     lines = printed(capsys, "--records", str(file))
     rows = [line.split()[:2] for line in lines if not line.startswith("#")]
