@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.core import words
 from bench.core.dtypes import REDUCE_OPS, dtype_of
-from bench.core.errors import UsageError
+from bench.core.errors import BenchError, UsageError
 from bench.core.plugins import check, nearest
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
@@ -262,6 +262,14 @@ def from_argv(argv: Sequence[str]) -> Case:
         flags = [flag for option in OPTIONS for flag in option.flags]
         raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
     return from_args(check("pattern", argv[0]), args)
+
+
+def own_case(argv: Sequence[str]) -> Case | None:
+    """The case of these words; None where they are another program's."""
+    try:
+        return from_argv(argv)
+    except (BenchError, IndexError):
+        return None
 
 
 def to_argv(case: Case) -> list[str]:

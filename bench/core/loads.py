@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces; "host": that part of
-# "pcie" which goes from one GPU of a node to another, through host memory or straight.
-KINDS = ("nvlink", "nvls", "pcie", "host", "nic", "memory")
+# Kinds of link by how evidence speaks of them. Two more are found per phase: "nvls", ports of NVLink while the switch
+# reduces, and "host", that part of "pcie" which goes from one GPU of a node to another, through host memory or straight.
 _KIND_OF = {
     "nvlink": "nvlink",
     "pair": "nvlink",
