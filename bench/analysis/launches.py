@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -224,7 +223,6 @@ def _pattern_factors(name: str) -> frozenset[str]:
     return plugins.load("pattern", name).PATTERN.factors if known else frozenset()
 
 
-@lru_cache(maxsize=1024)
 def _library(facts: Mapping[str, str]) -> str | None:
     for name, prefix in _LIBRARIES:
         if name in facts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from bench.core import words
@@ -266,6 +267,11 @@ def from_argv(argv: Sequence[str]) -> Case:
 
 def own_case(argv: Sequence[str]) -> Case | None:
     """The case of these words; None where they are another program's."""
+    return _own_case(tuple(argv))
+
+
+@lru_cache(maxsize=1024)  # runs of many launches ask for the same again and again
+def _own_case(argv: tuple[str, ...]) -> Case | None:
     try:
         return from_argv(argv)
     except (BenchError, IndexError):

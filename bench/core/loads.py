@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Kinds of link by how evidence speaks of them. Two more are found per phase: "nvls", ports of NVLink while the switch
-# reduces, and "host", that part of "pcie" which goes from one GPU of a node to another, through host memory or straight.
+# reduces, and "host", the part of "pcie" that goes from one GPU of a node to another, by host memory or straight.
 _KIND_OF = {
     "nvlink": "nvlink",
     "pair": "nvlink",
