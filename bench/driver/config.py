@@ -57,8 +57,8 @@ class Cluster:
 class Measurement:
     """One entry of a scenario's `measure`: the cross product of its tuples is measured. Sizes in bytes.
 
-    `transports` None: what suits the machine. `nodes` None: as many as the cluster has. `least_ranks`: of smaller worlds
-    it is left out. `env` holds the values to try of each environment variable. `tools`: other people's benchmarks to
+    `transports` None: what suits the machine. `nodes` None: as many as the cluster has. `least_ranks`: smaller worlds
+    are left out. `env` holds the values to try of each environment variable. `tools`: other people's benchmarks to
     run beside ours.
     """
 
