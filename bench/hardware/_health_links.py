@@ -20,7 +20,7 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
     Where the slot's own lanes are not told, or the link was idle, a narrow one is only doubtful: many machines are
     built with half the lanes.
     """
-    loaded = [each for each in node.gpus if each.under_load]
+    loaded = [each for each in node.gpus if live.seen_at_work(each)]
     proven = [each for each in loaded if _slow(each) or each.slot_lanes]
     for who, evidence in grouped(proven, map(_below, proven)):
         yield Finding("link_below_both_ends", "wrong", f"the PCIe link of {who} is less than both of its ends can do",
@@ -29,7 +29,7 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
     for who, lanes in grouped(others, map(_narrow, others)):
         yield Finding("narrow_link", "doubtful", f"the PCIe link of {who} has fewer lanes than are possible",
                       lanes, f"many machines are built like this, and nothing is broken; else {_SET_SLOT}")  # fmt: skip
-    idle = [each for each in node.gpus if not each.under_load]
+    idle = [each for each in node.gpus if not live.seen_at_work(each)]
     if idle and node.found.told_by:
         yield Finding("link_below_both_ends", "unknown", f"the generation of PCIe links under load: {names(idle)}",
                       node.silent("the driver"))  # fmt: skip
@@ -98,11 +98,14 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
     """GPUs on NVSwitch that have not joined the others: CUDA then fails with SYSTEM_NOT_READY (802)."""
     remedy = ("start it: `systemctl start nvidia-fabricmanager`, of the very version of the driver; in a virtual "
               "machine the host runs it")  # fmt: skip
+    # One GPU that was given to a virtual machine by itself, its NVLinks off, has nobody to join.
+    alone = len(node.gpus) == 1 and not live.active_nvlinks(node.gpus[0])
     for who, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
         if state != "completed":
-            yield Finding("fabric_not_ready", "wrong",
+            yield Finding("fabric_not_ready", "doubtful" if alone else "wrong",
                           f"not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {who}",
-                          f"fabric state: {state}; {_manager(node)}", remedy)  # fmt: skip
+                          f"fabric state: {state}; {_manager(node)}",
+                          f"nothing where CUDA programs work here; else {remedy}" if alone else remedy)  # fmt: skip
     unsaid = [each for each in node.gpus if each.fabric is None]
     if len(node.gpus) < 2 or not unsaid or not _expects_switch(node) or node.facts.get("fabric_manager"):
         return
@@ -116,7 +119,7 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
 
 def far_adapters(node: Node) -> Iterator[Finding]:
     """GPUs without a network adapter on their PCIe switch, or at least on their NUMA node."""
-    adapters = {each.name: each for each in live.active_adapters(node.found)}
+    adapters = {each.name: each for each in node.rdma_adapters}
     if not adapters or not node.gpus:
         return
     ways = {each.index: {path.b if path.a == f"gpu{each.index}" else path.a: path.kind for path in node.found.paths
@@ -126,7 +129,7 @@ def far_adapters(node: Node) -> Iterator[Finding]:
     if far:
         yield Finding(
             "far_adapters",
-            "wrong",
+            node.severity_of_rdma,
             f"no network adapter is on the NUMA node of {names(far)}",
             _seen(far[0], ways[far[0].index], node),
             "use an adapter of the GPU's own NUMA node "

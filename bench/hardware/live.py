@@ -164,14 +164,14 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 
     Lanes do not idle: those that are linked count always, and the most that are possible only where they are not told.
     """
-    if _seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
+    if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
     generation, lanes = both_ends(each)
     lanes = each.pcie_lanes or lanes
     return (generation, lanes) if generation and lanes else None
 
 
-def _seen_at_work(each: Gpu) -> bool:
+def seen_at_work(each: Gpu) -> bool:
     """Generation 1 is where links go that have nothing to do: a reading that came too late is no bound."""
     return each.under_load and (each.pcie_generation or 0) > 1
 
@@ -188,7 +188,7 @@ def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
     asked = _asked(of, "NVML and sysfs")
-    if all(map(_seen_at_work, gpus)):
+    if all(map(seen_at_work, gpus)):
         return f"{named}: {asked}, read under load"
     which = _BY_BOTH_ENDS if all(each.pcie_lanes for each in gpus) else "the most that both ends can do"
     return f"{named}: {asked}{'' if of.told_by else ', read while idle'}: {which}"

@@ -117,6 +117,59 @@ def test_a_sandbox_that_tells_little_has_nothing_wrong_and_much_unknown() -> Non
     assert {"link_below_both_ends", "governor", "shared_memory"} <= set(found)
 
 
+def laptop() -> dict[str, Any]:
+    """Half the lanes, no ECC, a battery's governor."""
+    own = gpu(name="NVIDIA GeForce RTX 4070 Laptop GPU", nvlinks=[], fabric=None, ecc=None, ecc_uncorrected=None,
+              mig=None, pcie_max_generation=4, own_generation=4, slot_generation=4, slot_lanes=8, pcie_lanes=8,
+              numa_node=None, power_limit_w=None)  # fmt: skip
+    return node([own], [], governor="powersave", fabric_manager=False, peermem=False, dmabuf=False, iommu="on",
+                max_locked_bytes=8 << 20, numa_nodes=[])  # fmt: skip
+
+
+def virtual(name: str, **changes: Any) -> dict[str, Any]:
+    """One GPU of a cloud: Ethernet by a function of an RDMA adapter, no bridges, no governor, nothing of its host."""
+    own = gpu(name=name, nvlinks=[], fabric=None, slot_generation=None, slot_lanes=None, numa_node=None)
+    card = {"name": "mlx5_0", "kind": "roce", "bytes_per_s": 12.5e9, "state": "active", "numa_node": 0}
+    return node([own], [], adapters=[card], governor=None, virtual_machine=True, fabric_manager=False, acs=None,
+                peermem=False, dmabuf=False, max_locked_bytes=64 << 10) | changes  # fmt: skip
+
+
+def container_of_a_host_with_adapters() -> dict[str, Any]:
+    """One of eight GPUs, beside all adapters of its host, which no device file reaches."""
+    whole = hgx(verbs=False, peermem=False, dmabuf=False, max_locked_bytes=64 << 10, fabric_manager=None)
+    return whole | {"gpus": whole["gpus"][:1], "paths": [path("gpu0", "mlx5_7", "SYS", None)]}
+
+
+@pytest.mark.parametrize(("healthy", "doubted"), [
+    (laptop(), {"governor", "slot_below_gpu"}),
+    (virtual("NVIDIA L4"), {"no_gpu_direct", "locked_memory"}),
+    (virtual("NVIDIA H200", fabric_manager=None, peermem=None, dmabuf=None), {"locked_memory"}),
+    (container_of_a_host_with_adapters(), {"no_verbs"}),
+])  # fmt: skip
+def test_on_a_healthy_machine_nothing_is_wrong(healthy: dict[str, Any], doubted: set[str]) -> None:
+    found = said(healthy, software={"torch": "2.11.0+cu130", "cupy-cuda13x": "14.2.0"})
+    assert {rule for rule, each in found.items() if each.severity == "wrong"} == set()
+    assert {rule for rule, each in found.items() if each.severity == "doubtful"} == doubted
+
+
+def test_adapters_that_are_there_for_rdma_must_be_able_to_in_a_virtual_machine_too() -> None:
+    card = {"name": "mlx5_0", "kind": "infiniband", "bytes_per_s": 50e9, "state": "active", "numa_node": 0}
+    assert {"no_gpu_direct", "locked_memory"} == set(said(virtual("NVIDIA H200", adapters=[card]), "wrong"))
+
+
+def test_a_reading_that_came_too_late_proves_no_slow_link() -> None:
+    late = said(node([loaded(generation=1)], []))
+    assert late["link_below_both_ends"].severity == "unknown" and "generation 1 x16" in late[
+        "link_below_both_ends"].evidence  # fmt: skip
+
+
+def test_one_gpu_whose_nvlinks_are_off_has_nobody_to_join() -> None:
+    off = [nvlink(k, active=False) for k in range(18)]
+    alone = said(node([gpu(fabric="in progress", nvlinks=off)], []))["fabric_not_ready"]
+    assert alone.severity == "doubtful" and alone.remedy.startswith("nothing where CUDA programs work")
+    assert said(node([gpu(fabric="in progress")], []))["fabric_not_ready"].severity == "wrong"
+
+
 def test_a_machine_without_gpus_has_no_finding_about_them() -> None:
     assert set(said(node([], [], shm_bytes=1 << 20, iommu="on", fabric_manager=False))) == set()
 
