@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.core.inventory import Gpu
+from bench.core.units import format_rate
 from bench.hardware import live
 from bench.hardware._health_rule import Finding, Node, grouped, names, num_nvlinks
 from bench.hardware.catalogue import instance, instances
@@ -25,7 +26,7 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
     for who, evidence in grouped(proven, map(_below, proven)):
         yield Finding("link_below_both_ends", "wrong", f"the PCIe link of {who} is less than both of its ends can do",
                       f"{evidence}, under load", _SET_SLOT)  # fmt: skip
-    others = [each for each in node.gpus if each not in proven]
+    others = [each for each in node.gpus if each not in proven and not node.as_promised(each)]
     for who, lanes in grouped(others, map(_narrow, others)):
         yield Finding("narrow_link", "doubtful", f"the PCIe link of {who} has fewer lanes than are possible",
                       lanes, f"many machines are built like this, and nothing is broken; else {_SET_SLOT}")  # fmt: skip
@@ -41,7 +42,8 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
 
 def slot_below_gpu(node: Node) -> Iterator[Finding]:
     """The slot, or what is between it and the processor, allows less than the GPU itself."""
-    for who, evidence in grouped(node.gpus, map(_slot, node.gpus)):
+    gpus = [each for each in node.gpus if not node.as_promised(each)]
+    for who, evidence in grouped(gpus, map(_slot, gpus)):
         yield Finding(
             "slot_below_gpu",
             "doubtful",
@@ -160,7 +162,18 @@ def below_instance(node: Node) -> Iterator[Finding]:
         yield Finding("below_instance", "wrong", f"{len(node.gpus)} of the {named.gpus} GPUs of {named.name} are here",
                       f"the driver shows {len(node.gpus)}", "look for GPUs that fell off the bus (`dmesg | grep Xid`), "
                       "or correct `instance:` of the cluster")  # fmt: skip
-    for said in live.as_linked(named.links, live.links_of(node.facts))[1]:
+    other = live.other_models(node.found, named.name)
+    if other:
+        yield Finding("below_instance", "wrong", f"these are not the GPUs of {named.name}",
+                      f"there is {', '.join(other)}, it has {named.gpu}", "correct `instance:`")  # fmt: skip
+        return
+    there = live.links_of(node.facts)
+    if there and live.is_less(named.links.pcie_bytes_per_s, there.pcie_bytes_per_s):
+        yield Finding("below_instance", "unknown", "whether the host is as fast as the GPUs' own PCIe links",
+                      f"{live.pcie_source(node.gpus, node.found)}: that is a GPU's own link, to the first switch; "
+                      f"{named.name} has {format_rate(named.links.pcie_bytes_per_s or 0.0)} to its host "
+                      f"[{named.links.sources['pcie']}], which is what counts here")  # fmt: skip
+    for said in live.as_linked(named.links, there)[1]:
         yield Finding("below_instance", "doubtful", said, live.pcie_source(node.gpus, node.found),
                       "choose another instance type if this one was promised more")  # fmt: skip
 

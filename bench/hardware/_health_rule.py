@@ -9,7 +9,7 @@ from typing import Any
 from bench.core import hostlist
 from bench.core.inventory import Adapter, Gpu, Inventory
 from bench.hardware import live
-from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, yaml_file
+from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, instances, yaml_file
 
 SEVERITIES = ("wrong", "doubtful", "unknown")
 
@@ -39,6 +39,13 @@ class Node:
     def gpus(self) -> tuple[Gpu, ...]:
         """Its GPUs."""
         return self.found.gpus
+
+    def as_promised(self, each: Gpu) -> bool:
+        """Is a GPU's PCIe link all that the instance type has? Many are built with half the lanes, or an older host."""
+        if self.instance not in instances():
+            return False
+        promised, linked = instance(str(self.instance)).links.pcie_bytes_per_s, live.pcie_rate(each)
+        return promised is not None and linked is not None and not live.is_less(linked, promised)
 
     @property
     def rdma_adapters(self) -> tuple[Adapter, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench.hardware.health import Finding, findings, findings_between
+from bench.hardware.promises import promises
 from tests.hardware.machines import gpu, hgx, loaded, node, nvlink, path, pcie_pair, sandbox
 
 Change = Callable[[dict[str, Any]], object]
@@ -233,6 +234,42 @@ def test_an_instance_type_promises_gpus_and_links() -> None:
     narrow = hgx(gpus=[loaded(k, lanes=8) for k in range(8)])
     assert "31.5 GB/s, where p5.48xlarge has 63 GB/s" in said(narrow, instance="p5.48xlarge")["below_instance"].what
     assert "below_instance" not in said(few, instance="mine")
+
+
+def l40s(num: int = 8) -> list[dict[str, Any]]:
+    """Behind half their lanes, as in g6e.48xlarge."""
+    return [gpu(k, name="NVIDIA L40S", nvlinks=[], fabric=None, pcie_lanes=8, slot_lanes=None, pcie_max_generation=4,
+                slot_generation=None, own_generation=4) for k in range(num)]  # fmt: skip
+
+
+def test_half_the_lanes_are_no_doubt_where_the_instance_type_has_no_more() -> None:
+    half = node(l40s(), [path(f"gpu{a}", f"gpu{b}", "PHB", False) for a in range(8) for b in range(a)])
+    assert "narrow_link" in said(half) and "narrow_link" not in said(half, instance="g6e.48xlarge")
+    quarter = node([each | {"pcie_lanes": 4} for each in half["gpus"]], half["paths"])
+    assert {"narrow_link", "below_instance"} <= set(said(quarter, "doubtful", instance="g6e.48xlarge"))
+    assert (
+        promises(quarter, "g6e.48xlarge")[0].bounds[0].bytes_per_s
+        < promises(half, "g6e.48xlarge")[0].bounds[0].bytes_per_s
+    )
+
+
+def test_other_gpus_than_the_instance_type_has_are_wrong() -> None:
+    found = said(node(l40s(), []), "wrong", instance="p4d.24xlarge")["below_instance"]
+    assert found.evidence == "there is L40S, it has A100-SXM4-40GB"
+    assert promises(node(l40s(), []), "p4d.24xlarge") == promises(node(l40s(), []))
+
+
+def test_a_driver_tells_of_the_gpus_own_link_and_the_instance_type_of_the_way_to_the_host() -> None:
+    """As on p4d: generation 4 to the switch, whose own link and processor have generation 3."""
+    a100 = [gpu(k, name="NVIDIA A100-SXM4-40GB", pcie_generation=4, pcie_max_generation=4, own_generation=4,
+                slot_generation=None, slot_lanes=None, nvlinks=[nvlink(n) for n in range(12)]) for k in range(8)]  # fmt: skip
+    p4d = node(a100, [path(f"gpu{a}", f"gpu{b}", "NV12") for a in range(8) for b in range(a)])
+    assert "below_instance" not in said(p4d)
+    found = said(p4d, instance="p4d.24xlarge")["below_instance"]
+    assert found.severity == "unknown" and "PCIe 4 x16" in found.evidence and "15.8 GB/s to its host" in found.evidence
+    alone, named = promises(p4d)[0].bound, promises(p4d, "p4d.24xlarge")[0].bound
+    assert alone and named and named.bytes_per_s == alone.bytes_per_s / 2
+    assert "topology file of the instance type" in named.source
 
 
 def test_what_is_wrong_comes_first() -> None:
