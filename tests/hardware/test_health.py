@@ -262,7 +262,8 @@ def test_other_gpus_than_the_instance_type_has_are_wrong() -> None:
 def test_a_driver_tells_of_the_gpus_own_link_and_the_instance_type_of_the_way_to_the_host() -> None:
     """As on p4d: generation 4 to the switch, whose own link and processor have generation 3."""
     a100 = [gpu(k, name="NVIDIA A100-SXM4-40GB", pcie_generation=4, pcie_max_generation=4, own_generation=4,
-                slot_generation=None, slot_lanes=None, nvlinks=[nvlink(n) for n in range(12)]) for k in range(8)]  # fmt: skip
+                slot_generation=None, slot_lanes=None, nvlinks=[nvlink(n) for n in range(12)])
+            for k in range(8)]  # fmt: skip
     p4d = node(a100, [path(f"gpu{a}", f"gpu{b}", "NV12") for a in range(8) for b in range(a)])
     assert "below_instance" not in said(p4d)
     found = said(p4d, instance="p4d.24xlarge")["below_instance"]
