@@ -139,7 +139,10 @@ def far_adapters(node: Node) -> Iterator[Finding]:
         )
     near = [each for each in node.gpus if each not in far]
     apart = [each for each in near if ways[each.index] and not set(ways[each.index].values()) & set(_CLOSE)]
-    if apart:
+    if apart and node.facts.get("virtual_machine") and not any(path.kind in _CLOSE for path in node.found.paths):
+        yield Finding("far_adapters", "unknown", f"which network adapters share a PCIe switch with {names(apart)}",
+                      f"a virtual machine that shows none: {_seen(apart[0], ways[apart[0].index], node)}")  # fmt: skip
+    elif apart:
         yield Finding(
             "far_adapters",
             "doubtful",

@@ -70,8 +70,8 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
             files = len(_device_files(root))
             return Found(reason=nvml + (_THERE.format(files) if files else ""))
         handles = _handles(nvml)
-        if not handles and (count := ask(nvml, "nvmlDeviceGetCount")):
-            return Found(reason=f"the driver counts {count} GPUs and answers no question about them")
+        if not handles and ask(nvml, "nvmlDeviceGetCount") != 0:
+            return Found(reason="NVML is there and answers no question about GPUs")
         found = named(gpu(nvml, index, handle, root, under_load=under_load) for index, handle in handles.items())
         return Found(
             gpus=found,

@@ -153,6 +153,13 @@ def test_on_a_healthy_machine_nothing_is_wrong(healthy: dict[str, Any], doubted:
     assert {rule for rule, each in found.items() if each.severity == "doubtful"} == doubted
 
 
+def test_a_virtual_machine_that_shows_no_switch_does_not_tell_who_shares_one() -> None:
+    flat = hgx(virtual_machine=True)
+    paths("PHB", None, second="mlx5")(flat)
+    assert said(flat)["far_adapters"].severity == "unknown"
+    assert said(flat | {"virtual_machine": False})["far_adapters"].severity == "doubtful"
+
+
 def test_adapters_that_are_there_for_rdma_must_be_able_to_in_a_virtual_machine_too() -> None:
     card = {"name": "mlx5_0", "kind": "infiniband", "bytes_per_s": 50e9, "state": "active", "numa_node": 0}
     assert {"no_gpu_direct", "locked_memory"} == set(said(virtual("NVIDIA H200", adapters=[card]), "wrong"))
