@@ -1,4 +1,4 @@
-"""From a case to ranks that are ready to measure: the transport opened, the world checked, the header written."""
+"""From a case to ranks that are ready to measure: the transport chosen and opened, the world checked."""
 
 from __future__ import annotations
 

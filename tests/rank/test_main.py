@@ -89,6 +89,19 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
     assert ("install this" in told) == device and ("no NVIDIA GPU was found on" in told) != device
 
 
+def test_where_there_is_no_gpu_a_refusal_of_another_kind_keeps_its_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RefusedError("CUDA_VISIBLE_DEVICES hides every GPU, though CuPy is not installed for nothing")
+
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: False)
+    monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("host_device", ["--sizes", "8"])
+    assert ended.value.code == 3 and "CUDA_VISIBLE_DEVICES hides" in capsys.readouterr().err
+
+
 def test_a_transport_of_copies_is_no_way_to_send(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.run_pattern("allreduce", ["--transport", "cuda_copy", "--sizes", "8"])
