@@ -65,9 +65,13 @@ class Program:
         for end in self._ends:
             self._runtime.eventSynchronize(end)
 
+    def ends_s(self) -> list[float]:
+        """Of each stream, from the common beginning to its own end, by the GPU's events."""
+        return [float(self._runtime.eventElapsedTime(self._begin, end)) * 1e-3 for end in self._ends]
+
     def elapsed_s(self) -> float:
-        """From the common beginning to the later end, by the GPU's events."""
-        return max(float(self._runtime.eventElapsedTime(self._begin, end)) for end in self._ends) * 1e-3
+        """From the common beginning to the later end."""
+        return max(self.ends_s())
 
     def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
         """Issued while time runs: seconds by events, until the host saw the end, and until all were issued."""

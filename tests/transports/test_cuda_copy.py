@@ -23,7 +23,7 @@ from bench.core.record import Record
 from bench.core.transport import Options, Reduction
 from bench.core.world import Place, World
 from bench.rank import measure
-from bench.transports import _cuda_device, _cuda_kernels, _cuda_memory, cuda_copy
+from bench.transports import _cuda_device, _cuda_gate, _cuda_kernels, _cuda_memory, _cuda_timing, cuda_copy
 from bench.transports._cuda_gate import MOST_CALLS
 from bench.transports._device import CupyArrays
 
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "cupy_host"
 Missing = Callable[[str, str], NoReturn]
 ALONE = Place(0, 1, 0, 1, "direct")
+TO_GPU = (Copies((Copy(0, 0, 4096, None, 0),)),)
 COPY = (Copies((Copy(0, 0, 4096, 0, 0),)),)
 BYTES = Reduction("uint8", "sum")
 ME = Group("me", (0,))
@@ -175,6 +176,45 @@ def test_without_a_gate_batches_are_timed_and_it_is_said(variable: str, monkeypa
     assert (kernels is not None and "can not compile" in kernels) == ("NVRTC" in variable)
 
 
+@pytest.mark.parametrize(
+    ("variable", "why"),
+    [("FAKE_CUDA_STAGES", "wait for what is in its queue before them"), ("FAKE_CUDA_BLIND", "does not see what")],
+)
+@pytest.mark.usefixtures("cupy")
+def test_a_gate_that_would_void_every_batch_is_not_used_and_it_is_said(
+    variable: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cuda_gate, "TRIAL_S", 0.05)
+    monkeypatch.setattr(_cuda_timing, "TRIAL_S", 0.05)
+    monkeypatch.setenv(variable, "1")
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    assert why in transport.notes[0] and why in transport.facts()["batches"]
+    buffers = transport.allocate(4096, 4096, 1, TO_GPU)
+    compiled = transport.compile(TO_GPU, ME, buffers, BYTES, False)
+    assert transport.time_batch(compiled, 4).enqueue_s[0] > 0, "timed as it is issued"
+    transport.close()
+
+
+@pytest.mark.usefixtures("cupy")
+def test_all_is_given_back_at_the_end() -> None:
+    runtime: Any = sys.modules["cupy.cuda.runtime"]
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    transport.stir()
+    transport.close()
+    assert not runtime._state.allocations and not runtime._state.streams
+
+
+@pytest.mark.usefixtures("cupy")
+def test_of_two_directions_each_has_an_end_of_its_own_and_the_time_is_the_later_one() -> None:
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    both = (Copies((Copy(0, 0, 1 << 20, None, 0), Copy(0, 0, 64, 0, None, 1 << 20, 1 << 20))),)
+    size = (1 << 20) + 64
+    compiled = transport.compile(both, ME, transport.allocate(size, size, 1, both), BYTES, False)
+    timing = transport.time_batch(compiled, 8)
+    ends_s = compiled.native.ends_s()
+    assert len(ends_s) == 2 and timing.seconds[0] == pytest.approx(max(ends_s) / 8) and min(ends_s) > 0
+
+
 # -- what is refused
 
 
@@ -299,7 +339,7 @@ def test_the_fake_has_no_function_that_cupy_does_not_have() -> None:
 def test_where_cupy_has_no_headers_for_its_own_kernels_copies_are_compared_on_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Our kernels include nothing and compile without CUDA's headers; CuPy's own do not."""
+    """CuPy's own kernels need more than ours: more headers, a compiler that knows more of C++, time."""
 
     def no_header(*_: Any) -> None:
         raise RuntimeError("catastrophic error: cannot open source file cuda_fp16.h")
