@@ -14,7 +14,7 @@ from bench.core.world import Place
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DRIVER, _NO_DEVICE, _STUB_LIBRARY = 35, 100, 34
-_ELSE = "use another transport (mpi, gloo)"
+_ELSE = "run this on a machine with an NVIDIA GPU"
 
 Owner = tuple[str, str, str]  # what a GPU is called by all processes: its host, its PCI address, its UUID
 

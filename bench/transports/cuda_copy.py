@@ -166,9 +166,9 @@ class CudaCopy(Transport):
 
     def stir(self) -> None:
         """Copies to the GPU for about a fifth of a second."""
-        if self._stirring is None:
-            self._stirring = self._with_host(_STIR_BYTES, both_ways=False)
-        self._stirring.native.stir(_STIR_S)
+        with contextlib.suppress(MemoryError, RuntimeError):  # where no memory can be pinned, links sleep as they do
+            self._stirring = self._stirring or self._with_host(_STIR_BYTES, both_ways=False)
+            self._stirring.native.stir(_STIR_S)
 
     def _with_host(self, num_bytes: int, both_ways: bool) -> Compiled:
         """Copies of pinned memory to this rank's GPU, and from it beside them."""

@@ -196,6 +196,21 @@ def test_a_gate_that_would_void_every_batch_is_not_used_and_it_is_said(
 
 
 @pytest.mark.usefixtures("cupy")
+def test_where_no_memory_can_be_pinned_a_gpu_still_copies_within_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = sys.modules["cupy.cuda.runtime"]
+
+    def refuse(size: int, flags: int) -> int:
+        raise runtime.CUDARuntimeError(801)
+
+    monkeypatch.setattr(runtime, "hostAlloc", refuse)
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    assert "cudaErrorNotSupported" in transport.notes[0]
+    transport.stir()
+    transport.close()
+    assert all(one.verified for one in rows(Options(), pattern="local_copy"))
+
+
+@pytest.mark.usefixtures("cupy")
 def test_all_is_given_back_at_the_end() -> None:
     runtime: Any = sys.modules["cupy.cuda.runtime"]
     transport = cuda_copy.CudaCopy(ALONE, Options())
