@@ -44,7 +44,7 @@ class Program:
 
     def stir(self, for_s: float) -> None:
         """Copies for about that time, not waited for: as many as a queue takes at most."""
-        self.warm(0)  # the first one is slower than those that follow
+        self.run(0)  # the first one is slower than those that follow, and waits for those that were not waited for
         began = perf_counter()
         self.run(0)
         one_s = max(perf_counter() - began, 1e-6)
