@@ -58,7 +58,10 @@ class Bench:
     def links(self) -> Iterator[Line]:
         """Host and GPU."""
         transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
-        link, source = link_rate(transport)
+        try:
+            link, source = link_rate(transport)
+        except Exception as error:  # the rates are still worth while
+            link, source = None, f"no link is told here ({error})"
         for size in self._sizes:
             for way, ends in WAYS.items():
                 what = f"{way}, {format_size(size)}"
@@ -143,12 +146,12 @@ def main() -> int:
     """Measure, print, judge."""
     parts = ("links", "memory", "processes", "nccl")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all of them")
-    parser.add_argument(
-        "--megabytes", default="64,256,1024", metavar="N,N,...", help="of the copies, MiB (%(default)s)"
-    )
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="PART",
+                        help=f"of {', '.join(parts)}; default: all of them")  # fmt: skip
+    parser.add_argument("--megabytes", default="64,256,1024", type=whole_numbers, metavar="N,N,...",
+                        help="sizes of the copies, MiB (%(default)s)")  # fmt: skip
     args = parser.parse_args()
-    bench = Bench([int(size) * MIB for size in args.megabytes.split(",")], monotonic())
+    bench = Bench([size * MIB for size in args.megabytes], monotonic())
     # A call of CUDA that never comes back can not be interrupted, only ended, with where it was.
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=2)
     try:
@@ -159,6 +162,14 @@ def main() -> int:
         return EXIT_REFUSED
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def whole_numbers(text: str) -> list[int]:
+    """`64,256`; ValueError for anything else."""
+    found = [int(word) for word in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(text)
+    return found
 
 
 def judged(bench: Bench, parts: Sequence[str]) -> int:
