@@ -19,6 +19,7 @@ _POLL_S = 0.001
 # Ranks load their libraries at different speeds; the desk allows a minute for it and could give no name.
 STORE_S = 50.0
 _LATER_S = 3.0  # the others give rank 0 this much longer, so that it can say who is missing
+_CAN_NOT = "can not: "
 
 
 def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
@@ -42,13 +43,13 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
         raise AbsentError(missing, limit_s)
 
 
-def over_store(store: Any, place: Place, device: str | None, limit_s: float) -> None:
+def over_store(store: Any, place: Place, device: str | None, limit_s: float, wrong: str | None = None) -> None:
     """A key from every rank and one from rank 0, in the store where torch's ranks meet.
 
-    `device`: what names this rank's GPU in all the world. Raises AbsentError after `limit_s`, RefusedError when two
-    ranks have the same GPU.
+    `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on. Raises AbsentError
+    after `limit_s`; RefusedError, on all ranks alike, when one of them can not go on or two have the same GPU.
     """
-    store.set(f"bench/arrived/{place.rank}", device or "-")
+    store.set(f"bench/arrived/{place.rank}", _CAN_NOT + wrong if wrong else device or "-")
     if place.rank != 0:
         try:
             store.wait(["bench/all"], timedelta(seconds=limit_s + _LATER_S))
@@ -67,10 +68,12 @@ def over_store(store: Any, place: Place, device: str | None, limit_s: float) -> 
     if missing:
         store.set("bench/all", "absent")
         raise AbsentError(missing, limit_s)
-    shared = twice({rank: store.get(key).decode() for rank, key in enumerate(keys)})
-    store.set("bench/all", shared or "")
-    if shared:
-        raise RefusedError(shared)
+    told = {rank: store.get(key).decode() for rank, key in enumerate(keys)}
+    refused = next((words.removeprefix(_CAN_NOT) for words in told.values() if words.startswith(_CAN_NOT)), None)
+    refused = refused or twice(told)
+    store.set("bench/all", refused or "")
+    if refused:
+        raise RefusedError(refused)
 
 
 def twice(devices: Mapping[int, str]) -> str | None:
