@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -56,6 +56,7 @@ def over_store(store: Any, place: Place, device: str | None, limit_s: float, wro
         except (RuntimeError, ValueError):
             raise AbsentError((0,), limit_s + _LATER_S) from None
         verdict = store.get("bench/all").decode()
+        store.set(f"bench/heard/{place.rank}", "-")
         if verdict == "absent":
             raise AbsentError((), limit_s)
         if verdict:
@@ -64,16 +65,24 @@ def over_store(store: Any, place: Place, device: str | None, limit_s: float, wro
     keys = [f"bench/arrived/{rank}" for rank in range(place.num_ranks)]
     with contextlib.suppress(RuntimeError, ValueError):  # it has timed out: the check says for whom
         store.wait(keys, timedelta(seconds=limit_s))
-    missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    told = {rank: store.get(key).decode() for rank, key in enumerate(keys) if store.check([key])}
+    missing = [rank for rank in range(place.num_ranks) if rank not in told]
     if missing:
-        store.set("bench/all", "absent")
+        _tell(store, "absent", told)
         raise AbsentError(missing, limit_s)
-    told = {rank: store.get(key).decode() for rank, key in enumerate(keys)}
     refused = next((words.removeprefix(_CAN_NOT) for words in told.values() if words.startswith(_CAN_NOT)), None)
     refused = refused or twice(told)
-    store.set("bench/all", refused or "")
+    _tell(store, refused or "", told)
     if refused:
         raise RefusedError(refused)
+
+
+def _tell(store: Any, verdict: str, ranks: Iterable[int]) -> None:
+    """Say it to those who are there. What ends rank 0, which may keep the store, is heard by all of them before."""
+    store.set("bench/all", verdict)
+    if verdict:
+        with contextlib.suppress(RuntimeError, ValueError):
+            store.wait([f"bench/heard/{rank}" for rank in ranks if rank != 0], timedelta(seconds=_LATER_S))
 
 
 def twice(devices: Mapping[int, str]) -> str | None:
