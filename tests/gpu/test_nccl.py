@@ -162,6 +162,16 @@ def test_two_ranks_on_one_gpu_work_and_are_marked(bench: Bench) -> None:
         assert row["verified"] and "shared_gpu" in row["flags"] and row["bound_bytes_per_s"] is None
 
 
+def test_products_run_beside_a_collective_on_a_shared_gpu(bench: Bench) -> None:
+    code, document, err = bench("overlap", "--sizes", "64K", "--mode", "isolated", "-n", "21", "--share-gpu", "1",
+                                num=2, env={"CUDA_VISIBLE_DEVICES": _first_gpu()})  # fmt: skip
+    assert code == 0, err
+    (row,) = document["summaries"]
+    assert row["verified"] and "shared_gpu" in row["flags"]
+    (overlap,) = document["overlaps"]
+    assert overlap["dtype"] == "bfloat16" and overlap["factor"] > 0 and overlap["product_factor"] > 0
+
+
 def test_two_ranks_on_one_gpu_are_refused_unless_asked_for(bench: Bench) -> None:
     code, _, err = bench("allreduce", "--sizes", "8", num=2, env={"CUDA_VISIBLE_DEVICES": _first_gpu()})
     assert code == 3 and ("on the same GPU" in err or "need a GPU each" in err)

@@ -197,6 +197,17 @@ def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: 
     assert done[0].log.count("device cuda:0") == 2
 
 
+@pytest.mark.slow
+def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp_path: Path) -> None:
+    done = ranks(tmp_path, "-m", "bench.overlap", "--transport", "nccl", "--sizes", "64K", "--mode", "isolated", "-n",
+                 "21", "-w", "1", "--format", "json", env={})  # fmt: skip
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    document = json.loads(done[0].out)
+    assert document["summaries"][0]["verified"]
+    (overlap,) = document["overlaps"]
+    assert overlap["dtype"] == "bfloat16" and overlap["factor"] > 0 and overlap["product_factor"] > 0
+
+
 def test_a_gpu_that_one_rank_can_not_use_ends_all_before_they_wait_for_it(tmp_path: Path) -> None:
     done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "--format", "json",
                  env={"FAKE_BROKEN_RANK": "1"})  # fmt: skip

@@ -122,6 +122,9 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         """Nothing is outstanding."""
 
+    def wait_event(self, event: Event) -> None:
+        """It has happened."""
+
     def synchronize(self) -> None:
         """Nothing is outstanding."""
 
@@ -169,6 +172,7 @@ for _name, _value in {
     "device_count": lambda: _GPUS,
     "set_device": set_device,
     "synchronize": lambda: None,
+    "_sleep": lambda cycles: None,
     "empty_cache": lambda: _log("cache emptied"),
     "mem_get_info": lambda device: (_GPU_BYTES, _GPU_BYTES),
     "get_device_name": lambda device: "Fake GPU",
