@@ -40,9 +40,16 @@ class UnknownRateError(UsageError):
 
 
 class RefusedError(BenchError):
-    """This machine or cluster is not what was asked for: nothing was measured."""
+    """This machine or cluster is not what was asked for: nothing was measured.
+
+    `of_one_rank`: other ranks may have found something else, or nothing, so that this one must say it by itself.
+    """
 
     exit_code = EXIT_REFUSED
+
+    def __init__(self, message: str, of_one_rank: bool = False) -> None:
+        super().__init__(message)
+        self.of_one_rank = of_one_rank
 
 
 class NotInstalledError(RefusedError):

@@ -87,7 +87,8 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
 def _refused(error: BenchError, me: Place, transport_box: list[Transport]) -> int:
     if me.rank == 0:
         delivery.say(f"bench: error: {error}")
-    elif me.local_rank == 0 and not transport_box:  # a library that this host alone may lack
+    elif not transport_box and (me.local_rank == 0 or getattr(error, "of_one_rank", False)):
+        # A library that this host alone may lack, a GPU that is broken.
         delivery.say(f"bench: error: {_on_rank(me)}{error}")
     if transport_box:  # perhaps rank 0 alone found it
         _abort(transport_box, error.exit_code)

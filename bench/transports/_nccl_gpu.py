@@ -76,6 +76,17 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
     return f"the NVIDIA driver is there, and torch sees no GPU ({why}): see nvidia-smi, or use {_OTHER}"
 
 
+def unusable(torch: Any, device: Any, rank: int) -> str | None:
+    """Why a GPU that is there can not be used, tried by a first byte in its memory; None when it can. It is current."""
+    try:
+        torch.cuda.set_device(device)
+        torch.full((1,), 1.0, device=device)
+        torch.cuda.synchronize()
+    except RuntimeError as error:  # another process has it alone, its memory is full, it has fallen off the bus
+        return f"rank {rank} can not use {device} ({str(error).splitlines()[0]}): see nvidia-smi, or use {_OTHER}"
+    return None
+
+
 def loaded() -> ctypes.CDLL | None:
     """The NCCL that torch has loaded; None where it is part of torch itself."""
     try:

@@ -56,16 +56,17 @@ def reduce_operation(dist: Any, reduce_op: str) -> Any:
 
 
 def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float, device: str | None = None,
-                       **options: Any) -> None:  # fmt: skip
+                       wrong: str | None = None, **options: Any) -> None:  # fmt: skip
     """Join the world of all ranks; on one host without a rendezvous the ranks find each other by a file.
 
-    `device`: what names this rank's GPU in all the world. Raises RefusedError when the ranks lie on several hosts and
-    nobody said where to meet or when two are on one GPU, AbsentError naming the ranks that did not come.
+    `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on, which ends all of them.
+    Raises RefusedError when the ranks lie on several hosts and nobody said where to meet, when one can not go on, or
+    when two are on one GPU; AbsentError naming the ranks that did not come.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
     store = _store(dist, place, timeout)
-    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s))
+    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s), wrong)
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
     )
