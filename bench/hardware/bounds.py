@@ -100,8 +100,8 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return ()
     found = list(_memory_bound(header, record))
-    if header.links:
-        links = NodeLinks.from_dict(header.links)
+    links = _live_copies.told_links(header)
+    if links is not None:
         useful_bytes = record.payload_bytes * record.bus_factor
         traffic = _Traffic(header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes,
                            useful_bytes)  # fmt: skip
@@ -141,7 +141,8 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
             replace(bound, why=f"{joined.why}; {bound.why}")
             for bound in copy_bounds(joined.links, way if joined.by_nvlink else "through host")
         )
-    return copy_bounds(NodeLinks.from_dict(header.links), way) if header.links else ()
+    links = _live_copies.told_links(header)
+    return () if links is None else copy_bounds(links, way)
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
@@ -157,9 +158,9 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     message_s = header.calibration.get("message_s")
     if message_s is not None:
         return steps * float(message_s), _times("ping-pong", steps)
-    if not header.links:
+    links = _live_copies.told_links(header)
+    if links is None:
         return None
-    links = NodeLinks.from_dict(header.links)
     traffic = _Traffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
     if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
         steps = min(steps, 2)  # up to the switch and down again, however many ranks there are
