@@ -19,7 +19,8 @@ from bench.driver import config, imports
 from bench.report import _import
 from bench.tools import _lines
 
-_MOST_SHOWN = 50_000  # rows of the table; all are in the results files
+# Rows that are shown beside those with wrong data: of what people read, and of what programs do. A run keeps all.
+_MOST_READ, _MOST_SHOWN = 10_000, 50_000
 _MOST_WORLDS = 4  # named in one sentence
 
 
@@ -116,13 +117,15 @@ def is_well(run: Run) -> bool:
 def _rendered(
     args: argparse.Namespace, jobs: Sequence[imports.Job], records: Iterable[tuple[imports.Job, Record]]
 ) -> str:
-    rows = Rows(most=_MOST_SHOWN)
+    most = _MOST_SHOWN if args.format == "csv" else _MOST_READ
+    rows, num_more = Rows(most=_MOST_SHOWN), 0
     for job, record in records:
-        if len(rows.summaries) < _MOST_SHOWN or record.failed is not None or record.verified is False:
+        if len(rows.summaries) < most or record.failed is not None or record.verified is False:
             rows.add(job.header.job, job.header, record)
         else:
-            rows.num_left_out += 1
-    document = rows.document({job.header.job: job.header for job in jobs})
+            num_more += 1
+    more = f"{num_more:,} rows more are not shown, none with wrong data: `bench report` shows all that a run keeps"
+    document = rows.document({job.header.job: job.header for job in jobs}, [more] if num_more else [])
     text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
     return text
 
