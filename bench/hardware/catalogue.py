@@ -77,6 +77,7 @@ def instances() -> tuple[str, ...]:
     return tuple(yaml_file("instances")["instances"])
 
 
+@cache
 def instance(name: str) -> Instance:
     """One instance type. Raises UsageError naming the nearest name when there is none."""
     entries = yaml_file("instances")["instances"]
