@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from bench.core.foreign import Line
 
+FENCE = "```"  # around code in markdown: what is behind the closing one is no log
 LONGEST = 1 << 20  # characters; no row, banner or message is longer
 LONGEST_DOCUMENT = 1 << 28  # one line of JSON
 

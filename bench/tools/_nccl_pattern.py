@@ -164,11 +164,11 @@ def _copying(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | N
 
 
 def ranks_of(pattern: str, seen: Evidence) -> int | None:
-    """The only number of ranks that the rows allow."""
+    """The only number of ranks that the rows allow; one where nothing counts as moved."""
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None
     if pattern not in _TWICE or not seen.ratio_known or seen.high >= 2:
         return None
     fewest = math.ceil(2 / (2 - seen.low) - 1e-9)
     most = math.floor(2 / (2 - seen.high) + 1e-9)
-    return fewest if fewest == most and 2 <= fewest < _MOST_RANKS else None
+    return fewest if fewest == most and 1 <= fewest < _MOST_RANKS else None

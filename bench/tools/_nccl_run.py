@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
 from bench.tools._nccl_judge import absent, asked_of, doubts
@@ -12,6 +13,7 @@ from bench.tools._nccl_rows import UNTITLED, Fields, Half, Shape
 
 _MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g
+_AT_ONCE = "several runs print into one log at once"
 
 
 @dataclass(slots=True)
@@ -109,6 +111,8 @@ class OpenRun:
         seen = evidence(self.rows, *self.checked)
         pattern = self._pattern(seen, known if complete else None)
         ranks = self._ranks(pattern, seen, known, complete)
+        if ranks == 1 and not self.mixed:
+            self._judge_order()
         self._judge_rows(pattern, ranks)
         rows, translations = self._translated(pattern, ranks)
         self._check_average()
@@ -132,9 +136,15 @@ class OpenRun:
         keys = [(row.payload_bytes, row.dtype, row.reduce_op, row.root, row.in_place) for row in self.rows]
         sizes = [key for key in keys if key[0]]
         if len(set(sizes)) < len(sizes):
-            self.fail(f"several runs print into one log at once, their rows are mixed (line {line})")
+            self.fail(f"{_AT_ONCE}, their rows are mixed (line {line})")
         else:
             self.say(line, f"line {line}: a rank is listed again, of another process; one start has left no rows")
+
+    def _judge_order(self) -> None:
+        """Rows of one rank whose sizes go up and down: every process of a job has printed its own."""
+        sizes = [row.payload_bytes or 0 for row in self.rows if not row.in_place]
+        if any(later < earlier and later != sizes[0] for earlier, later in pairwise(sizes)):
+            self.fail(f"{_AT_ONCE}, of one rank each: their sizes go up and down")
 
     def _ranks_told(self) -> tuple[int | None, bool]:
         """Ranks of one collective by the device lines, and whether all are there. Groups run apart, at one time."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from bench.core.foreign import Run
 from bench.tools import _nccl_words as forms
+from bench.tools._lines import FENCE
 from bench.tools._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
 from bench.tools._nccl_pieces import LONGEST_PIECE, Pieces
 from bench.tools._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
@@ -150,6 +151,9 @@ class Text:
     # ------------------------------------------------------------------------------------------------ words
 
     def _read_words(self, number: int, text: str) -> None:
+        if text.startswith(FENCE) and self._run is not None and self._run.footer:
+            self.close()  # what follows in a text around it is no part of it
+            return
         body = text.lstrip("# ")
         form, handle = _FORMS.get(_first_word(body), (None, None))
         found = form.match(body) if form else None

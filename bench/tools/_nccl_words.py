@@ -35,8 +35,8 @@ OWN_FAILURE = re.compile(
     r"|Invalid number of GPUs: \d"
 )
 _FAILURE = re.compile(
-    r"unhandled (?:cuda|system) error|[Ss]egmentation fault|[Bb]us error|mpirun noticed|srun: error|slurmstepd: error"
-    r"|MPI_ABORT|An error occurred in MPI|Primary job +terminated|prterun noticed|command terminated with exit code"
+    r"unhandled (?:cuda|system) error|[Ss]egmentation fault(?!s)|[Bb]us error(?!s)|mpirun noticed|srun: error"
+    r"|slurmstepd: error|MPI_ABORT|An error occurred in MPI|Primary job +terminated|prterun noticed|command terminated with exit code"
     r"|core dumped|terminate called|Signal: (?:Seg|Bus|Abort)|exited on signal|BAD TERMINATION|Killed$|Terminated$"
 )
 _FAILURE_HINT = re.compile(

@@ -360,6 +360,34 @@ def test_runs_that_are_mixed_in_one_log_fail() -> None:
     assert "one start has left no rows" in remarks(started_twice)
 
 
+def test_one_rank_each_is_known_by_rows_that_count_nothing_as_moved() -> None:
+    """The same without the banners, as people paste it."""
+    table = rows("allreduce", 1)
+    run = only("\n".join(table))
+    assert (run.pattern, run.num_ranks, run.status) == ("allreduce", 1, OK)
+    twice = only("\n".join([*table, *table]))  # -N 2: from the least size on, once more
+    assert (twice.num_ranks, twice.status) == (1, OK)
+    order = (2, 1, 2, 0, 3, 1, 4, 3)
+    mixed = only("\n".join(table[index] for index in order))
+    assert (mixed.num_ranks, mixed.status, len(mixed.rows)) == (1, FAILED, 2 * len(order))
+    assert "several runs print into one log at once" in (mixed.failure or "")
+    several = only("\n".join(rows()[index] for index in order))
+    assert (several.num_ranks, several.status) == (4, OK)
+
+
+def test_what_a_text_says_behind_a_log_is_no_failure_of_it() -> None:
+    prose = ["It should end without hangs or segmentation faults.", "", "With the old driver it did not:"]
+    crash = ["```", "[node7:31] Signal: Segmentation fault (11)", "```"]
+    fenced = "\n".join(["```", log(), "```", *prose, *crash])
+    assert (only(fenced).status, bare(only(fenced).rows)) == (OK, bare(WHOLE.rows))
+    assert only("\n".join([log(), *prose])).status == OK
+    assert only("\n".join([log(), *crash[1:]])).status == FAILED
+    parts = log().splitlines()
+    middle = len(parts) // 2
+    apart = only("\n".join([*parts[:middle], "```", "and then", "```", *parts[middle:]]))
+    assert (apart.status, bare(apart.rows)) == (OK, bare(WHOLE.rows))
+
+
 def test_rccl_tests_are_known_by_their_version_line() -> None:
     text = (
         log()

@@ -137,10 +137,42 @@ def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[s
 
 
 def test_another_programs_table_is_no_part_of_the_run_before() -> None:
-    one_sided = "# OSU MPI_Put Bandwidth Test v5.3\n# Size      Bandwidth (MB/s)\n1                       1.78\n"
-    first, second = read(FULL + one_sided)
+    other = "# OSU MPI_Ibcast Bandwidth Test v5.3\n# Size      Bandwidth (MB/s)\n1                       1.78\n"
+    first, second = read(FULL + other)
     assert len(first.rows) == 3 and first.status == "ok"
     assert (second.pattern, second.rows, second.status) == (None, (), "truncated")
+
+
+def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -> None:
+    window = "# Window creation: MPI_Win_create\n# Synchronization: MPI_Win_flush\n"
+    times, rates = window + "# Size          Latency (us)", window + "# Size      Bandwidth (MB/s)"
+    for call in (
+        "MPI_Put Latency",
+        "MPI_Get_accumulate latency",
+        "MPI_Compare_and_swap latency",
+        "MPI_Get-CUDA Latency",
+    ):
+        (run,) = read(title(call, times, "8                     150.25"))
+        assert (run.status, run.pattern, run.num_ranks) == ("ok", None, 2)
+        assert (run.rows[0].payload_bytes, run.rows[0].time_s) == (8, pytest.approx(150.25e-6))
+        assert run.rows[0].algbw_bytes_per_s is None and any("not halved" in text for text in run.translations)
+    (put,) = read(title("MPI_Put Bandwidth", rates, "4096                 1000.00"))
+    (both,) = read(title("MPI_Put Bi-directional Bandwidth", rates, "4096                 1000.00"))
+    assert [run.rows[0].algbw_bytes_per_s for run in (put, both)] == [1000e6, 500e6]
+    assert [(run.pattern, run.num_ranks) for run in (put, both)] == [("pingpong", 2)] * 2
+
+
+def test_several_pairs_have_one_mean() -> None:
+    (run,) = read(title("MPI-CUDA Multi Latency", "# Size          Latency (us)", "0      2.25", "1024    3.75"))
+    assert (run.status, run.pattern, run.num_ranks, dict(run.settings)["mode"]) == ("ok", "pairs", None, "isolated")
+    assert [row.time_s for row in run.rows] == [pytest.approx(2.25e-6), pytest.approx(3.75e-6)]
+
+
+def test_what_a_text_says_behind_a_table_is_no_part_of_it() -> None:
+    (run,) = read(f"```\n{FULL}```\nThe other way it fails:\n```\n8\nsrun: error: node7: task 0: Killed\n```\n")
+    assert (run.status, len(run.rows), run.remarks) == ("ok", 3, ())
+    (crashed,) = read(f"```\n{FULL}srun: error: node7: task 0: Killed\n```\n")
+    assert crashed.status == "failed"
 
 
 def test_a_ping_pong_may_have_an_empty_message() -> None:
