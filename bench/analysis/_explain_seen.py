@@ -178,11 +178,9 @@ class Seen:
     def by_ring(self) -> bool:
         """Does this go round a ring, which crosses each node's NICs more often than it must?"""
         nccl = self.run.tool in _NCCL_TOOLS or (self.own and self.run.tool.split()[-1] == "nccl")
-        told = self.hint("setting", "NCCL_ALGO set by environment to ")
-        asked = (
-            self.run.pattern == "allreduce" and told is not None and told.value.lower().rstrip(". ").endswith("ring")
-        )
-        ring = asked or self.run.pattern in _BY_RING
+        ring = self.run.pattern in _BY_RING
+        if self.run.pattern == "allreduce" and (told := self.hint("setting", "NCCL_ALGO set by environment to ")):
+            ring = told.value.lower().rstrip(". ").endswith(" ring")
         return nccl and self.over_nics and ring and self.num_ranks != self.num_nodes
 
     @property

@@ -154,7 +154,7 @@ def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -
     ):
         (run,) = read(title(call, times, "8                     150.25"))
         assert (run.status, run.pattern, run.num_ranks) == ("ok", None, 2)
-        assert (run.rows[0].payload_bytes, run.rows[0].time_s) == (8, pytest.approx(150.25e-6))
+        assert run.rows[0].payload_bytes == 8 and run.rows[0].time_s == pytest.approx(150.25e-6)
         assert run.rows[0].algbw_bytes_per_s is None and any("not halved" in text for text in run.translations)
     (put,) = read(title("MPI_Put Bandwidth", rates, "4096                 1000.00"))
     (both,) = read(title("MPI_Put Bi-directional Bandwidth", rates, "4096                 1000.00"))
