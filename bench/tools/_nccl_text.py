@@ -201,14 +201,15 @@ class Text:
         run.rccl, run.version = True, found[1]
 
     def _read_collective(self, number: int, found: re.Match[str]) -> None:
+        name = PROGRAM.search(found[2])
+        named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
         if found[1] == _CONCLUDED:
             if self._run is not None:
                 self._drop()
                 self._run.over = True
+                self._run.named = self._run.named or named
             return
-        run = self._fresh(number)
-        name = PROGRAM.search(found[2])
-        run.named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
+        self._fresh(number).named = named
 
     def _read_title(self, number: int, found: re.Match[str]) -> None:
         words = found.string.split()[:40]

@@ -37,7 +37,8 @@ OWN_FAILURE = re.compile(
 _FAILURE = re.compile(
     r"unhandled (?:cuda|system) error|[Ss]egmentation fault(?!s)|[Bb]us error(?!s)|mpirun noticed|srun: error"
     r"|slurmstepd: error|MPI_ABORT|An error occurred in MPI|Primary job +terminated|prterun noticed"
-    r"|command terminated with exit code|core dumped|terminate called|Signal: (?:Seg|Bus|Abort)|exited on signal|BAD TERMINATION|Killed$|Terminated$"
+    r"|command terminated with exit code|core dumped|terminate called|Signal: (?:Seg|Bus|Abort)"
+    r"|exited on signal|BAD TERMINATION|Killed$|Terminated$"
 )
 _FAILURE_HINT = re.compile(
     r"error|fault|noticed|ABORT|terminate|dumped|ignal|TERMINATION|Killed|Terminated|failure|GPUs:"

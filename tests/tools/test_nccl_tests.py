@@ -300,6 +300,12 @@ def test_a_name_is_taken_from_the_banner(name: str) -> None:
     assert run.remarks == ()
 
 
+def test_a_name_is_taken_from_the_last_line_where_the_first_ones_are_gone() -> None:
+    ended = only("\n".join([*rows("gather"), "# Collective test concluded: gather_perf"]))
+    assert ended.pattern == "gather" and "no line names the test" not in remarks(ended)
+    assert only("\n".join(rows("gather"))).pattern is None
+
+
 def test_a_name_is_taken_from_a_command_unless_the_rows_are_of_another_test() -> None:
     assert only("$ mpirun -n 4 ./gather_perf -b 1K -e 1G\n" + log("gather")).pattern == "gather"
     other = only("$ mpirun -n 4 ./all_gather_perf -b 1K\n" + log())
