@@ -323,6 +323,31 @@ def test_hypercube_s_algbw_is_translated() -> None:
     assert only(log("hypercube")).pattern == "hypercube"
 
 
+@pytest.mark.parametrize("pattern", ["allgather", "reducescatter"])
+def test_what_counted_the_other_ranks_alone_until_june_2020_is_translated(pattern: str) -> None:
+    """As NVIDIA/nccl-tests printed before its commit ec1b5e2: (n-1)/n of size / time as algbw and as busbw."""
+    operation = "     sum" if pattern == "reducescatter" else ""
+    table = []
+    for size in SIZES:
+        time_us = 21.0 + size / 40e3
+        rate = size * 3 / 4 / time_us / 1e3
+        figures = f"  {time_text(time_us):>7}  {rate:6.2f}  {rate:6.2f}  0e+00"
+        table.append(f"{size:12d}  {size // 16:12d}  {'float':>6}{operation}{figures}{figures}")
+    words = "size count type redop" if operation else "size count type"
+    title = "# " + words + 2 * " time algbw busbw error"
+    name = {"allgather": "all_gather", "reducescatter": "reduce_scatter"}[pattern]
+    run = only("\n".join([f"./build/{name}_perf -b 1K -e 1G -f 64 -g 4", title, *table]))
+    assert (run.pattern, run.num_ranks) == (pattern, 4) and "another test" not in remarks(run)
+    assert not any(row.contradicts for row in run.rows)
+    last = run.rows[-1]
+    assert last.busbw_bytes_per_s == pytest.approx((last.algbw_bytes_per_s or 0) * 3 / 4)
+    assert last.algbw_bytes_per_s == pytest.approx(SIZES[-1] / (last.time_s or 1), rel=1e-3)
+    assert any("before June 2020" in text for text in run.translations)
+    unnamed = only("\n".join([title, *table]))
+    assert unnamed.pattern == ("reducescatter" if operation else None)  # hypercube prints as allgather did
+    assert bare(unnamed.rows) == bare(run.rows)
+
+
 def test_ranks_are_told_by_the_rows_only_where_one_number_fits() -> None:
     table = "\n".join([TITLE, *rows("allreduce", 16)])
     assert only(table).num_ranks == 16
