@@ -6,6 +6,7 @@ Each fixture is a function: `a_case(root=1)`, `a_record(mode="pipelined")`, `mis
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,11 @@ from bench.core.record import Header, Record, Samples
 # A busy machine is no failure: no test judges how long an example took.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+
+# In the background of a script, or under nohup, signals are ignored; so they would be in all that tests interrupt.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # Tests that start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
 _ALONE = ("end_to_end", "testbed", "transports/test_transports.py")

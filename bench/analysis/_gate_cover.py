@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from bench.analysis._gate_input import Material, case_of, is_imported, start, world_of
@@ -137,6 +138,7 @@ def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or row.direction in rule.directions)
+        and _fits_copies(header, rule)
         and (not rule.nodes or row.num_nodes in rule.nodes)
         and (not rule.ranks or row.num_ranks in rule.ranks)
         and _fits_group(row.group, rule)
@@ -162,6 +164,7 @@ def _fits_header(header: Header, rule: Rule) -> bool:
         and (not rule.reduce_ops or header.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or header.direction in rule.directions)
+        and _fits_copies(header, rule)
         and (not rule.nodes or header.num_nodes in rule.nodes)
         and (not rule.ranks or header.num_ranks in rule.ranks)
         and _fits_group("world", rule)
@@ -183,7 +186,30 @@ def _fits_case(case: Case, header: Header | None, rule: Rule) -> bool:
         and (not rule.reduce_ops or case.reduce_op in rule.reduce_ops)
         and (not rule.topologies or topology in rule.topologies)
         and (not rule.directions or case.direction in rule.directions)
+        and _fits_choices(case, rule)
     )
+
+
+def _fits_copies(header: Header, rule: Rule) -> bool:
+    """Was it copied as the rule says? A job's case tells it; another tool's log has none, and fits no such rule."""
+    if not any(_choices(rule).values()):
+        return True
+    case = _read(tuple(header.case)) if header.case and not header.imported else None
+    return case is not None and _fits_choices(case, rule)
+
+
+_read = lru_cache(maxsize=256)(case_of)  # of a job with many rows once
+
+
+def _fits_choices(case: Case, rule: Rule) -> bool:
+    known = case.pattern in plugins.names("pattern")
+    factors = plugins.load("pattern", case.pattern).PATTERN.factors if known else frozenset()
+    return all(name in factors and getattr(case, name) in wanted for name, wanted in _choices(rule).items() if wanted)
+
+
+def _choices(rule: Rule) -> dict[str, tuple[str, ...]]:
+    """What a rule asks of how copies were made, by the field of a case."""
+    return {"engine": rule.engines, "access": rule.accesses, "memory": rule.memories, "via": rule.vias}
 
 
 def _fits_size(size: int, rule: Rule) -> bool:
@@ -211,6 +237,7 @@ def _skipped(run: Material, rule: Rule, limit: Limit) -> Iterator[Fault]:
             and (not rule.transports or row.get("transport") in rule.transports)
             and (not modes or row.get("mode") in (*modes, None))
             and (header is None or not rule.topologies or header.topology in rule.topologies)
+            and (header is None or _fits_copies(header, rule))
             and _fits_group(str(row.get("group", "world")), rule)
         ):
             for size in wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from bench.analysis import _gate_gpus
 from bench.analysis._gate_input import Material, fault, gpus_of, hosts, start, status_of
 from bench.analysis.gate_rules import Expect, Fault
 from bench.core import plugins
@@ -28,6 +29,7 @@ def faults(run: Material, expect: Expect) -> Iterator[Fault]:
     yield from run.unsound
     yield from _bad_rows(run)
     yield from _worlds(run, expect)
+    yield from _gate_gpus.faults(run, expect)
     for job, header in run.document.headers.items():
         yield from _place(run, job, header, expect)
     yield from _age(run, expect)

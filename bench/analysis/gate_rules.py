@@ -18,7 +18,8 @@ FAILURES: Mapping[str, str] = MappingProxyType({
     "failed-job": "a job or a row failed, was interrupted, or left no results, whatever its exit code was",
     "truncated-file": "a results file was cut: rows may be lost",
     "truncated-import": "an imported log was cut, is empty or could not be read: rows may be lost",
-    "wrong-world": "fewer (or other) ranks, nodes or hosts took part than were planned or are expected",
+    "wrong-world": "fewer (or other) ranks, nodes, hosts or GPUs took part than were planned or are expected, or than "
+                   "the named instance type has",
     "wrong-cluster": "another cluster, instance type or GPU than expected, or it is not known which",
     "stale": "the figures are older than `max_age`, or their age is not known",
     "slow-part": "a host, NIC or link runs below 0.9 of its peers",
@@ -82,6 +83,8 @@ class Rule:
     """Demands on the rows that all of its selectors fit; an empty selector fits any.
 
     `sizes` must each be there; of `spans` (first, last) every row counts, and what was asked for must be there. Bytes.
+    `engines`, `accesses`, `memories`, `vias`: how copies were made, as the job was asked to; they fit no row whose
+    pattern has no such choice, nor one of another tool's log, which does not tell.
     `modes` empty: what the metric means (pipelined for rates, isolated for times).
     """
 
@@ -97,6 +100,10 @@ class Rule:
     reduce_ops: tuple[str, ...] = ()
     topologies: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
+    accesses: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()
+    vias: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()  # shell patterns: node*
     nodes: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -107,7 +114,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What must be true of the whole run; empty is no demand. `max_age_s` in seconds."""
+    """What must be true of the whole run; empty is no demand. `max_age_s` in seconds.
+
+    `gpus_per_node`: by each node's driver, by the site's own word, and by the ranks that were measured.
+    """
 
     cluster: str = ""
     instance: str = ""
@@ -116,6 +126,7 @@ class Expect:
     network: str = ""
     nodes: int | None = None
     ranks: int | None = None
+    gpus_per_node: int | None = None
     hosts: tuple[str, ...] = ()
     max_age_s: float | None = None
 

@@ -19,6 +19,7 @@ from bench.core.pattern import Pattern
 from bench.core.tool import Build, Installed, Tool
 from bench.core.units import parse_duration
 from bench.driver import config, expand, jobs
+from bench.driver.programs import Search, below
 from bench.driver.run import machine, other_mpirun
 from bench.probes import nvml
 
@@ -89,11 +90,13 @@ def all_launchers() -> dict[str, Launcher]:
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
-    """The tools of these names with the programs that are found below `folder`, or below the folder of their variable.
+    """The tools of these names with the programs that are found below `folder`, or below the folder of their variable
+    (driver/programs.py: not without bounds).
 
     Raises UsageError when the folder that was given is none.
     """
     found = {}
+    searched: dict[Path, Search] = {}
     for name in sorted(names):
         tool: Tool | None = getattr(plugins.load("tool", name), "TOOL", None)
         if tool is None:
@@ -103,13 +106,11 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
             raise UsageError(
                 f"{told} is no folder: --tool-path (or {tool.variable}) names the one that holds {tool.title}"
             )
-        files = sorted(told.rglob("*"), key=lambda file: (_has(file, tool.suffix), file)) if told is not None else []
-        programs = {
-            file.name.removesuffix(tool.suffix): str(file.resolve())
-            for file in files
-            if file.is_file() and os.access(file, os.X_OK)
-        }
-        where = f"in {told}" if told is not None else "here"
+        there = searched.setdefault(told, below(told)) if told is not None else None
+        # Of several of one name the one with the tool's suffix is taken, then the nearest: it comes last.
+        files = sorted(reversed(there.files if there else ()), key=lambda file: _has(file, tool.suffix))
+        programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}
+        where = f"in {told} ({there.words()})" if there else "here"
         lacks = f"its program of {tool.title} was not found {where}: give its folder by --tool-path or {tool.variable}"
         lacks += f"; {tool.remedy}" * bool(tool.remedy)
         found[name] = Installed(tool, programs, lacks, {name: _build(tool, path) for name, path in programs.items()})

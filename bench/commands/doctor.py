@@ -4,7 +4,8 @@
 a page about each machine: what it has, what its links should give, and what is wrong with them. Exit code 3 when a run
 would be refused, 1 when something is wrong with a machine's links, else 0. `--load` copies for some seconds while it
 looks, as idle links tell little; `--facts FILE` is about another machine, from a results file or from what
-`nvidia-smi topo -m`, `nvidia-smi -q`, `lspci -vvv` printed there.
+`nvidia-smi topo -m`, `nvidia-smi -q`, `lspci -vvv` printed there. `--instance TYPE` holds either to what the catalogue
+says of that type.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedErro
 from bench.core.units import format_bytes
 from bench.driver import batch, load, preflight
 from bench.driver.judge import Finding
-from bench.hardware import health
+from bench.hardware import catalogue, health
 from bench.hardware.promises import promises
 from bench.probes import machine, topology, versions
 from bench.probes.host import Facts
@@ -43,13 +44,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--facts", type=Path, metavar="FILE", help="a results file, or what nvidia-smi or lspci printed (- for stdin)"
     )
+    parser.add_argument(
+        "--instance", metavar="TYPE", help="the instance type that it is held to (default: the cluster's, if any)"
+    )
     _output.add_output_arguments(parser, formats=("table", "json"))
 
 
 def main(args: argparse.Namespace) -> int:
     """Ask, print, and say by the exit code whether a run would start, and whether its links are as they should be."""
     if args.facts is not None:
-        return _tell("", {}, [], _judged(_recorded(args.facts), {}, None), args)
+        return _tell("", {}, [], _judged(_recorded(args.facts), {}, _instance(args.instance)), args)
+    own = _instance(args.instance)
     planned = _plan.planned(args)
     findings: list[Finding] = []
     try:
@@ -75,7 +80,11 @@ def main(args: argparse.Namespace) -> int:
         if cluster.hosts:
             raise UsageError("--load copies on this machine only: leave --cluster away, or run it on each host")
         nodes = {host: _loaded(node, cluster.python or sys.executable) for host, node in nodes.items()}
-    return _tell(cluster.name, told, findings, _judged(nodes, software, cluster.instance), args)
+    return _tell(cluster.name, told, findings, _judged(nodes, software, own or cluster.instance), args)
+
+
+def _instance(name: str | None) -> str | None:
+    return None if name is None else catalogue.instance(name).name
 
 
 def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def _judged(nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: s
     judged = {}
     for number, (host, node) in enumerate(nodes.items()):
         found = (*(between if number == 0 else ()), *health.findings(node, software.get(host), instance))
-        judged[host] = {"facts": node, "promises": promises(node), "findings": found}
+        judged[host] = {"facts": node, "promises": promises(node, instance), "findings": found}
     return judged
 
 

@@ -57,8 +57,9 @@ class Cluster:
 class Measurement:
     """One entry of a scenario's `measure`: the cross product of its tuples is measured. Sizes in bytes.
 
-    `transports` None: what suits the machine. `nodes` None: as many as the cluster has. `env` holds the values to try
-    of each environment variable. `tools`: other people's benchmarks to run beside ours.
+    `transports` None: what suits the machine. `nodes` None: as many as the cluster has. `least_ranks`: smaller worlds
+    are left out. `env` holds the values to try of each environment variable. `tools`: other people's benchmarks to
+    run beside ours.
     """
 
     patterns: tuple[str, ...]
@@ -85,6 +86,7 @@ class Measurement:
     matrix: tuple[tuple[int, ...], ...] = ()
     nodes: tuple[int, ...] | None = None
     ranks_per_node: tuple[int | None, ...] = (None,)
+    least_ranks: int = 1
     iterations: int | None = None
     warmup: int | None = None
     seed: int = _DEFAULT.seed
@@ -300,6 +302,7 @@ _MEASURED: tuple[tuple[str, str, tuple[str, ...], Read], ...] = (
     ("matrix", "", (), Many(_OPTION["matrix"], values.matrix, lambda read: read[0])),
     ("nodes", "", (), Many(_OPTION["nodes"])),
     ("ranks_per_node", "", (), Many(values.ranks_per_node)),
+    ("least_ranks", "", (), _COUNT),
     ("iterations", "", (), One(_OPTION["iterations"])),
     ("warmup", "", (), One(_OPTION["warmup"])),
     ("seed", "", (), One(_OPTION["seed"])),

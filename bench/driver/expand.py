@@ -29,6 +29,8 @@ from bench.driver.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, 
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
+# The model knows messages over links, not copies, products, or what products take from messages.
+NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
 MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
@@ -65,6 +67,7 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
     for measurement in scenario.measurements:
         for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled, tools):
             reason = _why_not(wish, cluster, machine, patterns) or _why_no_tool(wish, tools)
+            reason = reason or _why_too_few(wish, measurement)
             if reason is None:
                 wishes.append(wish)
             else:
@@ -188,8 +191,8 @@ def _spare_hosts(cluster: Cluster) -> list[str]:
 
 def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
-    if case.transport == "model" and case.pattern in COPIES_OF_ONE_GPU:
-        return "the model knows messages between ranks: it has no copies of one GPU"
+    if case.transport == "model" and case.pattern in NOT_MODELLED:
+        return "the model knows messages between ranks: it has neither copies of GPUs nor products of matrices"
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
@@ -204,6 +207,15 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
     if case.topology.removesuffix(IN_TURN) in ("node", "rail") and wish.world.num_nodes == 1:
         return f"one node: topology {case.topology} is {'the world' if 'node' in case.topology else 'between nodes'}"
     return _why_no_groups(wish, machine, pattern)
+
+
+def _why_too_few(wish: _Wish, measurement: Measurement) -> str | None:
+    there = wish.world.num_ranks
+    if there >= measurement.least_ranks:
+        return None
+    if there == 1:
+        return "one rank by itself: nothing would cross a link"
+    return f"the scenario measures this from {measurement.least_ranks} ranks on, there are {there}"
 
 
 def _why_no_groups(wish: _Wish, machine: Machine, pattern: Pattern) -> str | None:

@@ -32,19 +32,21 @@ def under_load(
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]
 
     def copy(index: int) -> None:
-        words = hosts.in_place([python, *_COPY], (), {"CUDA_VISIBLE_DEVICES": str(index)}, str(package_root))
+        only = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}  # NVML counts in this order
+        words = hosts.in_place([python, *_COPY], (), only, str(package_root))
         told[index] = ask(words, _LOAD_S)
 
     children = [threading.Thread(target=copy, args=(index,)) for index in indices]
     for child in children:
         child.start()
     best: dict[int, Gpu] = {}
-    while any(child.is_alive() for child in children):
-        for each in look():
-            seen = best.get(each.index)
-            if seen is None or _speed(each) > _speed(seen):
-                best[each.index] = each
-        time.sleep(_EVERY_S)
+    with nvml.held_open():
+        while any(child.is_alive() for child in children):
+            for each in look():
+                seen = best.get(each.index)
+                if seen is None or _speed(each) > _speed(seen):
+                    best[each.index] = each
+            time.sleep(_EVERY_S)
     for child in children:
         child.join()
     failed = [index for index in indices if told[index].exit_code != 0]

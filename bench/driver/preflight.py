@@ -22,9 +22,9 @@ from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.driver import connect, here, hosts, judge
 from bench.driver.config import Cluster
+from bench.driver.expand import NOT_MODELLED
 from bench.driver.jobs import Job, Machine, Plan
 from bench.driver.judge import Device, Finding, Wanted
-from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.probes import host as probe
 from bench.probes import ports, versions
 
@@ -34,8 +34,6 @@ _MOST_TOLD = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.Answer]]
 
-# The model knows messages over links, not copies, products, or what products take from messages.
-_NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
 _ELSEWHERE = (
     "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one "
     "with GPUs (`python -m bench list` names them)"
@@ -44,14 +42,15 @@ _ELSEWHERE = (
 
 def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]) -> None:
     """Raise RefusedError (exit 3) saying what was expected, what was found, what to do. The model needs nothing."""
-    if plan.modelled:
-        return
     if not plan.jobs:
         reasons = "; ".join(dict.fromkeys(skip.reason for skip in plan.skipped)) or "the scenario has no rows"
+        can = "be modelled" if plan.modelled else "run"
+        where = "leave --model (MODEL=1) out to measure it" if plan.modelled else _ELSEWHERE.format(plan.scenario)
         raise RefusedError(
-            f"nothing of scenario {plan.scenario!r} can run on cluster {plan.cluster.name!r}: {reasons}; "
-            f"{_ELSEWHERE.format(plan.scenario)}"
+            f"nothing of scenario {plan.scenario!r} can {can} on cluster {plan.cluster.name!r}: {reasons}; {where}"
         )
+    if plan.modelled:
+        return
     cluster = plan.cluster
     for name in dict.fromkeys(job.launcher for job in plan.jobs):
         if launchers[name].by_hand:
@@ -85,7 +84,7 @@ def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which
 def _instead(plan: Plan) -> str:
     """What works here, of a plan that has commands."""
     shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands for that place"
-    if plan.cluster.instance is None or all(job.case.pattern in _NOT_MODELLED for job in plan.jobs):
+    if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
     return f"{shown}, `--model` (MODEL=1) models it here"
 

@@ -38,6 +38,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?) ?% of (\w+)")
 _BASELINE = re.compile(r"not slower than baseline(?: by (\d+(?:\.\d+)?) ?%)?")
 _DAYS = re.compile(r"(\d+(?:\.\d+)?) ?d")
 _DELTA = 0.05
+_NAMING = ("transports", "topologies", "directions", "engines", "accesses", "memories", "vias")  # by their own words
 # What a share may be of, for each metric.
 _OF = {**dict.fromkeys(RATES, ("bound", "reference")), **dict.fromkeys(TIMES, ("reference",)), WEAKEST: ("median",)}
 
@@ -105,7 +106,7 @@ def _rule(file: YamlFile, loc: Loc, number: int, everywhere: tuple[str, ...]) ->
 def _named(given: Mapping[str, Any], sizes: Any, number: int) -> str:
     """What to call a rule without a name: what it selects."""
     parts = [", ".join(given["patterns"])]
-    parts += [", ".join(map(str, given[key])) for key in ("transports", "topologies", "directions") if given.get(key)]
+    parts += [", ".join(map(str, given[key])) for key in _NAMING if given.get(key)]
     parts += [f"{given[key][0]} {key}" for key in ("nodes", "ranks") if given.get(key)]
     parts += [", ".join(sizes) if isinstance(sizes, list) else sizes] if sizes else []
     return " ".join(parts) or f"rule {number + 1}"
@@ -254,6 +255,10 @@ _SELECTORS: dict[str, tuple[str, Parse]] = {
     "op": ("reduce_ops", _many(values.OPTION["reduce_op"])),
     "topology": ("topologies", _many(values.OPTION["topology"])),
     "direction": ("directions", _many(values.judged_direction)),
+    "engine": ("engines", _many(values.OPTION["engine"])),
+    "access": ("accesses", _many(values.OPTION["access"])),
+    "memory": ("memories", _many(values.OPTION["memory"])),
+    "via": ("vias", _many(values.OPTION["via"])),
     "group": ("groups", _many(values.text)),
     "nodes": ("nodes", _many(_count)),
     "ranks": ("ranks", _many(_count)),
@@ -269,6 +274,7 @@ _EXPECT: dict[str, tuple[str, Parse]] = {
     "network": ("network", _one(_word("network", NETWORKS))),
     "nodes": ("nodes", _one(_count)),
     "ranks": ("ranks", _one(_count)),
+    "gpus_per_node": ("gpus_per_node", _one(_count)),
     "hosts": ("hosts", lambda typed: sum(_many(values.hosts)(typed), ())),
     "max_age": ("max_age_s", _one(_age)),
 }

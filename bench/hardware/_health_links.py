@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.core.inventory import Gpu
+from bench.core.units import format_rate
 from bench.hardware import live
 from bench.hardware._health_rule import Finding, Node, grouped, names, num_nvlinks
 from bench.hardware.catalogue import instance, instances
@@ -20,16 +21,16 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
     Where the slot's own lanes are not told, or the link was idle, a narrow one is only doubtful: many machines are
     built with half the lanes.
     """
-    loaded = [each for each in node.gpus if each.under_load]
+    loaded = [each for each in node.gpus if live.seen_at_work(each)]
     proven = [each for each in loaded if _slow(each) or each.slot_lanes]
     for who, evidence in grouped(proven, map(_below, proven)):
         yield Finding("link_below_both_ends", "wrong", f"the PCIe link of {who} is less than both of its ends can do",
                       f"{evidence}, under load", _SET_SLOT)  # fmt: skip
-    others = [each for each in node.gpus if each not in proven]
+    others = [each for each in node.gpus if each not in proven and not node.as_promised(each)]
     for who, lanes in grouped(others, map(_narrow, others)):
         yield Finding("narrow_link", "doubtful", f"the PCIe link of {who} has fewer lanes than are possible",
                       lanes, f"many machines are built like this, and nothing is broken; else {_SET_SLOT}")  # fmt: skip
-    idle = [each for each in node.gpus if not each.under_load]
+    idle = [each for each in node.gpus if not live.seen_at_work(each)]
     if idle and node.found.told_by:
         yield Finding("link_below_both_ends", "unknown", f"the generation of PCIe links under load: {names(idle)}",
                       node.silent("the driver"))  # fmt: skip
@@ -41,7 +42,8 @@ def link_below_both_ends(node: Node) -> Iterator[Finding]:
 
 def slot_below_gpu(node: Node) -> Iterator[Finding]:
     """The slot, or what is between it and the processor, allows less than the GPU itself."""
-    for who, evidence in grouped(node.gpus, map(_slot, node.gpus)):
+    gpus = [each for each in node.gpus if not node.as_promised(each)]
+    for who, evidence in grouped(gpus, map(_slot, gpus)):
         yield Finding(
             "slot_below_gpu",
             "doubtful",
@@ -98,11 +100,14 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
     """GPUs on NVSwitch that have not joined the others: CUDA then fails with SYSTEM_NOT_READY (802)."""
     remedy = ("start it: `systemctl start nvidia-fabricmanager`, of the very version of the driver; in a virtual "
               "machine the host runs it")  # fmt: skip
+    # One GPU that was given to a virtual machine by itself, its NVLinks off, has nobody to join.
+    alone = len(node.gpus) == 1 and not live.active_nvlinks(node.gpus[0])
     for who, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
         if state != "completed":
-            yield Finding("fabric_not_ready", "wrong",
+            yield Finding("fabric_not_ready", "doubtful" if alone else "wrong",
                           f"not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {who}",
-                          f"fabric state: {state}; {_manager(node)}", remedy)  # fmt: skip
+                          f"fabric state: {state}; {_manager(node)}",
+                          f"nothing where CUDA programs work here; else {remedy}" if alone else remedy)  # fmt: skip
     unsaid = [each for each in node.gpus if each.fabric is None]
     if len(node.gpus) < 2 or not unsaid or not _expects_switch(node) or node.facts.get("fabric_manager"):
         return
@@ -116,7 +121,7 @@ def fabric_not_ready(node: Node) -> Iterator[Finding]:
 
 def far_adapters(node: Node) -> Iterator[Finding]:
     """GPUs without a network adapter on their PCIe switch, or at least on their NUMA node."""
-    adapters = {each.name: each for each in live.active_adapters(node.found)}
+    adapters = {each.name: each for each in node.rdma_adapters}
     if not adapters or not node.gpus:
         return
     ways = {each.index: {path.b if path.a == f"gpu{each.index}" else path.a: path.kind for path in node.found.paths
@@ -126,7 +131,7 @@ def far_adapters(node: Node) -> Iterator[Finding]:
     if far:
         yield Finding(
             "far_adapters",
-            "wrong",
+            node.severity_of_rdma,
             f"no network adapter is on the NUMA node of {names(far)}",
             _seen(far[0], ways[far[0].index], node),
             "use an adapter of the GPU's own NUMA node "
@@ -134,7 +139,10 @@ def far_adapters(node: Node) -> Iterator[Finding]:
         )
     near = [each for each in node.gpus if each not in far]
     apart = [each for each in near if ways[each.index] and not set(ways[each.index].values()) & set(_CLOSE)]
-    if apart:
+    if apart and node.facts.get("virtual_machine") and not any(path.kind in _CLOSE for path in node.found.paths):
+        yield Finding("far_adapters", "unknown", f"which network adapters share a PCIe switch with {names(apart)}",
+                      f"a virtual machine that shows none: {_seen(apart[0], ways[apart[0].index], node)}")  # fmt: skip
+    elif apart:
         yield Finding(
             "far_adapters",
             "doubtful",
@@ -157,7 +165,18 @@ def below_instance(node: Node) -> Iterator[Finding]:
         yield Finding("below_instance", "wrong", f"{len(node.gpus)} of the {named.gpus} GPUs of {named.name} are here",
                       f"the driver shows {len(node.gpus)}", "look for GPUs that fell off the bus (`dmesg | grep Xid`), "
                       "or correct `instance:` of the cluster")  # fmt: skip
-    for said in live.as_linked(named.links, live.links_of(node.facts))[1]:
+    other = live.other_models(node.found, named.name)
+    if other:
+        yield Finding("below_instance", "wrong", f"these are not the GPUs of {named.name}",
+                      f"there is {', '.join(other)}, it has {named.gpu}", "correct `instance:`")  # fmt: skip
+        return
+    there = live.links_of(node.facts)
+    if there and live.is_less(named.links.pcie_bytes_per_s, there.pcie_bytes_per_s):
+        yield Finding("below_instance", "unknown", "whether the host is as fast as the GPUs' own PCIe links",
+                      f"{live.pcie_source(node.gpus, node.found)}: that is a GPU's own link, to the first switch; "
+                      f"{named.name} has {format_rate(named.links.pcie_bytes_per_s or 0.0)} to its host "
+                      f"[{named.links.sources['pcie']}], which is what counts here")  # fmt: skip
+    for said in live.as_linked(named.links, there)[1]:
         yield Finding("below_instance", "doubtful", said, live.pcie_source(node.gpus, node.found),
                       "choose another instance type if this one was promised more")  # fmt: skip
 

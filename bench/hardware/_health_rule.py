@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core import hostlist
-from bench.core.inventory import Gpu, Inventory
+from bench.core.inventory import Adapter, Gpu, Inventory
 from bench.hardware import live
-from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, yaml_file
+from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, instances, yaml_file
 
 SEVERITIES = ("wrong", "doubtful", "unknown")
 
@@ -40,10 +40,29 @@ class Node:
         """Its GPUs."""
         return self.found.gpus
 
+    def as_promised(self, each: Gpu) -> bool:
+        """Is a GPU's PCIe link all that the instance type has? Many are built with half the lanes, or an older host."""
+        if self.instance not in instances():
+            return False
+        promised, linked = instance(str(self.instance)).links.pcie_bytes_per_s, live.pcie_rate(each)
+        return promised is not None and linked is not None and not live.is_less(linked, promised)
+
+    @property
+    def rdma_adapters(self) -> tuple[Adapter, ...]:
+        """Active adapters that move data by themselves, and whose device files are not known to be missing."""
+        return () if self.facts.get("verbs") is False else live.active_adapters(self.found)
+
     @property
     def adapters_by_rdma(self) -> bool:
-        """Are there active adapters that could reach GPU memory by themselves?"""
-        return any(each.kind in ("infiniband", "roce") for each in live.active_adapters(self.found))
+        """Are there some among them that could reach GPU memory by themselves?"""
+        return any(each.kind in ("infiniband", "roce") for each in self.rdma_adapters)
+
+    @property
+    def severity_of_rdma(self) -> str:
+        """What it means that RDMA can not work: the Ethernet that clouds give to virtual machines is a function of such
+        an adapter, and nobody need use it so."""
+        plain = bool(self.facts.get("virtual_machine")) and all(each.kind == "roce" for each in self.rdma_adapters)
+        return "doubtful" if plain else "wrong"
 
     def silent(self, who: str, what: str = "it") -> str:
         """Why something is unknown: `who` was asked and does not tell `what`; of a text, that nobody else was asked."""

@@ -25,13 +25,22 @@ def no_gpu_direct(node: Node) -> Iterator[Finding]:
     if module is False and dmabuf is False:
         yield Finding(
             "no_gpu_direct",
-            "wrong",
+            node.severity_of_rdma,
             "RDMA adapters can not reach GPU memory (no GPUDirect RDMA)",
             told,
             "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 and newer (dmabuf)",
         )
     elif not module and not dmabuf:
         yield Finding("no_gpu_direct", "unknown", "whether RDMA adapters can reach GPU memory", told)
+
+
+def no_verbs(node: Node) -> Iterator[Finding]:
+    """Adapters that a container shows and does not hand on: what leaves the node goes by sockets."""
+    cards = live.active_adapters(node.found)
+    if cards and node.facts.get("verbs") is False:
+        yield Finding("no_verbs", "doubtful", "no process here can use the RDMA adapters",
+                      f"/sys shows {len(cards)}, and /dev/infiniband has no device of theirs", "where several nodes "
+                      "are to be measured, start the container with `--device=/dev/infiniband`")  # fmt: skip
 
 
 def address_translation(node: Node) -> Iterator[Finding]:
@@ -55,8 +64,8 @@ def address_translation(node: Node) -> Iterator[Finding]:
 def locked_memory(node: Node) -> Iterator[Finding]:
     """RDMA registers memory, which must stay in its place."""
     limit = node.facts.get("max_locked_bytes")
-    if live.active_adapters(node.found) and isinstance(limit, int) and limit < _MIN_LOCKED_BYTES:
-        yield Finding("locked_memory", "wrong", "a process may lock too little memory for RDMA",
+    if node.rdma_adapters and isinstance(limit, int) and limit < _MIN_LOCKED_BYTES:
+        yield Finding("locked_memory", node.severity_of_rdma, "a process may lock too little memory for RDMA",
                       f"the limit is {format_bytes(limit)}", "`ulimit -l unlimited`, in a container "
                       "`--ulimit memlock=-1`")  # fmt: skip
 
@@ -158,8 +167,8 @@ def libraries(node: Node) -> Iterator[Finding]:
             )
 
 
-RULES = (no_gpu_direct, address_translation, locked_memory, shared_memory, mig, ecc_errors, throttled, governor,
-         unlike_gpus, libraries)  # fmt: skip
+RULES = (no_gpu_direct, no_verbs, address_translation, locked_memory, shared_memory, mig, ecc_errors, throttled,
+         governor, unlike_gpus, libraries)  # fmt: skip
 
 
 def _word(fact: object, word: str) -> str:

@@ -84,9 +84,11 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     rates = [rate for each in ends if (rate := live.pcie_rate(each)) is not None]
     if len(rates) < 2:
         return None
-    rate = min(rates) if links.pcie_bytes_per_s is None or not links.instance else min(*rates, links.pcie_bytes_per_s)
+    named = links.pcie_bytes_per_s if links.instance else None
+    rate = min(rates) if named is None else min(*rates, named)
+    source = links.sources["pcie"] if named is not None and named < min(rates) else live.pcie_source(ends, found)
     told = replace(links, peer="host", nvlink_bytes_per_s=None, pair_bytes_per_s=None, pcie_bytes_per_s=rate,
-                   sources={**links.sources, "pcie": live.pcie_source(ends, found)},
+                   sources={**links.sources, "pcie": source},
                    verified={**links.verified, "pcie": True})  # fmt: skip
     return Between(told, path, _way(path, staged))
 

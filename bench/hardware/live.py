@@ -13,7 +13,7 @@ from typing import Any
 from bench.core.fabric import NVLINK_PEERS, PEERS, RATES, NodeLinks
 from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path, from_facts
 from bench.core.units import format_rate
-from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, pcie_bytes_per_s, yaml_file
+from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, pcie_bytes_per_s, yaml_file
 
 _RDMA = ("infiniband", "roce", "efa")
 _BY_BOTH_ENDS = "the lanes as linked, the highest generation that both ends can do"
@@ -113,6 +113,11 @@ def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLi
     )
 
 
+def is_less(rate: float | None, than: float | None) -> bool:
+    """Is one rate really less than another, both known?"""
+    return bool(rate and than and rate < _LESS * than)
+
+
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[str, ...]]:
     """The links of an instance type with those of this machine in the place of what it has less of; and that, in words.
 
@@ -122,15 +127,21 @@ def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tupl
     for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
         field = f"{link}_bytes_per_s"
         promised, real = getattr(named, field), getattr(live, field) if live else None
-        if not promised or not real or real >= _LESS * promised or named.sources.get(link) == "given for this run":
+        if not is_less(real, promised) or named.sources.get(link) == "given for this run":
             continue
-        assert live is not None
+        assert live is not None and real is not None and promised is not None
         source = f"as really linked: {live.sources[link]}"
         named = replace(named, **{field: real}, sources={**named.sources, link: source},
                         verified={**named.verified, link: live.verified[link]})  # fmt: skip
         said.append(f"{name} of a GPU is really linked at {format_rate(real)}, where {named.instance} has "
                     f"{format_rate(promised)}; the less one bounds")  # fmt: skip
     return named, tuple(said)
+
+
+def other_models(found: Inventory, name: str) -> tuple[str, ...]:
+    """The models of a node's GPUs, as far as they are known, that are not those of an instance type."""
+    known = {model for each in found.gpus if (model := gpu_printed(each.name)) is not None}
+    return tuple(sorted(known - {instance(name).gpu}))
 
 
 def bounding(told: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -164,14 +175,14 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 
     Lanes do not idle: those that are linked count always, and the most that are possible only where they are not told.
     """
-    if _seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
+    if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
     generation, lanes = both_ends(each)
     lanes = each.pcie_lanes or lanes
     return (generation, lanes) if generation and lanes else None
 
 
-def _seen_at_work(each: Gpu) -> bool:
+def seen_at_work(each: Gpu) -> bool:
     """Generation 1 is where links go that have nothing to do: a reading that came too late is no bound."""
     return each.under_load and (each.pcie_generation or 0) > 1
 
@@ -188,7 +199,7 @@ def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
     asked = _asked(of, "NVML and sysfs")
-    if all(map(_seen_at_work, gpus)):
+    if all(map(seen_at_work, gpus)):
         return f"{named}: {asked}, read under load"
     which = _BY_BOTH_ENDS if all(each.pcie_lanes for each in gpus) else "the most that both ends can do"
     return f"{named}: {asked}{'' if of.told_by else ', read while idle'}: {which}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.core.derived import Bound
 from bench.core.inventory import Inventory, Path, from_facts
 from bench.core.record import Header, Record
-from bench.hardware import _live_copies, live
+from bench.hardware import _live_copies, catalogue, live
 from bench.hardware.bounds import bounds_of, copy_bounds
+from bench.hardware.catalogue import instances
 
 _SIZE = 1 << 30  # cancels: these bounds hold for any size
 
@@ -29,11 +30,16 @@ class Promise:
         return next((bound for bound in self.bounds if bound.kind == "hard"), None)
 
 
-def promises(node: Mapping[str, Any]) -> tuple[Promise, ...]:
-    """Everything that follows from the facts of a node, pairs of one class together; empty without GPUs."""
+def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
+    """Everything that follows from the facts of a node, pairs of one class together; empty without GPUs.
+
+    `instance`: the type that it is said to be. As for a run, the less of what both tell of a link counts.
+    """
     found, links = from_facts(node), live.links_of(node)
     if links is None:
         return ()
+    if instance in instances() and not live.other_models(found, str(instance)):
+        links = replace(live.as_linked(catalogue.instance(str(instance)).links, links)[0], gpus=len(found.gpus))
     all_gpus = tuple(f"gpu{each.index}" for each in found.gpus)
     kept = [Promise("host to GPU and back, each way", all_gpus, copy_bounds(links, "host"))]
     kept += _pairs(found, links)

@@ -43,7 +43,7 @@ def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
     """An answer, or None where this driver, board or version of the library has none."""
     try:
         return getattr(nvml, question)(*about)
-    except (nvml.NVMLError, AttributeError, ctypes.ArgumentError):
+    except (nvml.NVMLError, AttributeError, ctypes.ArgumentError, UnicodeDecodeError):
         return None
 
 

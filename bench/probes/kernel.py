@@ -44,6 +44,12 @@ def peer_memory(root: Path = ROOT) -> bool | None:
     return any((modules / name).exists() for name in ("nvidia_peermem", "nv_peer_mem"))
 
 
+def verbs(root: Path = ROOT) -> bool | None:
+    """Are RDMA devices' files there? Containers show the adapters of their host in /sys, and often not these."""
+    dev = root / "dev"
+    return any((dev / "infiniband").glob("uverbs*")) if dev.is_dir() else None
+
+
 def driver_flavour(root: Path = ROOT) -> str | None:
     """Which kernel modules drive the GPUs: `open` or `proprietary`."""
     told = read(root / "proc/driver/nvidia/version")

@@ -66,6 +66,7 @@ def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
         "acs": True if True in redirected else (None if not redirected or None in redirected else False),
         "peermem": kernel.peer_memory(root),
         "dmabuf": kernel.dmabuf(root),
+        "verbs": kernel.verbs(root),
         "gpu_driver_flavour": kernel.driver_flavour(root),
         "fabric_manager": kernel.fabric_manager(root) if gpus else None,
         "max_locked_bytes": kernel.max_locked_bytes(),

@@ -17,6 +17,9 @@ from bench.probes._nvml_gpu import conditions as conditions_of
 from bench.probes._nvml_pairs import named, paths
 from bench.probes.sysfs import ROOT
 
+_BROKEN = ("Driver Not Loaded", "version mismatch")  # as NVML says it; CUDA programs fail alike
+_THERE = "; device files of {} GPUs are there: containers get NVML by NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -30,13 +33,25 @@ class Found:
 
 
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
-    """GPUs that CUDA programs may use here: those of the driver, as far as CUDA_VISIBLE_DEVICES leaves them."""
+    """GPUs that CUDA programs may use here: those of the driver, as far as CUDA_VISIBLE_DEVICES leaves them.
+
+    Where NVML can not be asked (a container may have CUDA without it, a sandbox may refuse it) device files count.
+    """
     if not has_device(root):
         return 0
     hidden = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
     with _library() as nvml:
-        count: int = nvml.nvmlDeviceGetCount() if isinstance(nvml, ModuleType) else 0
+        told = None if isinstance(nvml, str) else ask(nvml, "nvmlDeviceGetCount")
+        broken = isinstance(nvml, str) and any(word in nvml for word in _BROKEN)
+    count: int = told if told is not None else 0 if broken else len(_device_files(root))
     return count if hidden is None else min(count, len(_listed(hidden)))
+
+
+@contextlib.contextmanager
+def held_open() -> Iterator[None]:
+    """NVML stays open meanwhile: where nobody else holds the driver, each opening takes seconds."""
+    with _library():
+        yield
 
 
 def has_device(root: Path = Path("/")) -> bool:
@@ -52,8 +67,11 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
     """
     with _library() as nvml:
         if isinstance(nvml, str):
-            return Found(reason=nvml)
+            files = len(_device_files(root))
+            return Found(reason=nvml + (_THERE.format(files) if files else ""))
         handles = _handles(nvml)
+        if not handles and ask(nvml, "nvmlDeviceGetCount") != 0:
+            return Found(reason="NVML is there and answers no question about GPUs")
         found = named(gpu(nvml, index, handle, root, under_load=under_load) for index, handle in handles.items())
         return Found(
             gpus=found,
@@ -106,7 +124,12 @@ def _library() -> Iterator[ModuleType | str]:
     try:
         yield pynvml
     finally:
-        pynvml.nvmlShutdown()
+        with contextlib.suppress(pynvml.NVMLError):  # of a driver that went away meanwhile
+            pynvml.nvmlShutdown()
+
+
+def _device_files(root: Path) -> list[Path]:
+    return [path for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()]
 
 
 def _listed(visible: str) -> list[str]:

@@ -221,12 +221,14 @@ def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -
 
 def _exit_code(document: Document) -> int:
     """4 for wrong data or a failed row, 3 when every row was skipped, else 0."""
-    wrong = [row for row in document.summaries if row.verified is False]
-    if wrong or document.failures:
-        first = next(iter(document.failures), {}).get("what") or next(
-            (flag for flag in wrong[0].flags if flag.startswith("wrong: ")), ""
-        )
-        _say(f"bench: error: wrong data arrived in {len(wrong) + len(document.failures)} rows ({first})")
+    told = [f"{row['what']} (rank {row['rank']} on {row['host']})" for row in document.failures]
+    told += [
+        next((flag for flag in row.flags if flag.startswith("wrong: ")), "wrong data")
+        for row in document.summaries
+        if row.verified is False
+    ]
+    if told:
+        _say(f"bench: error: {len(told)} row{'s' * (len(told) > 1)} failed; first: {told[0]}")
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
 

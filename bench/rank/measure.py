@@ -31,6 +31,8 @@ _IN_PLACE_ROOM_BYTES = 64 << 20
 _ANY_BATCH = 1 << 30
 _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only the slowest rank's
 
+_Reason = str | Failure  # why a row is not measured: it was refused, or tried and failed
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -121,11 +123,11 @@ class Measurer:
         in_place = self._in_place(row.shape)
         reason = self._agreed(self._why_not(row, group, member, in_place))
         if reason is not None:
-            return self._skipped(row, reason)
+            return self._left_out(row, reason)
         self._transport.open_groups(_together(self._s.pattern, row.shape, row.round))
         buffers, reason = self._allocate(row, group, member, in_place)
         if reason is not None:
-            return self._skipped(row, reason)
+            return self._left_out(row, reason)
         prepared = self._prepare(row, group, member, in_place, buffers) if group and buffers else None
         return self._measured(row, prepared, in_place, what)
 
@@ -203,15 +205,19 @@ class Measurer:
             return "this library sorts the ranks of a group: only the linear order can be run"
         return next(filter(None, (transport.supports(step, self._reduction, in_place) for step in steps)), None)
 
-    def _agreed(self, reason: str | None) -> str | None:
+    def _agreed(self, reason: _Reason | None) -> _Reason | None:
         """The first reason of any rank, on all of them."""
         return next((other for other in self._channel.share(reason) if other is not None), None)
 
     def _allocate(
         self, row: Row, group: Group | None, member: int, in_place: bool
-    ) -> tuple[Buffers | None, str | None]:
-        """This rank's buffers, or why some rank can not have them: then none is used on any."""
-        buffers, reason = None, None
+    ) -> tuple[Buffers | None, _Reason | None]:
+        """This rank's buffers, or why some rank can not have them: then none is used on any.
+
+        What can be told beforehand refuses the row; a rank that then runs out of memory after all fails it.
+        """
+        buffers: Buffers | None = None
+        reason: _Reason | None = None
         if group is not None:
             send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
             if in_place:
@@ -230,7 +236,9 @@ class Measurer:
                 try:
                     buffers = self._transport.allocate(send_bytes, recv_bytes, num_sets, steps)
                 except MemoryError:
-                    reason = f"rank {self._rank} ran out of memory for {need >> 20} MiB"
+                    free = self._s.available_bytes >> 20
+                    what = f"ran out of memory for {need >> 20} MiB, with {free} MiB said to be free"
+                    reason = Failure(what, self._rank, self._s.hosts[self._rank])
         agreed = self._agreed(reason)
         if agreed is None:
             # A rank that reaches into another's memory may find that it can not: then none is measured.
@@ -346,10 +354,11 @@ class Measurer:
             records.append(self._blank(row, group, in_place)(verified=False, num_wrong=num_wrong, failed=failure))
         return tuple(records)
 
-    def _skipped(self, row: Row, reason: str) -> tuple[Record, ...]:
+    def _left_out(self, row: Row, reason: _Reason) -> tuple[Record, ...]:
         if self._rank != 0:
             return ()
-        return tuple(self._blank(row, group, self._case.in_place)(skipped=reason) for group in row.round)
+        why = {"failed" if isinstance(reason, Failure) else "skipped": reason}
+        return tuple(self._blank(row, group, self._case.in_place)(**why) for group in row.round)
 
     def _blank(self, row: Row, group: Group, in_place: bool) -> Callable[..., Record]:
         return lambda **rest: Record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from bench.hardware.health import findings
 from bench.hardware.promises import promises
 from bench.probes import machine
 from bench.report import _machine
-from tests.hardware.machines import gpu, hgx, node, sandbox
+from tests.hardware.machines import gpu, hgx, loaded, node, sandbox
 
 CORPUS = os.environ.get("BENCH_LOG_CORPUS")
 
@@ -226,6 +227,27 @@ def test_recorded_topologies_of_machines_with_nvlink(name: str, capsys: pytest.C
     code, out, _ = doctor(capsys, "--facts", str(file))
     text = " ".join(out.split())
     assert code in (0, 1) and "all-reduce of 1 GiB, busbw, gpu[0-7]: not known" in text and "this machine" not in text
+
+
+def test_a_file_is_held_to_an_instance_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(header_of(tmp_path / "a.jsonl", hgx(gpus=[loaded(k) for k in range(7)])))
+    code, out, _ = doctor(capsys, "--facts", file, "--instance", "p5.48xlarge")
+    assert code == 1 and "wrong: 7 of the 8 GPUs of p5.48xlarge are here" in out
+    code, out, _ = doctor(capsys, "--facts", file)
+    assert code == 0 and "p5.48xlarge" not in out
+    code, _, told = doctor(capsys, "--facts", file, "--instance", "p5.48xlrge")
+    assert code == 2 and "no instance type is called 'p5.48xlrge'; did you mean 'p5.48xlarge'?" in told
+
+
+@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_the_pcie_of_p4d_by_nvidia_smi_by_nccl_and_by_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    (smi,) = Path(str(CORPUS)).glob("pcie_logs/*p4d*")
+    (nccl,) = Path(str(CORPUS)).glob("topo_xml/*p4d-24xl-topo.xml")
+    pages = [" ".join(doctor(capsys, "--facts", str(file), *words)[1].split())
+             for file in (smi, nccl) for words in ((), ("--instance", "p4d.24xlarge"))]  # fmt: skip
+    rates = [re.findall(r"host to GPU and back, each way, gpu\[0-7\]: (\S+) GB/s", page) for page in pages]
+    assert rates == [["31.5"], ["15.8"], ["15.8"], ["15.8"]]
+    assert ["a GPU's own link, to the first switch" in page for page in pages] == [False, True, False, False]
 
 
 def test_pages_of_machines_that_tell_little() -> None:

@@ -12,6 +12,7 @@ import pytest
 from bench.__main__ import main
 from bench.commands import _here, _plan
 from bench.core.case import Case
+from bench.driver import programs
 from bench.probes import nvml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -107,6 +108,29 @@ def test_of_two_builds_the_one_with_its_suffix_is_taken(tmp_path: Path) -> None:
     assert there.programs["all_reduce_perf"].endswith("all_reduce_perf_mpi")
     assert there.build(Case("allreduce")) == {"mpi", "json", "graph", "samples"}
     assert there.build(Case("broadcast")) == there.builds["empty_perf"] == frozenset()
+
+
+def test_a_folder_is_not_searched_without_bounds_and_what_was_looked_at_is_said(tmp_path: Path, capsys: Out) -> None:
+    near = tmp_path / "/".join("abcdef")
+    program(near / "g", MPI)  # at level 8
+    (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
+    hidden = program(tmp_path / ".git", MPI)
+    search = programs.below(tmp_path)
+    assert (search.files, search.num_folders, search.whole) == ((), 7, False)
+    assert not programs.below(tmp_path, depth=9, most=3).whole, "folders were left"
+    assert programs.below(tmp_path, depth=9).files == (near / "g" / "build" / "all_reduce_perf",)
+    assert programs.below(tmp_path, depth=9).whole and programs.below(hidden).files
+    (skip,) = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(tmp_path))["skipped"]
+    told = (
+        f"was not found in {tmp_path} (7 folders, 6 levels deep at most, and not all that are there): give its folder"
+    )
+    assert told in skip["reason"]
+
+
+def test_of_several_of_one_name_the_nearest_is_taken(tmp_path: Path) -> None:
+    program(program(tmp_path, MPI) / "build" / "old", b"plain")
+    (there,) = _plan.installed(["nccl_tests"], tmp_path).values()
+    assert there.programs["all_reduce_perf"] == str((tmp_path / "build" / "all_reduce_perf").resolve())
 
 
 def test_without_an_mpirun_a_build_with_mpi_is_one_process_too(

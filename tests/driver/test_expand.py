@@ -18,7 +18,7 @@ from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.driver import preflight
 from bench.driver.config import Cluster, Measurement, Scenario
-from bench.driver.expand import MIN_ROW_S, expand
+from bench.driver.expand import MIN_ROW_S, NOT_MODELLED, expand
 from bench.driver.jobs import Machine, Plan
 from bench.rank import session
 
@@ -70,8 +70,12 @@ def test_what_can_not_concern_a_machine_is_one_short_note() -> None:
     assert (skip.what, skip.reason) == ("host_device, local_copy, peer_copy cuda_copy", NO_GPU)
     modelled = plan_of(copies, cluster=P4D, model=True)
     (skip,) = modelled.skipped
-    assert skip.what == "host_device, local_copy model" and "no copies of one GPU" in skip.reason
-    assert {job.case.pattern for job in modelled.jobs} == {"peer_copy"}
+    assert skip.what == "host_device, local_copy, peer_copy model" and "neither copies of GPUs" in skip.reason
+    assert not modelled.jobs
+    with pytest.raises(
+        RefusedError, match=r"can be modelled on cluster 'p4d': the model knows messages.*leave --model"
+    ):
+        preflight.check(modelled, LAPTOP, LAUNCHERS, lambda program: program)
 
 
 def test_every_command_says_exactly_what_its_case_is() -> None:
@@ -371,4 +375,6 @@ def test_what_the_model_is_said_to_know_nothing_of_is_all_that_it_can_not_do() -
         _, rows = session.modelled(from_argv(words.split()), "job")
         if not any(record.samples for row in rows for record in row):
             unknown.add(name)
-    assert unknown == preflight._NOT_MODELLED & set(PATTERNS)
+    assert unknown == NOT_MODELLED & set(PATTERNS)
+    planned = plan_of(Measurement(tuple(sorted(PATTERNS)), matrix=((0, 1), (1, 0))), cluster=P4D, model=True)
+    assert not {job.case.pattern for job in planned.jobs} & unknown, "no job whose rows would all be skipped"

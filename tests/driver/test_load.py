@@ -14,7 +14,7 @@ IDLE = {"gpus": [{"index": 0, "name": "g", "pcie_generation": 1, "pcie_lanes": 1
 
 
 def copying(words: Sequence[str], limit_s: float) -> Answer:
-    assert "CUDA_VISIBLE_DEVICES=0" in words and "bench.host_device" in words
+    assert {"CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "bench.host_device"} <= set(words)
     time.sleep(0.5)
     return Answer(0, "", "")
 

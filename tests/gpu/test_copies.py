@@ -128,13 +128,13 @@ def test_a_gate_that_nobody_opens_opens_by_itself_and_says_so(opened: Any) -> No
     transport.close()
 
 
-def test_a_size_beyond_the_memory_is_skipped_and_the_next_is_measured(opened: Any) -> None:
+def test_a_size_beyond_the_memory_fails_and_the_next_is_measured(opened: Any) -> None:
     transport = opened(Options())
     with pytest.raises(MemoryError):
         transport.allocate(1 << 44, 1 << 44, 1)
     # The row believes that there is room, and the GPU says that there is none.
     found = rows(transport, available_bytes=1 << 50, pattern="local_copy", sizes=(1 << 44, MIB), mode="pipelined")
-    assert found[0].skipped is not None and "out of memory" in found[0].skipped
+    assert found[0].failed is not None and "out of memory" in found[0].failed.what
     assert found[1].verified
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench.hardware.health import Finding, findings, findings_between
+from bench.hardware.promises import promises
 from tests.hardware.machines import gpu, hgx, loaded, node, nvlink, path, pcie_pair, sandbox
 
 Change = Callable[[dict[str, Any]], object]
@@ -117,6 +118,66 @@ def test_a_sandbox_that_tells_little_has_nothing_wrong_and_much_unknown() -> Non
     assert {"link_below_both_ends", "governor", "shared_memory"} <= set(found)
 
 
+def laptop() -> dict[str, Any]:
+    """Half the lanes, no ECC, a battery's governor."""
+    own = gpu(name="NVIDIA GeForce RTX 4070 Laptop GPU", nvlinks=[], fabric=None, ecc=None, ecc_uncorrected=None,
+              mig=None, pcie_max_generation=4, own_generation=4, slot_generation=4, slot_lanes=8, pcie_lanes=8,
+              numa_node=None, power_limit_w=None)  # fmt: skip
+    return node([own], [], governor="powersave", fabric_manager=False, peermem=False, dmabuf=False, iommu="on",
+                max_locked_bytes=8 << 20, numa_nodes=[])  # fmt: skip
+
+
+def virtual(name: str, **changes: Any) -> dict[str, Any]:
+    """One GPU of a cloud: Ethernet by a function of an RDMA adapter, no bridges, no governor, nothing of its host."""
+    own = gpu(name=name, nvlinks=[], fabric=None, slot_generation=None, slot_lanes=None, numa_node=None)
+    card = {"name": "mlx5_0", "kind": "roce", "bytes_per_s": 12.5e9, "state": "active", "numa_node": 0}
+    return node([own], [], adapters=[card], governor=None, virtual_machine=True, fabric_manager=False, acs=None,
+                peermem=False, dmabuf=False, max_locked_bytes=64 << 10) | changes  # fmt: skip
+
+
+def container_of_a_host_with_adapters() -> dict[str, Any]:
+    """One of eight GPUs, beside all adapters of its host, which no device file reaches."""
+    whole = hgx(verbs=False, peermem=False, dmabuf=False, max_locked_bytes=64 << 10, fabric_manager=None)
+    return whole | {"gpus": whole["gpus"][:1], "paths": [path("gpu0", "mlx5_7", "SYS", None)]}
+
+
+@pytest.mark.parametrize(("healthy", "doubted"), [
+    (laptop(), {"governor", "slot_below_gpu"}),
+    (virtual("NVIDIA L4"), {"no_gpu_direct", "locked_memory"}),
+    (virtual("NVIDIA H200", fabric_manager=None, peermem=None, dmabuf=None), {"locked_memory"}),
+    (container_of_a_host_with_adapters(), {"no_verbs"}),
+])  # fmt: skip
+def test_on_a_healthy_machine_nothing_is_wrong(healthy: dict[str, Any], doubted: set[str]) -> None:
+    found = said(healthy, software={"torch": "2.11.0+cu130", "cupy-cuda13x": "14.2.0"})
+    assert {rule for rule, each in found.items() if each.severity == "wrong"} == set()
+    assert {rule for rule, each in found.items() if each.severity == "doubtful"} == doubted
+
+
+def test_a_virtual_machine_that_shows_no_switch_does_not_tell_who_shares_one() -> None:
+    flat = hgx(virtual_machine=True)
+    paths("PHB", None, second="mlx5")(flat)
+    assert said(flat)["far_adapters"].severity == "unknown"
+    assert said(flat | {"virtual_machine": False})["far_adapters"].severity == "doubtful"
+
+
+def test_adapters_that_are_there_for_rdma_must_be_able_to_in_a_virtual_machine_too() -> None:
+    card = {"name": "mlx5_0", "kind": "infiniband", "bytes_per_s": 50e9, "state": "active", "numa_node": 0}
+    assert {"no_gpu_direct", "locked_memory"} == set(said(virtual("NVIDIA H200", adapters=[card]), "wrong"))
+
+
+def test_a_reading_that_came_too_late_proves_no_slow_link() -> None:
+    late = said(node([loaded(generation=1)], []))
+    assert late["link_below_both_ends"].severity == "unknown" and "generation 1 x16" in late[
+        "link_below_both_ends"].evidence  # fmt: skip
+
+
+def test_one_gpu_whose_nvlinks_are_off_has_nobody_to_join() -> None:
+    off = [nvlink(k, active=False) for k in range(18)]
+    alone = said(node([gpu(fabric="in progress", nvlinks=off)], []))["fabric_not_ready"]
+    assert alone.severity == "doubtful" and alone.remedy.startswith("nothing where CUDA programs work")
+    assert said(node([gpu(fabric="in progress")], []))["fabric_not_ready"].severity == "wrong"
+
+
 def test_a_machine_without_gpus_has_no_finding_about_them() -> None:
     assert set(said(node([], [], shm_bytes=1 << 20, iommu="on", fabric_manager=False))) == set()
 
@@ -180,6 +241,43 @@ def test_an_instance_type_promises_gpus_and_links() -> None:
     narrow = hgx(gpus=[loaded(k, lanes=8) for k in range(8)])
     assert "31.5 GB/s, where p5.48xlarge has 63 GB/s" in said(narrow, instance="p5.48xlarge")["below_instance"].what
     assert "below_instance" not in said(few, instance="mine")
+
+
+def l40s(num: int = 8) -> list[dict[str, Any]]:
+    """Behind half their lanes, as in g6e.48xlarge."""
+    return [gpu(k, name="NVIDIA L40S", nvlinks=[], fabric=None, pcie_lanes=8, slot_lanes=None, pcie_max_generation=4,
+                slot_generation=None, own_generation=4) for k in range(num)]  # fmt: skip
+
+
+def test_half_the_lanes_are_no_doubt_where_the_instance_type_has_no_more() -> None:
+    half = node(l40s(), [path(f"gpu{a}", f"gpu{b}", "PHB", False) for a in range(8) for b in range(a)])
+    assert "narrow_link" in said(half) and "narrow_link" not in said(half, instance="g6e.48xlarge")
+    quarter = node([each | {"pcie_lanes": 4} for each in half["gpus"]], half["paths"])
+    assert {"narrow_link", "below_instance"} <= set(said(quarter, "doubtful", instance="g6e.48xlarge"))
+    assert (
+        promises(quarter, "g6e.48xlarge")[0].bounds[0].bytes_per_s
+        < promises(half, "g6e.48xlarge")[0].bounds[0].bytes_per_s
+    )
+
+
+def test_other_gpus_than_the_instance_type_has_are_wrong() -> None:
+    found = said(node(l40s(), []), "wrong", instance="p4d.24xlarge")["below_instance"]
+    assert found.evidence == "there is L40S, it has A100-SXM4-40GB"
+    assert promises(node(l40s(), []), "p4d.24xlarge") == promises(node(l40s(), []))
+
+
+def test_a_driver_tells_of_the_gpus_own_link_and_the_instance_type_of_the_way_to_the_host() -> None:
+    """As on p4d: generation 4 to the switch, whose own link and processor have generation 3."""
+    a100 = [gpu(k, name="NVIDIA A100-SXM4-40GB", pcie_generation=4, pcie_max_generation=4, own_generation=4,
+                slot_generation=None, slot_lanes=None, nvlinks=[nvlink(n) for n in range(12)])
+            for k in range(8)]  # fmt: skip
+    p4d = node(a100, [path(f"gpu{a}", f"gpu{b}", "NV12") for a in range(8) for b in range(a)])
+    assert "below_instance" not in said(p4d)
+    found = said(p4d, instance="p4d.24xlarge")["below_instance"]
+    assert found.severity == "unknown" and "PCIe 4 x16" in found.evidence and "15.8 GB/s to its host" in found.evidence
+    alone, named = promises(p4d)[0].bound, promises(p4d, "p4d.24xlarge")[0].bound
+    assert alone and named and named.bytes_per_s == alone.bytes_per_s / 2
+    assert "topology file of the instance type" in named.source
 
 
 def test_what_is_wrong_comes_first() -> None:

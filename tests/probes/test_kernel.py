@@ -131,3 +131,11 @@ def test_adapters_are_told_by_what_they_speak_and_where_they_are(tmp_path: Path,
         Adapter("mlx5_1", "roce", 12.5e9, "down", "0000:02:00.0", 1),
         Adapter("rdmap0", "efa", None, "active", "0000:03:00.0", None),
     )
+
+
+def test_device_files_of_rdma_adapters(tmp_path: Path) -> None:
+    assert kernel.verbs(tmp_path) is None
+    (tmp_path / "dev/infiniband").mkdir(parents=True)
+    assert kernel.verbs(tmp_path) is False
+    (tmp_path / "dev/infiniband/uverbs0").touch()
+    assert kernel.verbs(tmp_path) is True

@@ -18,6 +18,13 @@ def _no(*_: Any) -> Any:
     raise _Unsupported("Not Supported")
 
 
+def _fails(why: str) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise _Unsupported(why)
+
+    return fail
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A library that answers as a driver with two GPUs does; its answers can be replaced."""
@@ -60,15 +67,35 @@ def test_gpus_are_told_by_name_memory_bus_and_link_and_what_is_not_supported_is_
 
 
 def test_without_a_driver_there_is_a_reason_and_no_gpu(driver: ModuleType, root: Path) -> None:
-    driver.nvmlInit = _no  # type: ignore[attr-defined]
-    assert nvml.gpus() == nvml.Found(reason="no NVIDIA driver answers (Not Supported)")
-    assert nvml.count_gpus({}, root) == 0
+    for why in ("Driver Not Loaded", "RM has detected an NVML/RM version mismatch."):
+        driver.nvmlInit = _fails(why)  # type: ignore[attr-defined]
+        assert nvml.gpus(root).reason.startswith(f"no NVIDIA driver answers ({why}); device files of 2 GPUs")  # type: ignore[union-attr]
+        assert nvml.count_gpus({}, root) == 0, "CUDA asks the same driver"
 
 
-def test_without_the_package_there_is_a_reason_and_no_gpu(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_where_nobody_can_ask_the_driver_its_device_files_count(driver: ModuleType, root: Path) -> None:
+    """CUDA works in a container without NVML, and where a sandbox does not let it ask."""
+    driver.nvmlInit = _fails("NVML Shared Library Not Found")  # type: ignore[attr-defined]
+    assert nvml.count_gpus({}, root) == 2 and nvml.count_gpus({"CUDA_VISIBLE_DEVICES": "0"}, root) == 1
+    assert "NVIDIA_DRIVER_CAPABILITIES" in str(nvml.gpus(root).reason)
+    driver.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    driver.nvmlDeviceGetCount = _no  # type: ignore[attr-defined]
+    assert nvml.count_gpus({}, root) == 2
+    assert nvml.gpus(root).gpus == ()
+
+
+def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch, root: Path, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert nvml.gpus().reason == "Python package nvidia-ml-py is not installed"
-    assert nvml.count_gpus({}, root) == 0
+    assert nvml.gpus(tmp_path / "nowhere").reason == "Python package nvidia-ml-py is not installed"
+    assert nvml.count_gpus({}, root) == 2
+
+
+def test_a_driver_that_goes_away_or_answers_nothing_stops_nobody(driver: ModuleType, root: Path) -> None:
+    driver.nvmlShutdown = _fails("Uninitialized")  # type: ignore[attr-defined]
+    driver.nvmlDeviceGetName = lambda handle: b"\xff".decode()  # type: ignore[attr-defined]
+    assert [gpu.name for gpu in nvml.gpus(root).gpus] == ["unknown", "unknown"]
+    driver.nvmlDeviceGetHandleByIndex = _no  # type: ignore[attr-defined]
+    assert nvml.gpus(root).reason == "NVML is there and answers no question about GPUs"
 
 
 @pytest.mark.parametrize(
@@ -100,4 +127,6 @@ def test_where_no_device_file_is_nothing_is_asked(tmp_path: Path) -> None:
 def test_the_gpus_of_this_machine_are_counted_alike_both_ways(missing: Callable[[str, str], NoReturn]) -> None:
     if not nvml.has_device():
         missing("gpu", "no NVIDIA GPU was found")
+    if (why := nvml.gpus().reason) is not None:
+        missing("gpu", why)
     assert nvml.count_gpus({}) == len(nvml.gpus().gpus) > 0

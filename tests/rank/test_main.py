@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
+from bench.core import plugins
 from bench.core.errors import RefusedError
 from bench.rank import main
 from bench.store import jsonl
@@ -117,3 +119,29 @@ def test_the_figures_of_one_gpu_end_with_3_where_there_is_none(
     assert capsys.readouterr().err.splitlines() == [
         "gpu_copies: error: no NVIDIA GPU was found here: run this on a machine with one"
     ]
+
+
+def test_memory_that_ends_while_a_size_is_prepared_fails_that_size_and_the_next_are_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = plugins.load("transport", "gloo").TRANSPORT
+    allocate = transport.allocate
+
+    def little(self: Any, send_bytes: int, recv_bytes: int, *rest: Any) -> Any:
+        if send_bytes + recv_bytes > 1 << 16:
+            raise MemoryError("no room")
+        return allocate(self, send_bytes, recv_bytes, *rest)
+
+    monkeypatch.setattr(transport, "allocate", little)
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "1K,1M,2K", "-n", "3", "--mode", "isolated",
+                                       "--format", "json"])  # fmt: skip
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert ended.value.code == 4
+    assert [row["payload_bytes"] for row in document["summaries"]] == [1024, 2048]
+    [failed] = document["failures"]
+    assert failed["payload_bytes"] == 1 << 20 and not document["skipped"]
+    assert failed["what"].startswith("ran out of memory for")
+    where = f"(rank 0 on {socket.gethostname()})"
+    assert f"bench: error: 1 row failed; first: {failed['what']} {where}" in said.err

@@ -101,12 +101,12 @@ def test_a_copy_that_leaves_its_last_byte_out_is_found(case: dict[str, str], mon
 
 
 @pytest.mark.usefixtures("cupy")
-def test_a_size_that_does_not_fit_is_skipped_and_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_runs_out_of_memory_fails_and_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = sys.modules["cupy.cuda.runtime"]
     monkeypatch.setattr(runtime, "_MEMORY_BYTES", 64 << 20)  # less than it says that there is
     found = rows(Options(), pattern="local_copy", sizes=(40 << 20, 4096), mode="pipelined", cache="hot")
-    assert found[0].skipped is not None and "ran out of memory" in found[0].skipped
-    assert found[1].verified
+    assert found[0].failed is not None and found[0].failed.what.startswith("ran out of memory for 144 MiB")
+    assert found[0].verified is None and found[1].verified
 
 
 @pytest.mark.usefixtures("cupy")
@@ -444,10 +444,12 @@ def test_a_driver_without_handles_is_a_reason_on_all_ranks_and_wrong_data_of_a_p
 
 
 @pytest.mark.mpi
-def test_memory_that_ends_on_one_rank_is_a_reason_on_all_and_the_ranks_go_on(tmp_path: Path, missing: Missing) -> None:
+def test_memory_that_ends_on_one_rank_fails_the_row_on_all_and_the_ranks_go_on(
+    tmp_path: Path, missing: Missing
+) -> None:
     ways = ("via=ipc", "via=process,access=write")
     _, found = peers(tmp_path, ways, mpirun(missing), MEMORY_OF_RANK_1="1000000")
-    assert all(what.startswith("rank 1 ran out of memory") for what in found["via=ipc"])
+    assert all(what.startswith("failed: ran out of memory") for what in found["via=ipc"])
     assert "verified True" in found[ways[1]], "0 to 1, both ends held by rank 0"
 
 

@@ -1,0 +1,155 @@
+"""Copies of GPUs before the gate: how they were made selects them; a machine of one GPU is no node that lost seven."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.analysis.gate import Gate
+from bench.core.inventory import Gpu
+from bench.core.record import Header, Record
+from tests.analysis.gate_runs import Run, header, judge, record, times
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ONE_GPU = (ROOT / "rules" / "acceptance-one-gpu.yaml").read_text(encoding="utf-8")
+GOOD_BYTES_PER_S, PAGEABLE_BYTES_PER_S = 17e9, 3e9  # of a bound of 20 GB/s
+Job = tuple[str, Header, list[Record]]
+
+
+def shown(name: str, num: int) -> dict[str, Any]:
+    """The facts of a host whose driver shows so many GPUs."""
+    unknown = dict.fromkeys(each.name for each in fields(Gpu)[2:9])
+    return {"h0": {"gpus": [{"index": index, "name": name} | unknown for index in range(num)]}}
+
+
+def job(name: str, words: str, size: int, bytes_per_s: float, gpus: int = 1) -> Job:
+    """Copies of one rank on a host whose driver shows so many GPUs."""
+    pattern, *options = words.split()
+    case = (pattern, "--transport", "cuda_copy", "--mode", "pipelined", "--sizes", str(size), *options)
+    direction = options[options.index("--direction") + 1] if "--direction" in options else None
+    factor = 2.0 if pattern == "local_copy" else 1.0
+    head = header(name, case, pattern=pattern, transport="cuda_copy", direction=direction, num_nodes=1,
+                  ranks_per_node=1, instance=None, nodes=shown("NVIDIA L4", gpus))  # fmt: skip
+    row = record("pipelined", size, times(factor * size / bytes_per_s, 60), num_ranks=1, num_nodes=1,
+                 bus_factor=factor, rank_bytes=0.0, node_bytes=None, min_steps=1)  # fmt: skip
+    return name, head, [row]
+
+
+def run_of(*jobs: Job, **cluster: Any) -> Run:
+    """A run of these jobs, each planned and ended well."""
+    planned = [{"name": name, "case": list(head.case), "world": {"num_nodes": 1, "ranks_per_node": 1}}
+               for name, head, _ in jobs]  # fmt: skip
+    plan = {"cluster": {"name": "toy"} | cluster, "scenario": "acceptance", "skipped": [], "jobs": planned}
+    outcomes = {name: {"exit_code": 0, "seconds": 1.0, "what": None} for name, _, _ in jobs}
+    return Run(list(jobs), plan, outcomes)
+
+
+def one_gpu(gpus: int = 1, **cluster: Any) -> Run:
+    """What the scenario `acceptance` leaves of a machine with one GPU."""
+    size = 64 << 20
+    return run_of(
+        job("h2d", "host_device --direction h2d", size, GOOD_BYTES_PER_S, gpus),
+        job("d2h", "host_device --direction d2h", size, GOOD_BYTES_PER_S, gpus),
+        job("memory", "local_copy", 1 << 30, GOOD_BYTES_PER_S, gpus),
+        **cluster,
+    )
+
+
+def told(gate: Gate) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for fault in gate.all_faults:
+        found.setdefault(fault.name, []).append(fault.what)
+    return found
+
+
+COPIES = "rules: [{pattern: host_device, sizes: 64M, busbw: at least 80%% of bound%s}]"
+
+
+@pytest.mark.parametrize(("selected", "names"), [
+    (", memory: pinned", []),
+    ("", ["too-low"]),
+    (", memory: pageable", ["too-low"]),
+    (", memory: [pinned, pageable]", ["too-low"]),
+    (", memory: pinned, engine: ce", ["missing-rows"]),  # host_device has no such choice: no row of it fits
+])  # fmt: skip
+def test_a_rule_for_pinned_copies_does_not_meet_pageable_ones(selected: str, names: list[str], tmp_path: Path) -> None:
+    pinned = job("pinned", "host_device --direction h2d", 64 << 20, GOOD_BYTES_PER_S)
+    pageable = job("pageable", "host_device --direction h2d --memory pageable", 64 << 20, PAGEABLE_BYTES_PER_S)
+    assert list(judge(run_of(pinned, pageable), tmp_path, COPIES % selected).names) == names
+
+
+def test_engine_access_and_way_of_copies_between_gpus_select_too(tmp_path: Path) -> None:
+    words = {"by-ce": "", "by-sm": "--engine sm", "read": "--access read", "in-one": "--via process"}
+    jobs = [job(name, f"local_copy {more}" if name == "by-sm" else f"peer_copy {more}", 1 << 20, 17e9)
+            for name, more in words.items()]  # fmt: skip
+    for key, fits in (("engine: sm", {"by-sm"}), ("access: read", {"read"}), ("via: process", {"in-one"}),
+                      ("access: write, via: ipc", {"by-ce"})):  # fmt: skip
+        rules = f"rules: [{{patterns: [peer_copy, local_copy], busbw: at least 1 TB/s, {key}}}]"
+        gate = judge(run_of(*jobs), tmp_path, rules)
+        low = {fault.job for fault in gate.all_faults if fault.name in ("too-low", "one-rank")}
+        assert low == fits, key
+
+
+def test_a_planned_job_that_left_no_rows_is_missed_by_the_rule_that_is_about_it_alone(tmp_path: Path) -> None:
+    pinned = job("pinned", "host_device --direction h2d", 64 << 20, GOOD_BYTES_PER_S)
+    name, head, _ = job("pageable", "host_device --direction h2d --memory pageable", 64 << 20, PAGEABLE_BYTES_PER_S)
+    gate = judge(run_of(pinned, (name, head, [])), tmp_path, COPIES % ", memory: pinned")
+    assert gate.judged[0].passed, "the demand is about the other job"
+    assert not gate.passed, "and what was planned is missed all the same"
+    gate = judge(run_of(pinned, (name, head, [])), tmp_path, COPIES % ", memory: pageable")
+    assert {fault.name for fault in gate.judged[0].faults} == {"missing-rows"}
+
+
+def test_another_tools_log_does_not_tell_how_it_copied(tmp_path: Path) -> None:
+    name, head, [row] = job("log", "host_device --direction h2d", 64 << 20, GOOD_BYTES_PER_S)
+    run = run_of((name, head, [row]))
+    run.headers(imported={"tool": "nvbandwidth", "source": "a.log", "status": "ok"})
+    gate = judge(run, tmp_path, COPIES % ", imported: true, memory: pinned")
+    assert "missing-rows" in gate.names
+    assert "missing-rows" not in judge(run, tmp_path, COPIES % ", imported: true").names
+
+
+def test_a_machine_that_is_built_with_one_gpu_passes(tmp_path: Path) -> None:
+    gate = judge(one_gpu(ranks_per_node=1), tmp_path, ONE_GPU)
+    assert gate.passed and [node.status for node in gate.nodes] == ["passed"], told(gate)
+
+
+@pytest.mark.parametrize(("run", "what"), [
+    (one_gpu(), "the site does not say how many there should be: name `instance:` or `ranks_per_node:`"),
+    (one_gpu(ranks_per_node=None), "the site does not say"),
+    (one_gpu(ranks_per_node=8), "1 GPU a node is expected, bench.yaml says 8"),
+    (one_gpu(instance="p4d.24xlarge", ranks_per_node=1), "1 GPU a node is expected, bench.yaml says 8"),
+    (one_gpu(gpus=8, ranks_per_node=1), "the driver of h0 shows 8"),
+    (one_gpu(gpus=0, ranks_per_node=1), "the driver of h0 shows 0"),
+])  # fmt: skip
+def test_a_node_that_lost_seven_of_its_eight_gpus_does_not(run: Run, what: str, tmp_path: Path) -> None:
+    """What a node shows is not asked: it shows one GPU as well."""
+    gate = judge(run, tmp_path, ONE_GPU)
+    assert not gate.passed and what in " ".join(told(gate)["wrong-world"])
+
+
+def test_by_the_rules_of_a_whole_node_one_gpu_is_not_enough(tmp_path: Path) -> None:
+    rules = (ROOT / "rules" / "acceptance-one-node.yaml").read_text(encoding="utf-8")
+    assert "missing-rows" in judge(one_gpu(ranks_per_node=1), tmp_path, rules).names
+
+
+def test_fewer_gpus_than_the_instance_type_has_fail_any_gate(tmp_path: Path) -> None:
+    rules = "rules: [{pattern: host_device, busbw: at least 1 GB/s}]"
+    for gpus, passed in ((8, True), (1, False)):
+        run = one_gpu(gpus)
+        run.headers(instance="p4d.24xlarge", nodes=shown("NVIDIA A100-SXM4-40GB", gpus))
+        gate = judge(run, tmp_path, rules)
+        assert gate.passed == passed
+    assert told(gate) == {"wrong-world": ["p4d.24xlarge has 8 GPUs, the driver of h0 shows 1"]}
+
+
+def test_gpus_are_expected_of_jobs_on_gpus(tmp_path: Path) -> None:
+    run = one_gpu(ranks_per_node=1)
+    run.headers(transport="gloo")
+    assert "the most that were measured are 0" in " ".join(told(judge(run, tmp_path, ONE_GPU))["wrong-world"])
+    run = one_gpu(ranks_per_node=1)
+    run.headers(nodes={"h0": {"gpus": [], "no_gpus_because": "no NVIDIA driver answers"}})
+    assert "the driver of h0 does not tell them" in " ".join(told(judge(run, tmp_path, ONE_GPU))["wrong-world"])
