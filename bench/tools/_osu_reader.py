@@ -21,12 +21,15 @@ _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
 _PAIRS = re.compile(r"#?\s*\[ pairs: ([0-9]{1,9}) \]")
 _ERROR = re.compile(
-    r"Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
-    r"|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
+    r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|Process received signal"
+    r"|DATA VALIDATION ERROR|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
 _WANTED = re.compile(r"[0-9#.…]|Size|Datatype|\[ ?[p.]")  # how lines begin that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
+# The largest message of a program that is given none, in bytes; fetch-and-op and compare-and-swap have one size.
+_LARGEST_OF_TWO, _LARGEST_OF_MANY = 1 << 22, 1 << 20
+_ONE_SIZE = ("MPI_Fetch_and_op", "MPI_Compare_and_swap")
 _DTYPES = {
     "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
 }  # fmt: skip
@@ -153,6 +156,7 @@ class _Found:
     def run(self) -> Run:
         """What was found."""
         self._check_last()
+        self._check_end()
         if not self._rows and not self._cuts:
             self._lose(self._line, f"{self._name} has no row")
         program = self._program
@@ -186,6 +190,17 @@ class _Found:
         other = len(self._rows) > 1 and self._rows[-1].num_iterations != self._rows[-2].num_iterations
         self._short_line = line if aligned and other and len(text) < min(self._widths) else 0
         self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
+
+    def _check_end(self) -> None:
+        """Nothing marks the end of a table: one that ends early may be a hang, a cut, or what was asked for."""
+        if not self._rows or self._program is None or self._failures or self._cuts or self._library in _ONE_SIZE:
+            return
+        two = self._program.pattern in ("pingpong", "pairs", None)
+        largest = _LARGEST_OF_TWO if two else _LARGEST_OF_MANY
+        last = self._rows[-1]
+        if (last.payload_bytes or 0) < largest:
+            said = f"the table ends at {last.payload_bytes} bytes, where the program by itself goes on to {largest}"
+            self._say(last.line, f"{said}: it hung, was cut, or was asked for no more (-m, -M)")
 
     def _check_last(self) -> None:
         if self._short_line:

@@ -162,6 +162,20 @@ def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -
     assert [(run.pattern, run.num_ranks) for run in (put, both)] == [("pingpong", 2)] * 2
 
 
+def test_a_table_that_ends_early_is_said_and_a_crash_below_it_fails() -> None:
+    rows = ("4                       2.50", "256                     2.75")
+    (early,) = read(latency("MPI Allreduce Latency", *rows))
+    assert early.status == "ok" and [remark.line for remark in early.remarks] == [4]
+    assert "ends at 256 bytes" in early.remarks[0].text and "1048576" in early.remarks[0].text
+    (whole,) = read(latency("MPI Allreduce Latency", *rows, "1048576               250.00"))
+    assert not whole.remarks
+    (one,) = read(title("MPI_Compare_and_swap latency", "# Size          Latency (us)", "8         150.25"))
+    assert not one.remarks
+    crash = "[node7:4711:0:4711] Caught signal 7 (Bus error: nonexistent physical address)"
+    (crashed,) = read(latency("MPI Allreduce Latency", *rows) + crash + "\n")
+    assert crashed.status == "failed" and len(crashed.rows) == 2 and len(crashed.remarks) == 1
+
+
 def test_several_pairs_have_one_mean() -> None:
     (run,) = read(title("MPI-CUDA Multi Latency", "# Size          Latency (us)", "0      2.25", "1024    3.75"))
     assert (run.status, run.pattern, run.num_ranks, dict(run.settings)["mode"]) == ("ok", "pairs", None, "isolated")
