@@ -16,6 +16,9 @@ _KNOWN = (
      "start the fabric manager of the driver's own version", "systemctl status nvidia-fabricmanager"),
     (("pattern", "h_errorFlag"), "the data that arrived were wrong: memory or a link is broken",
      "see the GPU's errors, and take the node out", "nvidia-smi -q -d ECC,ROW_REMAPPER"),
+    (("MultinodeMemoryAllocation",), "the IMEX daemon does not run, or its channel is not there",
+     "start it, and give the container its channel: multinode tests share memory by it, within one node as well",
+     "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels"),
     (("several runs print into one log at once",),
      "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
      "build it again from the beginning (make clean), with MPI", "make clean; make MPI=1 MPI_HOME=/path/to/mpi"),
@@ -35,6 +38,9 @@ _BETWEEN_GPUS = (
     "cat /proc/cmdline; ls /sys/kernel/iommu_groups | wc -l; sudo lspci -vvv | grep ACSCtl; "
     "nvidia-smi -q -d ECC,ROW_REMAPPER",
 )
+
+
+_AMONG_GPUS = ("device_to_device", "one_to_all", "all_to_one")  # in the names of nvbandwidth's tests
 
 
 def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
@@ -63,7 +69,7 @@ def _between_gpus(run: Run) -> bool:
     broken = [remark.text for remark in run.remarks if "never finished" in remark.text]
     said = " ".join((run.failure or "", *broken))
     of_host = "host_to_device" in said or "device_to_host" in said
-    return not of_host and ("device_to_device" in said or _host_passed(run))
+    return not of_host and (any(name in said for name in _AMONG_GPUS) or _host_passed(run))
 
 
 def _host_passed(run: Run) -> bool:

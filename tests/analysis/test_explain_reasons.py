@@ -215,6 +215,8 @@ def test_wrong_elements_come_before_everything() -> None:
 @pytest.mark.parametrize(("failure", "what"), [
     ("CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized", "the NVSwitch fabric is not up"),
     ("unhandled cuda error", "CUDA failed"), ("out of memory", "the buffers do not fit"), ("boom", "the tool failed"),
+    ("[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(...) in MultinodeMemoryAllocation",
+     "the IMEX daemon does not run, or its channel is not there"),
     ("several runs print into one log at once, of one rank each",
      "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own"),
 ])  # fmt: skip
@@ -230,7 +232,8 @@ def test_wrong_data_between_gpus_are_an_iommu_before_they_are_broken_hardware() 
     peers = Run("nvbandwidth", status=FAILED, failure=f"{said}; device_to_device_memcpy_read_ce never finished")
     unnamed = replace(peers, failure=said, remarks=(Remark(4, "device_to_device_memcpy_read_ce has no table: it never "
                                                           "finished, or the log was cut"),))  # fmt: skip
-    for run in (peers, replace(peers, failure=said, matrices=hosts), unnamed):
+    kernels = replace(unnamed, remarks=(Remark(4, "one_to_all_read_sm has no table: it never finished"),))
+    for run in (peers, replace(peers, failure=said, matrices=hosts), unnamed, kernels):
         found = failure_reason(run, 0, 0)
         assert found is not None and found.what.index("IOMMU") < found.what.index("broken")
         assert "before any hardware is suspected" in found.step and "iommu_groups" in found.command
