@@ -18,6 +18,7 @@ from typing import NoReturn
 import bench
 from bench.core import plugins
 from bench.core.errors import (
+    EXIT_BROKEN_PIPE,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_MEASUREMENT,
@@ -25,12 +26,10 @@ from bench.core.errors import (
     EXIT_USAGE,
     BenchError,
     Interrupted,
-    UsageError,
 )
+from bench.core.parser import Parser
 
 _DEBUG = "show the traceback of an error"
-# What a shell reports of a program that a closed pipe ended: the reader (`| head`) wanted no more.
-_EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
-        return _EXIT_BROKEN_PIPE
+        return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in words:
             traceback.print_exc()
@@ -76,10 +75,10 @@ def _run(words: list[str]) -> int:
 
 def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
     """All commands by name and first line; those in `loaded` are imported and know their options."""
-    parser = _Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
-    commands = parser.add_subparsers(dest="command", metavar="<command>", title="commands", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="<command>", title="commands", parser_class=Parser)
     for name in plugins.names("command"):
         line = plugins.first_line("command", name).replace("%", "%%")
         command = commands.add_parser(name, help=line, description=line, allow_abbrev=False)
@@ -87,13 +86,6 @@ def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
         if name in loaded:
             plugins.load("command", name).arguments(command)
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Usage errors in the suite's own form: one sentence, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 def _told(error: BaseException) -> tuple[int, str]:

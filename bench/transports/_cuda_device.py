@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.world import Place
 
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DRIVER, _NO_DEVICE, _STUB_LIBRARY = 35, 100, 34
-_ELSE = "use another transport (mpi, gloo)"
+_ELSE = "run this on a machine with an NVIDIA GPU"
+
+Owner = tuple[str, str, str]  # what a GPU is called by all processes: its host, its PCI address, its UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +34,21 @@ class Device:
 
 
 def load_cupy() -> Any:
-    """The module; RefusedError when it is not there or does not load."""
+    """The module; NotInstalledError when it is not there or does not load."""
     try:
         import cupy
         import cupy.cuda
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise RefusedError(f"CuPy can not be loaded here ({error}): install it again") from None
-        raise RefusedError(
+            raise NotInstalledError(f"CuPy can not be loaded here ({error}): install it again") from None
+        raise NotInstalledError(
             "CuPy is not installed here: pip install cupy-cuda13x (or cupy-cuda12x, for a driver older than CUDA 13)"
         ) from None
     except ImportError as error:
         words = next((line for line in str(error).splitlines() if line.strip(" =")), "no reason given")
-        raise RefusedError(f"CuPy can not be loaded here ({words}): install the wheel for this driver again") from None
+        raise NotInstalledError(
+            f"CuPy can not be loaded here ({words}): install the wheel for this driver again"
+        ) from None
     return cupy
 
 
@@ -131,9 +135,9 @@ def take(cupy: Any, index: int) -> Device:
     return describe(cupy, index)
 
 
-def shared_by(owners: Sequence[tuple[str, str, str]]) -> tuple[int, int] | None:
-    """The first two ranks that are on one GPU; `owners`: (host, bus, uuid) of every rank."""
-    first: dict[tuple[str, str, str], int] = {}
+def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
+    """The first two ranks that are on one GPU; `owners`: of every rank."""
+    first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
         if owner in first:
             return first[owner], rank
@@ -150,18 +154,6 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
     except RuntimeError as error:
         return getattr(error, "status", None) == PEER_ALREADY_ENABLED
     return True
-
-
-def peers(runtime: Any) -> str:
-    """Which GPUs that this process sees reach each other, in words."""
-    num = int(runtime.getDeviceCount())
-    if num < 2:
-        return "one GPU"
-    reach = {a: [b for b in range(num) if b != a and runtime.deviceCanAccessPeer(a, b)] for a in range(num)}
-    found = sum(map(len, reach.values()))
-    if found in (0, num * (num - 1)):
-        return f"{'all' if found else 'none'} of {num} GPUs reach each other"
-    return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
 
 
 @contextlib.contextmanager
