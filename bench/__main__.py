@@ -7,6 +7,7 @@ Only the command that is named is imported, so that `--help` and `list` answer a
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -25,8 +26,8 @@ from bench.core.errors import (
     EXIT_USAGE,
     BenchError,
     Interrupted,
-    UsageError,
 )
+from bench.core.parser import Parser
 
 _DEBUG = "show the traceback of an error"
 # What a shell reports of a program that a closed pipe ended: the reader (`| head`) wanted no more.
@@ -76,10 +77,10 @@ def _run(words: list[str]) -> int:
 
 def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
     """All commands by name and first line; those in `loaded` are imported and know their options."""
-    parser = _Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
-    commands = parser.add_subparsers(dest="command", metavar="<command>", title="commands", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="<command>", title="commands", parser_class=Parser)
     for name in plugins.names("command"):
         line = plugins.first_line("command", name).replace("%", "%%")
         command = commands.add_parser(name, help=line, description=line, allow_abbrev=False)
@@ -89,19 +90,14 @@ def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
-    """Usage errors in the suite's own form: one sentence, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
 def _told(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence of whatever ended a command."""
     if isinstance(error, BenchError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED, "interrupted"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return EXIT_USAGE, f"what this prints can not be written ({error.strerror}): make room where it goes"
     if isinstance(error, OSError):
         return EXIT_USAGE, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in (

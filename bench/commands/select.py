@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--instances", default="all", metavar="A,B", help="instance types, of bench.yaml too (default: all)"
     )
     parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
-    parser.add_argument("--gpus", type=_count, metavar="N", help="GPUs of each node that take part (default: all)")
+    parser.add_argument("--gpus", type=_gpus, metavar="N", help="GPUs of each node that take part (default: all)")
     parser.add_argument("--runs", nargs="+", type=Path, default=[], metavar="DIR", help="own runs to predict from")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as training.batch=32")
@@ -147,13 +147,17 @@ def _drawing(word: str) -> Path:
     return path
 
 
+def _gpus(word: str) -> int:
+    return _count("--gpus", word)
+
+
 def _counts(word: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_count(each) for each in word.split(",")))
+    return tuple(dict.fromkeys(_count("--nodes", each) for each in word.split(",")))
 
 
-def _count(word: str) -> int:
+def _count(option: str, word: str) -> int:
     if not word.strip().isdecimal() or int(word) == 0:
-        raise UsageError(f"{word!r} is not a whole number of 1 or more")
+        raise UsageError(f"{option}: {word!r} is not a whole number of 1 or more")
     return int(word)
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +33,8 @@ from bench.core.errors import (
     RefusedError,
     UsageError,
 )
+from bench.core.parser import Parser
+from bench.core.units import option_duration
 from bench.core.world import Place
 from bench.rank import pulse
 from bench.rank.place import place as place_of
@@ -293,7 +296,7 @@ def _check_output(output: str | None) -> None:
 
 
 def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog=f"python -m bench.{name}",
         description=sys.modules["__main__"].__doc__ if argv is None else plugins.first_line("pattern", name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -308,10 +311,18 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
     parser.add_argument("--expect", metavar="WORLD", help="refuse any other world than this: 4x2, or h0,h1x2")
     parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
     parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one"
+        "--timeout",
+        type=partial(option_duration, "--timeout"),
+        default=60.0,
+        metavar="TIME",
+        help="of one operation of a library that has one (60s)",
     )
     parser.add_argument(
-        "--deadline", type=float, default=_DEADLINE_S, metavar="S", help="a rank that gets nowhere for S seconds ends"
+        "--deadline",
+        type=partial(option_duration, "--deadline"),
+        default=_DEADLINE_S,
+        metavar="TIME",
+        help="a rank that gets nowhere for so long ends (5m)",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.set_defaults(emitted=False)
@@ -319,13 +330,6 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
             return parser.parse_args(argv)
     return parser.parse_args(argv)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Usage errors in the suite's own form: one sentence, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 @contextlib.contextmanager
