@@ -1,199 +1,281 @@
 """What copies of ours reach on one GPU, beside what its link, its memory and its own copy can do: ratios of one run.
 
-    python -m benchmarks.gpu_copies
+    python -m benchmarks.gpu_copies               # all parts: a minute or two, three at most
+    python -m benchmarks.gpu_copies links memory  # some of them
 
-Host and GPU, pinned, against the PCIe link as it runs under load, after encoding (at least 0.85), or against
-nvbandwidth where BENCH_NVBANDWIDTH_PATH names its folder (within 2 %). The copying kernel against the GPU's own copy
-within its memory (at least 0.95), bytes read plus written. Events against the host's clock for 16 copies of 64 MiB
-(within 2 %). Two processes on one GPU through CUDA IPC against one process (within 5 %). Exit code 1 where one is
-missed, 3 without a GPU or CuPy; what can not be told here is skipped, in words.
+`links`: host and GPU, pinned, against the PCIe link as it runs under load, after encoding (at least 0.85), or against
+nvbandwidth where BENCH_NVBANDWIDTH_PATH names its folder (within 2 %); of the same batches of 16, events against the
+host's clock (within 2 %); both ways at once, each way's own rate. `memory`: the copying kernel against the GPU's own
+copy within its memory (at least 0.95), bytes read plus written, and both against the memory's peak. `processes`: two
+processes on one GPU through CUDA IPC against one process that holds both ends (within 5 %). `nccl`: what a call of NCCL
+costs with one rank, and what of it is ours.
+
+Every byte that was copied is compared. A line is printed as soon as it is known; what fails says so, and the rest goes
+on. Exit code 0: all is reached, or could not be told here and says why; 1: a line is missed; 3: no GPU or no CuPy; 4:
+something failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
-import subprocess
+import faulthandler
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any
+from time import monotonic
 
-from bench.core.errors import EXIT_REFUSED, RefusedError
+from bench.core.dtypes import dtype_of
+from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, MeasurementError, RefusedError
+from bench.core.inventory import Inventory
+from bench.core.payload import CopyData
 from bench.core.program import Copies, Copy, Group
-from bench.core.transport import Options, Reduction, Timing
+from bench.core.transport import Compiled, Options, Reduction, Timing
+from bench.core.units import format_size
 from bench.core.world import Place
+from bench.hardware import catalogue, live
 from bench.probes import nvml, sysfs
 from bench.transports.cuda_copy import CudaCopy
+from benchmarks import gpu_started
+from benchmarks.gpu_lines import FAILED, MISSED, Line, attempt, failed
 
-ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
-SETS, BATCH, BATCHES = 4, 16, 21
-# Giga-transfers per second of a lane, and the share that its coding leaves (PCIe 1-2: 8b/10b, 3-5: 128b/130b, 6: FLIT).
-LANE = {1: (2.5, 0.8), 2: (5.0, 0.8), 3: (8.0, 128 / 130), 4: (16.0, 128 / 130), 5: (32.0, 128 / 130),
-        6: (64.0, 236 / 256)}  # fmt: skip
+SETS, BATCH, BATCHES, MOST_S = 2, 16, 21, 3.0
+DEADLINE_S, CHILD_S = 175.0, 60.0
+WAYS: dict[str, tuple[int | None, int | None]] = {"host to GPU": (None, 0), "GPU to host": (0, None)}
+TESTS = {"host to GPU": "host_to_device_memcpy_ce", "GPU to host": "device_to_host_memcpy_ce"}
+ALONE, ME = Place(0, 1, 0, 1, "direct"), Group("me", (0,))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One ratio and what it must be; None where it can not be told, `words` say why."""
+class Bench:
+    """The parts, each a sequence of lines; what was found before stands beside what comes later."""
 
-    what: str
-    ratio: float | None
-    least: float = 0.0
-    most: float = float("inf")
-    words: str = ""
+    def __init__(self, sizes: Sequence[int], began: float) -> None:
+        """`sizes`: bytes of the copies; those between processes are of the second largest."""
+        self._sizes, self._began = sizes, began
+        self._some = sorted(sizes)[-2:][0]
+        self._own_s: dict[int, float] = {}  # of the GPU's own copy, by its size
 
-    @property
-    def missed(self) -> bool:
-        """Is it outside?"""
-        return self.ratio is not None and not self.least <= self.ratio <= self.most
+    def links(self) -> Iterator[Line]:
+        """Host and GPU."""
+        transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
+        try:
+            link, source = link_rate(transport)
+        except Exception as error:  # the rates are still worth while
+            link, source = None, f"no link is told here ({error})"
+        for size in self._sizes:
+            for way, ends in WAYS.items():
+                what = f"{way}, {format_size(size)}"
+                try:
+                    found = timings(transport, size, *ends)
+                except Exception as error:
+                    yield failed(what, error)
+                    continue
+                yield self._against_link(what, way, size, size / middle(found), link, source)
+                clocks = median(one.seconds[0] / one.host_s[0] for one in found)
+                yield Line(f"{what}: events / host's clock, {BATCH} copies", clocks, (0.98, 1.02))
+        yield attempt(f"both ways at once, {format_size(self._some)}", lambda: both_ways(transport, self._some))
+        transport.close()
+
+    def _against_link(self, what: str, way: str, size: int, rate: float, link: float | None, source: str) -> Line:
+        try:
+            theirs = gpu_started.nvbandwidth(TESTS[way], size, self._left_s())
+        except (MeasurementError, OSError) as error:
+            return failed(f"{what} / nvbandwidth", error)
+        if theirs is not None:
+            return Line(f"{what} / nvbandwidth", rate / theirs, (0.98, 1.02), f"{gbs(rate)} of {gbs(theirs)}")
+        return Line(f"{what} / PCIe link", link and rate / link, (0.85, 1.0), f"{gbs(rate)}; {source}")
+
+    def memory(self) -> Iterator[Line]:
+        """Within the GPU."""
+        engines = {engine: CudaCopy(ALONE, Options(engine=engine)) for engine in ("ce", "sm")}
+        peak, source = memory_peak(engines["ce"])
+        for size in self._sizes:
+            took_s: dict[str, float] = {}
+            for engine, name in (("ce", "GPU's own copy"), ("sm", "kernel")):
+                what = f"{name}, {format_size(size)}"
+                try:
+                    took_s[engine] = middle(timings(engines[engine], size, 0, 0))
+                except Exception as error:
+                    yield failed(what, error)
+                    continue
+                rate = 2 * size / took_s[engine]
+                yield Line(
+                    f"{what} / memory's peak", peak and rate / peak, None, f"{gbs(rate)} read + written; {source}"
+                )
+            if len(took_s) == 2:
+                self._own_s[size] = took_s["ce"]
+                yield Line(f"kernel / GPU's own copy, {format_size(size)}", took_s["ce"] / took_s["sm"],
+                           (0.95, float("inf")))  # fmt: skip
+        for transport in engines.values():
+            transport.close()
+
+    def processes(self) -> Iterator[Line]:
+        """Two on one GPU."""
+        size = self._some
+        what = f"two processes by IPC / one process, {format_size(size)}"
+
+        def against_one() -> Line:
+            took_s = gpu_started.peer_copy_s("ipc", size, self._left_s())
+            one_s = gpu_started.peer_copy_s("process", size, self._left_s())
+            alone = f", alone on the GPU {gbs(2 * size / self._own_s[size])}" if size in self._own_s else ""
+            words = f"{gbs(2 * size / took_s)} of {gbs(2 * size / one_s)} read + written{alone}"
+            return Line(what, one_s / took_s, (0.95, 1.05), words)
+
+        yield attempt(what, against_one, (0.95, 1.05))
+
+    def nccl(self) -> Iterator[Line]:
+        """The software of a call."""
+        what = "a call of NCCL, one rank, 8 bytes"
+
+        def cost() -> Line:
+            us = {name: seconds * 1e6 for name, seconds in gpu_started.nccl_call(self._left_s()).items()}
+            ours = us["issue_s"] - us["bare_issue_s"]
+            return Line(what, words=(
+                f"issued in {us['issue_s']:.2f} us, torch's own call in {us['bare_issue_s']:.2f}: ours {ours:+.2f}; "
+                f"one by itself {us['isolated_s']:.2f} us by events, {us['isolated_host_s']:.2f} on the host's clock"
+            ))  # fmt: skip
+
+        yield attempt(what, cost)
+
+    def _left_s(self) -> float:
+        """For a program that is started now."""
+        return max(1.0, min(CHILD_S, DEADLINE_S - 5 - (monotonic() - self._began)))
 
 
 def main() -> int:
     """Measure, print, judge."""
+    parts = ("links", "memory", "processes", "nccl")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=256, metavar="N", help="of the copies of each link (MiB, 256)")
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="PART",
+                        help=f"of {', '.join(parts)}; default: all of them")  # fmt: skip
+    parser.add_argument("--megabytes", default="64,256,1024", type=whole_numbers, metavar="N,N,...",
+                        help="sizes of the copies, MiB (%(default)s)")  # fmt: skip
     args = parser.parse_args()
-    size = args.megabytes * MIB
+    bench = Bench([size * MIB for size in args.megabytes], monotonic())
+    # A call of CUDA that never comes back can not be interrupted, only ended, with where it was.
+    faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=2)
     try:
-        transport = CudaCopy(Place(0, 1, 0, 1, "direct"), Options(near_cpus=sysfs.cpus_beside))
+        return judged(bench, args.parts or parts)
     except RefusedError as error:
         reason = error if nvml.has_device() else "no NVIDIA GPU was found here: run this on a machine with one"
         print(f"gpu_copies: error: {reason}", file=sys.stderr)
         return EXIT_REFUSED
-    for name, value in transport.facts().items():
-        print(f"# {name}: {value}")
-    lines = [*host_links(transport, size), clocks(transport)]
-    own_s = seconds(transport, size, 0, 0)
-    lines += within(transport, size, own_s)
-    transport.close()
-    lines.append(between_processes(size, own_s))
-    for line in lines:
-        shown = "skipped" if line.ratio is None else f"{line.ratio:7.3f}"
-        asked = f"[{line.least:g} .. {line.most:g}]" if line.ratio is not None else ""
-        print(f"{line.what:58} {shown:8} {asked:14} {'MISSED' if line.missed else ''} {line.words}")
-    return int(any(line.missed for line in lines))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
-def timings(transport: CudaCopy, size: int, source_on: int | None, target_on: int | None, batch: int = BATCH,
-            ) -> list[Timing]:  # fmt: skip
-    """Batches of copies back to back, cold and after a warm-up."""
-    steps = (Copies((Copy(0, 0, size, source_on, target_on),)),)
-    compiled = transport.compile(
-        steps, Group("me", (0,)), transport.allocate(size, size, SETS, steps), Reduction("uint8", "sum"), False
-    )
-    transport.time_batch(compiled, batch)
-    found = [transport.time_batch(compiled, batch) for _ in range(BATCHES)]
-    if compiled.release is not None:
-        compiled.release()
+def whole_numbers(text: str) -> list[int]:
+    """`64,256`; ValueError for anything else."""
+    found = [int(word) for word in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(text)
     return found
 
 
-def seconds(transport: CudaCopy, size: int, source_on: int | None, target_on: int | None) -> float:
+def judged(bench: Bench, parts: Sequence[str]) -> int:
+    """The lines of those parts, printed as they come; the exit code. Raises RefusedError where nothing can be done."""
+    transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
+    for name, value in transport.facts().items():
+        print(f"# {name}: {value}")
+    for note in transport.notes:
+        print(f"# {note}")
+    transport.close()
+    del transport
+    verdicts = []
+    for part in parts:
+        try:
+            for line in getattr(bench, part)():
+                print(line, flush=True)
+                verdicts.append(line.verdict)
+        except Exception as error:  # whatever it is, the other parts are still to be measured
+            print(failed(part, error), flush=True)
+            verdicts.append(FAILED)
+    counted = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
+    print(f"# {len(verdicts)} lines: {counted}")
+    return 1 if MISSED in verdicts else EXIT_MEASUREMENT if FAILED in verdicts else EXIT_DONE
+
+
+def compiled(transport: CudaCopy, size: int, *ways: tuple[int | None, int | None]) -> Compiled:
+    """Copies side by side, one for each way; ends as in `core.program.Copy`."""
+    copies = [Copy(0, 0, size, *ends, k * size, k * size) for k, ends in enumerate(ways)]
+    steps, num_bytes = (Copies(tuple(copies)),), size * len(ways)
+    buffers = transport.allocate(num_bytes, num_bytes, SETS, steps)
+    return transport.compile(steps, ME, buffers, Reduction("uint8", "sum"), False)
+
+
+def batches(transport: CudaCopy, copies: Compiled) -> Iterator[Timing]:
+    """Batches back to back after one to warm up, for some seconds at most; raises MeasurementError for wrong data."""
+    buffers, noise = copies.keep[0], CopyData(dtype_of("uint8"), (0,), 1).sent(0)
+    size = buffers.send_bytes
+    for index in range(SETS):
+        buffers.fill("send", index, 0, size, noise)
+        buffers.write("recv", index, 0xA5)
+    transport.time_batch(copies, BATCH)
+    began = monotonic()
+    for done in range(BATCHES):
+        if done >= 5 and monotonic() - began > MOST_S:
+            break
+        yield transport.time_batch(copies, BATCH)
+    wrong = sum(buffers.count_wrong("recv", index, 0, size, noise, 1).num_wrong for index in range(SETS))
+    if wrong:
+        raise MeasurementError(f"{wrong} of {SETS * size} bytes arrived wrong")
+
+
+def timings(transport: CudaCopy, size: int, source_on: int | None, target_on: int | None) -> list[Timing]:
+    """Of copies one way."""
+    copies = compiled(transport, size, (source_on, target_on))
+    found = list(batches(transport, copies))
+    copies.native.close()
+    return found
+
+
+def middle(found: Sequence[Timing]) -> float:
     """Seconds of one copy, the median of batches."""
-    return median(timing.seconds[0] for timing in timings(transport, size, source_on, target_on))
+    return median(timing.seconds[0] for timing in found)
 
 
-def host_links(transport: CudaCopy, size: int) -> list[Line]:
-    """Both directions against the link, or against nvbandwidth."""
-    rates = {"host_to_device": size / seconds(transport, size, None, 0),
-             "device_to_host": size / seconds(transport, size, 0, None)}  # fmt: skip
-    link, words = link_rate(transport)
-    lines = []
-    for way, rate in rates.items():
-        reached = f"{rate / 1e9:.2f} GB/s"
-        theirs = nvbandwidth(f"{way}_memcpy_ce", size)
-        if theirs is not None:
-            lines.append(Line(f"{way} / nvbandwidth", rate / theirs, 0.98, 1.02, f"{reached} of {theirs / 1e9:.2f}"))
-        elif link is None:
-            lines.append(Line(f"{way} / PCIe link", None, words=f"{reached}; {words}"))
-        else:
-            lines.append(Line(f"{way} / PCIe link", rate / link, 0.85, 1.0, f"{reached}; {words}"))
-    return lines
+def both_ways(transport: CudaCopy, size: int) -> Line:
+    """Each way's own rate while the other is under way, until its own end."""
+    copies = compiled(transport, size, *WAYS.values())
+    ends_s = [copies.native.ends_s() for _ in batches(transport, copies)]
+    copies.native.close()
+    rates = [BATCH * size / median(times) for times in zip(*ends_s, strict=True)]
+    together = 2 * BATCH * size / median(map(max, ends_s))
+    words = ", ".join(f"{way} {gbs(rate)}" for way, rate in zip(WAYS, rates, strict=True))
+    return Line(
+        f"both ways at once, {format_size(size)}", words=f"{words}; {gbs(together)} together until the later end"
+    )
 
 
 def link_rate(transport: CudaCopy) -> tuple[float | None, str]:
-    """Bytes per second of the link of this GPU after encoding, read while copies run; and how it comes."""
+    """Bytes per second of the link of this GPU after encoding, read while copies run; and where it comes from."""
     bus = transport.facts()["gpu_pci_bus"]
     for _ in range(2):  # the first look also loads NVML, and copies may be done before it is there
         transport.stir()
-        found = nvml.gpus(under_load=True).gpus
+        found = nvml.gpus(under_load=True)
         transport.sync()
     # NVML writes the domain with eight digits, CUDA with four.
-    gpu = next((one for one in found if one.pci_bus and one.pci_bus.lower().lstrip("0") == bus.lstrip("0")), None)
-    if gpu is None or gpu.pcie_generation not in LANE or not gpu.pcie_lanes:
-        return None, "NVML does not tell the link of this GPU"
-    giga, coding = LANE[gpu.pcie_generation]
-    rate = giga * 1e9 * coding * gpu.pcie_lanes / 8
-    return rate, f"PCIe {gpu.pcie_generation} x{gpu.pcie_lanes} under load: {rate / 1e9:.2f} GB/s"
+    gpu = next((one for one in found.gpus if one.pci_bus and one.pci_bus.lower().lstrip("0") == bus.lstrip("0")), None)
+    rate = None if gpu is None else live.pcie_rate(gpu)
+    if gpu is None or rate is None:
+        return None, f"NVML does not tell the link of this GPU{f' ({found.reason})' if found.reason else ''}"
+    return rate, f"{live.pcie_source((gpu,), Inventory(gpus=found.gpus))}: {gbs(rate)}"
 
 
-def nvbandwidth(test: str, size: int) -> float | None:
-    """What nvbandwidth reaches in the same way, in bytes per second; None without it."""
-    folder = os.environ.get("BENCH_NVBANDWIDTH_PATH")
-    if not folder:
-        return None
-    words = (str(Path(folder) / "nvbandwidth"), "-t", test, "-b", str(size // MIB), "-i", "5")
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]}
-    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
-    found = re.search(rf"^SUM {test}\s+([0-9.]+)", done.stdout, re.MULTILINE)
-    if found is None:
-        print(f"# nvbandwidth gave no figure of {test}: {(done.stderr or done.stdout).strip()[-200:]}")
-        return None
-    return float(found[1]) * 1e9
+def memory_peak(transport: CudaCopy) -> tuple[float | None, str]:
+    """Bytes per second of this GPU's memory, and where they come from."""
+    facts = transport.facts()
+    model, told = catalogue.gpu_printed(facts["gpu"]), facts["gpu_memory_peak_bytes_per_s"]
+    sheet = None if model is None else catalogue.gpu(model).memory_bytes_per_s
+    clock = "no clock told by the driver" if told == "unknown" else f"{gbs(float(told))} by its clock"
+    if sheet is not None:
+        return sheet, f"{model}: {gbs(sheet)}, {clock}"
+    return (None if told == "unknown" else float(told)), clock
 
 
-def clocks(transport: CudaCopy) -> Line:
-    """The same batches by the GPU's events and by the host's clock."""
-    found = timings(transport, 64 * MIB, None, 0, 16)
-    ratio = median(timing.seconds[0] / timing.host_s[0] for timing in found)
-    return Line("events / host clock, host to device, 16 x 64 MiB", ratio, 0.98, 1.02)
-
-
-def within(transport: CudaCopy, size: int, own_s: float) -> list[Line]:
-    """The kernel against the GPU's own copy, and both against the memory's peak; bytes read plus written."""
-    kernel = CudaCopy(Place(0, 1, 0, 1, "direct"), Options(engine="sm"))
-    kernel_s = seconds(kernel, size, 0, 0)
-    kernel.close()
-    lines = [Line("kernel / GPU's own copy, in its memory", own_s / kernel_s, 0.95, words=gbs(2 * size, kernel_s))]
-    told = transport.facts()["gpu_memory_peak_bytes_per_s"]
-    peak = float(told) if told != "unknown" else None
-    for who, took_s in (("GPU's own copy", own_s), ("kernel", kernel_s)):
-        share = None if peak is None else 2 * size / took_s / peak
-        words = "the driver tells no clock of the memory" if peak is None else f"of {peak / 1e9:.0f} GB/s"
-        lines.append(Line(f"{who} / peak of the memory", share, 0.0, 1.0, f"{gbs(2 * size, took_s)} {words}"))
-    return lines
-
-
-def between_processes(size: int, own_s: float) -> Line:
-    """Two ranks on one GPU; the one that copies reaches into the other's memory."""
-    what = "two processes by IPC / one process, on one GPU"
-    # By its address, since a sandbox may not resolve its own name.
-    words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-             "--nproc-per-node", "2", "-m", "bench.peer_copy", "--sizes", str(size), "--mode", "pipelined",
-             "--share-gpu", "1", "--format", "json")  # fmt: skip
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
-    try:
-        document: dict[str, Any] = json.loads(done.stdout)
-    except json.JSONDecodeError:
-        return Line(what, None, words=(done.stderr.strip().splitlines() or ["no output"])[-1])
-    if not document["summaries"]:
-        reasons: Sequence[Any] = document["skipped"] or document["failures"] or [{}]
-        return Line(what, None, words=str(next(iter(reasons)).get("reason", done.stderr.strip()[-200:])))
-    best_s = min(row["median_s"] for row in document["summaries"])
-    return Line(what, own_s / best_s, 0.95, 1.05, gbs(2 * size, best_s))
-
-
-def gbs(num_bytes: int, took_s: float) -> str:
+def gbs(bytes_per_s: float) -> str:
     """A rate in words."""
-    return f"{num_bytes / took_s / 1e9:.0f} GB/s"
+    return f"{bytes_per_s / 1e9:.1f} GB/s"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from bench.core.world import Place
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DRIVER, _NO_DEVICE, _STUB_LIBRARY = 35, 100, 34
-_ELSE = "use another transport (mpi, gloo)"
+_ELSE = "run this on a machine with an NVIDIA GPU"
+
+Owner = tuple[str, str, str]  # what a GPU is called by all processes: its host, its PCI address, its UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,9 @@ def take(cupy: Any, index: int) -> Device:
     return describe(cupy, index)
 
 
-def shared_by(owners: Sequence[tuple[str, str, str]]) -> tuple[int, int] | None:
-    """The first two ranks that are on one GPU; `owners`: (host, bus, uuid) of every rank."""
-    first: dict[tuple[str, str, str], int] = {}
+def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
+    """The first two ranks that are on one GPU; `owners`: of every rank."""
+    first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
         if owner in first:
             return first[owner], rank
@@ -150,18 +152,6 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
     except RuntimeError as error:
         return getattr(error, "status", None) == PEER_ALREADY_ENABLED
     return True
-
-
-def peers(runtime: Any) -> str:
-    """Which GPUs that this process sees reach each other, in words."""
-    num = int(runtime.getDeviceCount())
-    if num < 2:
-        return "one GPU"
-    reach = {a: [b for b in range(num) if b != a and runtime.deviceCanAccessPeer(a, b)] for a in range(num)}
-    found = sum(map(len, reach.values()))
-    if found in (0, num * (num - 1)):
-        return f"{'all' if found else 'none'} of {num} GPUs reach each other"
-    return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
 
 
 @contextlib.contextmanager

@@ -14,13 +14,14 @@ from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels
 
 LIMIT_S = 10.0
+TRIAL_S = 1.0  # of a gate that is only tried: nothing is lost when it opens by itself
 MOST_CALLS = 64  # behind one gate: a GPU's queue holds about a thousand entries, and each copy takes a few
 _MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
 _BYTES = 64
 
 
 class Gate:
-    """Holds one stream back, again and again. Not to be closed twice before it is opened."""
+    """Holds one stream back, again and again. Not to be shut twice before it is opened."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S) -> None:
         """Compile and load the kernel: nothing may be loaded while it waits, for that would wait for it.
@@ -28,25 +29,29 @@ class Gate:
         Raises what CuPy raises where it can not compile.
         """
         self._runtime = cupy.cuda.runtime
-        self._limit_s = limit_s
+        self._limit_s = self._shut_for_s = limit_s
+        self._kernel = _cuda_kernels.gate_kernel(cupy)
+        self._kernel.compile()
         self._memory = self._runtime.hostAlloc(_BYTES, _MAPPED)
         ctypes.memset(self._memory, 0, _BYTES)
         self._opened = ctypes.c_uint32.from_address(self._memory)
         self._expired = ctypes.c_uint32.from_address(self._memory + _BYTES // 2)
-        self._kernel = _cuda_kernels.gate_kernel(cupy)
         self._ticket = 0
 
     def warm(self, stream: int) -> None:
-        """Once through an open gate."""
-        ticket = self.shut(stream)
+        """Once through a gate that is opened at once; RuntimeError where it opens by itself alone."""
+        ticket = self.shut(stream, TRIAL_S)
         self.open(ticket)
         self._runtime.streamSynchronize(stream)
+        if self._expired.value == ticket:
+            raise RuntimeError("the GPU does not see what the host writes while a kernel runs")
 
-    def shut(self, stream: int) -> int:
-        """From here on the stream waits. Returns the ticket that opens it."""
+    def shut(self, stream: int, limit_s: float | None = None) -> int:
+        """From here on the stream waits, `limit_s` at most. Returns the ticket that opens it."""
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
+        self._shut_for_s = self._limit_s if limit_s is None else limit_s
         arguments = _cuda_kernels.numbers(
-            self._memory, self._memory + _BYTES // 2, self._ticket, int(self._limit_s * 1e9)
+            self._memory, self._memory + _BYTES // 2, self._ticket, int(self._shut_for_s * 1e9)
         )
         self._kernel((1,), (1,), arguments, stream=_cuda_kernels.OnStream(stream))
         return self._ticket
@@ -59,7 +64,7 @@ class Gate:
         """After the batch: MeasurementError when the gate had opened by itself."""
         if self._expired.value == ticket:
             raise MeasurementError(
-                f"copies were not all in the GPU's queue after {self._limit_s:g} s, so their time is void: "
+                f"copies were not all in the GPU's queue after {self._shut_for_s:g} s, so their time is void: "
                 "run without a debugger or profiler that makes launches wait"
             )
 

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 Issue = Callable[[], Any]
+_MOST_STIRS = 1000
 
 
 class Program:
@@ -26,8 +27,7 @@ class Program:
     def run(self, index: int) -> None:
         """All copies of a set, complete."""
         self._ran = True
-        for issue in self.issues[index]:
-            issue()
+        self.issue((index,))
         for stream in self.streams:
             self._runtime.streamSynchronize(stream)
 
@@ -36,15 +36,27 @@ class Program:
         if not self._ran:
             self.run(index)
 
+    def issue(self, order: Sequence[int]) -> None:
+        """The copies of those sets one after the other, not waited for."""
+        for index in order:
+            for issue in self.issues[index]:
+                issue()
+
+    def stir(self, for_s: float) -> None:
+        """Copies for about that time, not waited for: as many as a queue takes at most."""
+        self.run(0)  # the first one is slower than those that follow, and waits for those that were not waited for
+        began = perf_counter()
+        self.run(0)
+        one_s = max(perf_counter() - began, 1e-6)
+        self.issue([0] * min(_MOST_STIRS, int(for_s / one_s)))
+
     def enqueue(self, order: Sequence[int]) -> None:
         """An event that all streams wait for, the copies of those sets one after the other, an event on each stream."""
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
         for stream in self.streams[1:]:
             runtime.streamWaitEvent(stream, self._begin)
-        for index in order:
-            for issue in self.issues[index]:
-                issue()
+        self.issue(order)
         for stream, end in zip(self.streams, self._ends, strict=True):
             runtime.eventRecord(end, stream)
 
@@ -53,9 +65,13 @@ class Program:
         for end in self._ends:
             self._runtime.eventSynchronize(end)
 
+    def ends_s(self) -> list[float]:
+        """Of each stream, from the common beginning to its own end, by the GPU's events."""
+        return [float(self._runtime.eventElapsedTime(self._begin, end)) * 1e-3 for end in self._ends]
+
     def elapsed_s(self) -> float:
-        """From the common beginning to the later end, by the GPU's events."""
-        return max(float(self._runtime.eventElapsedTime(self._begin, end)) for end in self._ends) * 1e-3
+        """From the common beginning to the later end."""
+        return max(self.ends_s())
 
     def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
         """Issued while time runs: seconds by events, until the host saw the end, and until all were issued."""

@@ -23,7 +23,7 @@ from bench.core.record import Record
 from bench.core.transport import Options, Reduction
 from bench.core.world import Place, World
 from bench.rank import measure
-from bench.transports import _cuda_device, _cuda_kernels, _cuda_memory, cuda_copy
+from bench.transports import _cuda_device, _cuda_gate, _cuda_kernels, _cuda_memory, _cuda_timing, cuda_copy
 from bench.transports._cuda_gate import MOST_CALLS
 from bench.transports._device import CupyArrays
 
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "cupy_host"
 Missing = Callable[[str, str], NoReturn]
 ALONE = Place(0, 1, 0, 1, "direct")
+TO_GPU = (Copies((Copy(0, 0, 4096, None, 0),)),)
 COPY = (Copies((Copy(0, 0, 4096, 0, 0),)),)
 BYTES = Reduction("uint8", "sum")
 ME = Group("me", (0,))
@@ -78,7 +79,9 @@ def test_every_direction_and_kind_of_host_memory_is_copied_whole(
     ways = {"h2d": {f"{memory} gpu0"}, "d2h": {f"gpu0 {memory}"}}
     wanted = ways.get(direction, ways["h2d"] | ways["d2h"])
     log = (tmp_path / "log").read_text().splitlines()
-    assert {line.split(maxsplit=1)[1] for line in log if "4194304" not in line} == {f"{way} 100003" for way in wanted}
+    assert {line.split(maxsplit=1)[1] for line in log if line.endswith(" 100003")} == {
+        f"{way} 100003" for way in wanted
+    }
 
 
 @pytest.mark.parametrize("engine", ["ce", "sm"])
@@ -89,7 +92,8 @@ def test_a_gpu_copies_within_its_memory_by_its_own_copy_or_by_a_kernel(
     monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
     assert all(one.verified for one in rows(Options(engine=engine), pattern="local_copy", engine=engine))
     by = {"ce": "memcpyAsync", "sm": "bench_copy"}[engine]
-    assert {line.split()[0] for line in (tmp_path / "log").read_text().splitlines()} == {by}
+    log = (tmp_path / "log").read_text().splitlines()
+    assert {line.split()[0] for line in log if line.endswith(" gpu0 gpu0 100003")} == {by}
 
 
 @pytest.mark.parametrize("case", [{"pattern": "host_device"}, {"pattern": "local_copy", "engine": "sm"}])
@@ -129,8 +133,8 @@ def test_memory_is_given_back_row_by_row() -> None:
 
 @pytest.mark.usefixtures("cupy")
 def test_a_batch_waits_until_all_of_it_is_in_the_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
     transport = cuda_copy.CudaCopy(ALONE, Options())
+    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
     assert transport._gate is not None and transport.facts()["batches"] == "behind a gate"
     compiled = transport.compile(COPY, ME, transport.allocate(4096, 4096, 3, COPY), BYTES, False)
     begun: list[int] = []
@@ -170,6 +174,60 @@ def test_without_a_gate_batches_are_timed_and_it_is_said(variable: str, monkeypa
     assert timing.seconds[0] > 0 and timing.enqueue_s[0] > 0
     kernels = cuda_copy.CudaCopy(ALONE, Options(engine="sm")).supports(COPY[0], BYTES, False)
     assert (kernels is not None and "can not compile" in kernels) == ("NVRTC" in variable)
+
+
+@pytest.mark.parametrize(
+    ("variable", "why"),
+    [("FAKE_CUDA_STAGES", "wait for what is in its queue before them"), ("FAKE_CUDA_BLIND", "does not see what")],
+)
+@pytest.mark.usefixtures("cupy")
+def test_a_gate_that_would_void_every_batch_is_not_used_and_it_is_said(
+    variable: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cuda_gate, "TRIAL_S", 0.05)
+    monkeypatch.setattr(_cuda_timing, "TRIAL_S", 0.05)
+    monkeypatch.setenv(variable, "1")
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    assert why in transport.notes[0] and why in transport.facts()["batches"]
+    buffers = transport.allocate(4096, 4096, 1, TO_GPU)
+    compiled = transport.compile(TO_GPU, ME, buffers, BYTES, False)
+    assert transport.time_batch(compiled, 4).enqueue_s[0] > 0, "timed as it is issued"
+    transport.close()
+
+
+@pytest.mark.usefixtures("cupy")
+def test_where_no_memory_can_be_pinned_a_gpu_still_copies_within_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = sys.modules["cupy.cuda.runtime"]
+
+    def refuse(size: int, flags: int) -> int:
+        raise runtime.CUDARuntimeError(801)
+
+    monkeypatch.setattr(runtime, "hostAlloc", refuse)
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    assert "cudaErrorNotSupported" in transport.notes[0]
+    transport.stir()
+    transport.close()
+    assert all(one.verified for one in rows(Options(), pattern="local_copy"))
+
+
+@pytest.mark.usefixtures("cupy")
+def test_all_is_given_back_at_the_end() -> None:
+    runtime: Any = sys.modules["cupy.cuda.runtime"]
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    transport.stir()
+    transport.close()
+    assert not runtime._state.allocations and not runtime._state.streams
+
+
+@pytest.mark.usefixtures("cupy")
+def test_of_two_directions_each_has_an_end_of_its_own_and_the_time_is_the_later_one() -> None:
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    both = (Copies((Copy(0, 0, 1 << 20, None, 0), Copy(0, 0, 64, 0, None, 1 << 20, 1 << 20))),)
+    size = (1 << 20) + 64
+    compiled = transport.compile(both, ME, transport.allocate(size, size, 1, both), BYTES, False)
+    timing = transport.time_batch(compiled, 8)
+    ends_s = compiled.native.ends_s()
+    assert len(ends_s) == 2 and timing.seconds[0] == pytest.approx(max(ends_s) / 8) and min(ends_s) > 0
 
 
 # -- what is refused
@@ -296,7 +354,7 @@ def test_the_fake_has_no_function_that_cupy_does_not_have() -> None:
 def test_where_cupy_has_no_headers_for_its_own_kernels_copies_are_compared_on_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Our kernels include nothing and compile without CUDA's headers; CuPy's own do not."""
+    """CuPy's own kernels need more than ours: more headers, a compiler that knows more of C++, time."""
 
     def no_header(*_: Any) -> None:
         raise RuntimeError("catastrophic error: cannot open source file cuda_fp16.h")

@@ -10,6 +10,8 @@ its handle. What goes wrong is asked for by variables:
     FAKE_CUDA_IPC=0              no handles for other processes
     FAKE_CUDA_DROPS=1            every copy leaves its last byte out
     FAKE_CUDA_NVRTC=0            no kernel can be compiled
+    FAKE_CUDA_STAGES=1           copies from and to the host wait for what is before them in their stream
+    FAKE_CUDA_BLIND=1            a kernel that runs does not see what the host writes
     FAKE_CUDA_LOG=FILE           a line for each copy: what was called, between which GPUs
 """
 

@@ -284,7 +284,7 @@ def _directions(dst: int, src: int, size: int, kind: int) -> bool:
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
     pageable = _directions(dst, src, size, kind)
     _on(stream).put(lambda: _move("memcpyAsync", dst, src, size))
-    if pageable:
+    if pageable or (os.environ.get("FAKE_CUDA_STAGES") and kind in (1, 2)):
         _on(stream).wait()
 
 
@@ -385,7 +385,7 @@ def _gate(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], 
 
     def wait() -> None:
         begin = time.perf_counter_ns()
-        while ctypes.c_uint32.from_address(opened).value != ticket:
+        while os.environ.get("FAKE_CUDA_BLIND") or ctypes.c_uint32.from_address(opened).value != ticket:
             time.sleep(0)
             if time.perf_counter_ns() - begin > limit_ns:
                 ctypes.c_uint32.from_address(expired).value = ticket

@@ -1,0 +1,122 @@
+"""How copies are timed: one by one or in batches, by the GPU's events, behind a gate where there is one; those from and
+to pageable memory by the host's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from bench.core.errors import MeasurementError
+from bench.core.transport import Compiled, Timing
+from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, Gate
+from bench.transports._cuda_program import Program
+
+Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and of the issuing alone
+
+
+class Timer:
+    """Times the programs of one rank. Every rank calls it equally often, also those that order no copies."""
+
+    def __init__(self, clock: str, gate: Gate | None, sync: Callable[[], None], barrier: Callable[[], None]) -> None:
+        """`sync`: this rank's GPU is idle, and all ranks are there. `barrier`: only the latter."""
+        self._clock, self._gate, self._sync, self._barrier = clock, gate, sync, barrier
+
+    def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Isolated copies; see Transport.time_each."""
+        taken = []
+        for _ in range(num_calls):
+            order = _next_sets(compiled, 1)
+            self._sync()
+            taken.append(self._timed(compiled, order))
+        return self._timing(compiled, taken)
+
+    def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Copies back to back, as many at a time as a queue holds; see Transport.time_batch."""
+        order = _next_sets(compiled, num_calls)
+        most = num_calls if self._clock == "host" else MOST_CALLS
+        taken = []
+        for begin in range(0, num_calls, most):
+            part = order[begin : begin + most]
+            self._sync()
+            program = _program(compiled)
+            if self._gate is not None and program is not None and program.gated:
+                taken.append(behind_gate(program, self._gate, part, self._barrier))
+            else:
+                self._barrier()
+                taken.append(self._timed(compiled, part))
+        device_s, host_s, enqueue_s = (sum(one) / num_calls for one in zip(*taken, strict=True))
+        return self._timing(compiled, [(device_s, host_s, enqueue_s)])
+
+    def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> Taken:
+        """Seconds of copies as they are issued; nothing where this rank orders none."""
+        program = _program(compiled)
+        if program is None:
+            return 0.0, 0.0, 0.0
+        if self._clock == "host":
+            host_s = program.timed_by_host(order)
+            return host_s, host_s, host_s
+        return program.timed(order)
+
+    def _timing(self, compiled: Compiled | None, taken: Sequence[Taken]) -> Timing:
+        """A rank of a group that orders nothing took no time; one of no group has no samples."""
+        if compiled is None:
+            return Timing((), "python")
+        device_s, host_s, enqueue_s = zip(*taken, strict=True)
+        return Timing(host_s, "python") if self._clock == "host" else Timing(device_s, "python", host_s, enqueue_s)
+
+
+def behind_gate(program: Program, gate: Gate, order: Sequence[int], all_there: Callable[[], None],
+                limit_s: float | None = None) -> Taken:  # fmt: skip
+    """All in the queue, `all_there`, then the gate opens. Nothing may wait for the GPU before that.
+
+    Raises MeasurementError when the gate opened by itself, after `limit_s`.
+    """
+    program.warm(order[0])
+    ticket = gate.shut(program.streams[0], limit_s)
+    try:
+        program.enqueue(order)
+        all_there()
+    finally:
+        begin = perf_counter()
+        gate.open(ticket)
+    program.wait()
+    host_s = perf_counter() - begin
+    gate.check(ticket)
+    return program.elapsed_s(), host_s, 0.0
+
+
+def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[Gate | None, str | None]:
+    """A gate, tried on copies between pinned memory and the GPU, both ways, that `make` makes; or why it is of no use.
+
+    Where a driver stages such copies itself (a GPU whose memory is encrypted), they wait for what is before them.
+    """
+    try:
+        gate = Gate(cupy)
+        gate.warm(stream)
+        copies = make()
+        behind_gate(copies.native, gate, [0] * MOST_CALLS, _nothing, TRIAL_S)
+        copies.native.close()
+    except MeasurementError:
+        return None, "copies between pinned memory and the GPU wait for what is in its queue before them"
+    except Exception as error:  # CuPy tells it in many ways
+        return None, f"it does not work ({next(iter(str(error).splitlines()), type(error).__name__)})"
+    return gate, None
+
+
+def _nothing() -> None:
+    pass
+
+
+def _program(compiled: Compiled | None) -> Program | None:
+    return None if compiled is None else compiled.native
+
+
+def _next_sets(compiled: Compiled | None, num_calls: int) -> list[int]:
+    """The buffer sets of the next calls, which are then the last ones used; also of a rank that orders nothing."""
+    if compiled is None:
+        return []
+    num_sets = len(compiled.calls)
+    order = [(compiled.next_set + k) % num_sets for k in range(num_calls)]
+    compiled.last_set, compiled.next_set = order[-1], (order[-1] + 1) % num_sets
+    return order

@@ -1,0 +1,53 @@
+"""The lines that `gpu_copies` prints: a figure, what it must be, and a verdict in a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+OK, MISSED, FAILED, NOT_TOLD, PRINTED = "ok", "MISSED", "FAILED", "not told", "printed"
+Asked = tuple[float, float] | None  # at least, at most; None where the figure is only printed
+
+
+class NotHereError(Exception):
+    """What was to be measured is not possible on this machine; the message is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure. `state` says why there is none: FAILED, or NOT_TOLD, `words` being the reason."""
+
+    what: str
+    ratio: float | None = None
+    asked: Asked = None
+    words: str = ""
+    state: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if self.state or self.asked is None:
+            return self.state or PRINTED
+        if self.ratio is None:
+            return NOT_TOLD
+        return OK if self.asked[0] <= self.ratio <= self.asked[1] else MISSED
+
+    def __str__(self) -> str:
+        ratio = "-" if self.ratio is None else f"{self.ratio:.3f}"
+        asked = "-" if self.asked is None else f"{self.asked[0]:g} .. {self.asked[1]:g}"
+        return f"{self.what:54} {ratio:>7}  {asked:12} {self.verdict:8} {self.words}".rstrip()
+
+
+def attempt(what: str, make: Callable[[], Line], asked: Asked = None) -> Line:
+    """A line, or that it failed, or why it can not be told here."""
+    try:
+        return make()
+    except NotHereError as error:
+        return Line(what, None, asked, str(error), NOT_TOLD)
+    except Exception as error:
+        return failed(what, error)
+
+
+def failed(what: str, error: BaseException) -> Line:
+    """The line of what raised this."""
+    return Line(what, words=next(iter(str(error).splitlines()), type(error).__name__), state=FAILED)

@@ -1,0 +1,87 @@
+"""The programs that `gpu_copies` starts beside itself: each in a process group of its own, which ends with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import EXIT_REFUSED, MeasurementError
+from benchmarks.gpu_lines import NotHereError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def output(words: Sequence[str], timeout_s: float, **variables: str) -> str:
+    """What a program prints, however it ends.
+
+    Where it prints nothing, NotHereError when it was refused, else MeasurementError; both with its last words.
+    """
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env,
+                          start_new_session=True) as process:  # fmt: skip
+        try:
+            said, complained = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise MeasurementError(f"{words[0]} was not done after {timeout_s:.0f} s") from None
+    if not said.strip():
+        last = (complained.strip().splitlines() or ["no output"])[-1]
+        if process.returncode == EXIT_REFUSED:
+            raise NotHereError(last)
+        raise MeasurementError(f"{Path(words[0]).name} ended with {process.returncode}: {last}")
+    return said
+
+
+def nvbandwidth(test: str, num_bytes: int, timeout_s: float) -> float | None:
+    """What nvbandwidth reaches in the same way, in bytes per second; None where it is not here."""
+    folder = os.environ.get("BENCH_NVBANDWIDTH_PATH")
+    if not folder:
+        return None
+    words = (str(Path(folder) / "nvbandwidth"), "-t", test, "-b", str(num_bytes >> 20), "-i", "5")
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]  # its sum is over all GPUs that it sees
+    said = output(words, timeout_s, CUDA_VISIBLE_DEVICES=first)
+    found = re.search(rf"^SUM {test}\s+([0-9.]+)", said, re.MULTILINE)
+    if found is None:
+        raise MeasurementError(f"nvbandwidth gave no figure of {test}: {said.strip()[-200:]}")
+    return float(found[1]) * 1e9
+
+
+def peer_copy_s(via: str, num_bytes: int, timeout_s: float) -> float:
+    """Seconds of a copy from rank to rank, two ranks on one GPU; the quicker of both ways.
+
+    `via`: as of `bench.peer_copy`. Raises NotHereError with the reason of rows that were skipped.
+    """
+    # By its address, since a sandbox may not resolve its own name.
+    words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+             "--nproc-per-node", "2", "-m", "bench.peer_copy", "--sizes", str(num_bytes), "--mode", "pipelined",
+             "--via", via, "--share-gpu", "1", "--format", "json")  # fmt: skip
+    document = _json(output(words, timeout_s))
+    if document["failures"]:
+        raise MeasurementError(str(document["failures"][0].get("what")))
+    if not document["summaries"]:
+        raise NotHereError(str(document["skipped"][0].get("reason")) if document["skipped"] else "no row was measured")
+    if any(row["verified"] is not True for row in document["summaries"]):
+        raise MeasurementError("wrong data arrived")
+    return float(min(row["median_s"] for row in document["summaries"]))
+
+
+def nccl_call(timeout_s: float) -> dict[str, Any]:
+    """What benchmarks/nccl_call.py prints."""
+    return _json(output((sys.executable, "-m", "benchmarks.nccl_call"), timeout_s))
+
+
+def _json(said: str) -> dict[str, Any]:
+    """The one document in it: libraries write to stdout, too."""
+    try:
+        document: dict[str, Any] = json.loads(said[said.index("{") : said.rindex("}") + 1])
+    except ValueError:
+        raise MeasurementError(f"no document was printed: {said.strip().splitlines()[-1][:200]}") from None
+    return document
