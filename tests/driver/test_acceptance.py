@@ -72,7 +72,7 @@ def test_nodes_without_gpus_are_judged_over_mpi_and_what_gloo_does_beside_it_is_
     jobs = [{"name": each.job, "case": list(each.case), "world": {"num_nodes": 2, "ranks_per_node": 2}}
             for _, each, _ in run.told]  # fmt: skip
     run.plan = {"cluster": {"name": "toy"}, "scenario": "acceptance", "skipped": [], "jobs": jobs}
-    run.outcomes = {each["name"]: {"exit_code": 0, "seconds": 1.0, "what": None} for each in jobs}
+    run.outcomes = {each.job: {"exit_code": 0, "seconds": 1.0, "what": None} for _, each, _ in run.told}
     rules = (ROOT / "rules" / "acceptance-no-gpu.yaml").read_text(encoding="utf-8")
     found = judge(run, tmp_path, rules)
     fabric = [fault for fault in found.all_faults if fault.name == "wrong-fabric"]
