@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         raise nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
-    drawn, undrawn = _drawn(document, args, ran.folder.name)
+    drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
@@ -106,20 +106,20 @@ def draw(document: Document, folder: Path) -> list[Path]:
                     drawn += _style.save(picture, folder / title)
                 except OSError as error:
                     raise UsageError(
-                        f"plots can not be written in {folder} ({error.strerror}): make room or name another folder "
-                        f"by --plots DIR, then draw them by `python -m bench plot {folder.name}`"
+                        f"plots can not be written in {folder} ({error.strerror}): make room, or name another folder "
+                        "by --plots DIR"
                     ) from None
     return drawn
 
 
-def _drawn(document: Document, args: argparse.Namespace, name: str) -> tuple[list[Path], UsageError | None]:
+def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], UsageError | None]:
     """The plots, and why there are none: what was measured is kept and told all the same."""
     if args.no_plots:
         return [], None
     try:
-        return draw(document, args.plots / name), None
+        return draw(document, args.plots / run.name), None
     except UsageError as error:
-        return [], error
+        return [], UsageError(f"{error}; what was measured is kept: python -m bench plot {run} --plots DIR")
 
 
 def _check_plots(folder: Path) -> None:

@@ -51,4 +51,4 @@ def test_plots_that_find_no_room_are_told_after_the_tables_and_how_to_draw_them(
     told = capsys.readouterr()
     assert told.out.splitlines()[-1] == f"results: {tmp_path / 'results' / name}/"
     assert f"plots can not be written in {tmp_path / 'plots' / name} (No space left on device): make room" in told.err
-    assert f"`python -m bench plot {name}`" in told.err
+    assert f"kept: python -m bench plot {tmp_path / 'results' / name} --plots DIR" in told.err
