@@ -19,6 +19,7 @@ from typing import NoReturn
 import bench
 from bench.core import plugins
 from bench.core.errors import (
+    EXIT_BROKEN_PIPE,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_MEASUREMENT,
@@ -30,8 +31,6 @@ from bench.core.errors import (
 from bench.core.parser import Parser
 
 _DEBUG = "show the traceback of an error"
-# What a shell reports of a program that a closed pipe ended: the reader (`| head`) wanted no more.
-_EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
-        return _EXIT_BROKEN_PIPE
+        return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in words:
             traceback.print_exc()

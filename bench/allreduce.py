@@ -13,36 +13,13 @@ Between N equal parts (nodes) the same count with N in place of n holds: a part 
 
 from __future__ import annotations
 
-from bench.core.pattern import Pattern, Shape, log2_steps
-from bench.core.program import Collective, Expected, Reduced, Step
+from bench.core.pattern import AllReducePattern
 
 
-class AllReduce(Pattern):
+class AllReduce(AllReducePattern):
     """Send S, receive S; everybody gets the whole reduction."""
 
     name = "allreduce"
-    reduces = True
-    in_place = True
-
-    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send, S to receive."""
-        return shape.payload_bytes, shape.payload_bytes
-
-    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
-        return (Collective(self.name, *self.buffers(shape, member)),)
-
-    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The reduction of everybody's buffer."""
-        return (Reduced(0, shape.payload_bytes),)
-
-    def crossing(self, shape: Shape, num_parts: int) -> float:
-        """2 S (N-1)/N: in for the reduction, out for the result."""
-        return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
-
-    def min_steps(self, num_ranks: int) -> int:
-        """What one rank contributes must reach all the others."""
-        return log2_steps(num_ranks)
 
 
 PATTERN = AllReduce()

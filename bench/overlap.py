@@ -15,38 +15,15 @@ must be two.
 
 from __future__ import annotations
 
-from bench.core.pattern import Pattern, Shape, log2_steps
-from bench.core.program import Collective, Expected, Reduced, Step
+from bench.core.pattern import AllReducePattern
 
 
-class Overlap(Pattern):
+class Overlap(AllReducePattern):
     """Send S, receive S; everybody gets the whole reduction, and computes meanwhile."""
 
     name = "overlap"
-    reduces = True
-    in_place = True
     overlaps = True
     min_ranks = 2
-
-    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send, S to receive."""
-        return shape.payload_bytes, shape.payload_bytes
-
-    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One allreduce; the products belong to the measurement."""
-        return (Collective("allreduce", *self.buffers(shape, member)),)
-
-    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The reduction of everybody's buffer."""
-        return (Reduced(0, shape.payload_bytes),)
-
-    def crossing(self, shape: Shape, num_parts: int) -> float:
-        """2 S (N-1)/N: in for the reduction, out for the result."""
-        return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
-
-    def min_steps(self, num_ranks: int) -> int:
-        """What one rank contributes must reach all the others."""
-        return log2_steps(num_ranks)
 
 
 PATTERN = Overlap()

@@ -2,6 +2,7 @@
 
     python -m benchmarks.import_large --megabytes 100
 
+Two forms: `stored` is the plain command, which keeps a run and prints a table, `json` prints a document and keeps none.
 Two kinds of log. `interleaved`: runs of all_reduce_perf of 64 ranks, whose rows stand between the library's own
 messages of every rank, all of them behind mpirun's tags. `rows`: the same without the messages, so that most lines are
 rows. Each is read by a process of its own, whose peak of resident memory is the kernel's figure.
@@ -40,7 +41,7 @@ def _run(run: int, messages: int) -> Iterator[str]:
     yield f"{tag}#\n{tag}# Using devices\n"
     for rank in range(NUM_RANKS):
         host = f"node-{rank // 8:03d}"
-        yield f"{tag}#  Rank {rank:2d} Group  0 Pid {4000 + rank:6d} on {host} device  {rank % 8} [0x{rank % 8 + 16:02x}] NVIDIA Model X\n"
+        yield f"{tag}#  Rank {rank:2d} Group  0 Pid {4000 + rank:6d} on {host} device  {rank % 8} [0x{rank % 8 + 16:02x}] NVIDIA H100 80GB HBM3\n"
     yield f"{tag}#\n"
     yield f"{tag}#                                                              out-of-place                       in-place          \n"
     yield f"{tag}#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
@@ -62,20 +63,10 @@ def _run(run: int, messages: int) -> Iterator[str]:
 
 def measured(path: Path, form: str) -> tuple[float, float, float]:
     """Seconds, seconds of CPU, and MB (10^6) of peak memory of one import."""
-    command = [
-        sys.executable,
-        "-m",
-        "bench",
-        "import",
-        str(path),
-        "--format",
-        form,
-        "--no-store",
-        "--output",
-        os.devnull,
-    ]
+    command = [sys.executable, "-m", "bench", "import", str(path), "--output", os.devnull]
+    command += ["--results", str(path.parent / "results")] if form == "stored" else ["--format", "json"]
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -96,7 +87,7 @@ def main() -> None:
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(log(args.megabytes, messages))
             size = path.stat().st_size / 1e6
-            for form in ("table", "json"):
+            for form in ("stored", "json"):
                 tries = [measured(path, form) for _ in range(args.repeats)]
                 seconds, cpu, peak = min(tries)
                 print(f"{kind:>12} {size:7.1f} {form:>6} {seconds:7.2f} {cpu:7.2f} {peak:8.0f}", flush=True)

@@ -33,7 +33,7 @@ from bench.core.record import Header, Record, Samples
 from bench.core.topology import rounds
 from bench.core.transport import Timing
 from bench.core.world import Place, World
-from bench.rank import measure, sampling, session
+from bench.rank import measure, modelled, sampling
 from bench.rank.rows import Row
 from bench.store import jsonl
 
@@ -192,7 +192,7 @@ def model() -> None:
 
 
 def _first_row(words: list[str]) -> None:
-    _, rows = session.modelled(from_argv(words), words[0])
+    _, rows = modelled.header_and_rows(from_argv(words), words[0])
     next(rows)
 
 

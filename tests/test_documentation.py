@@ -15,8 +15,9 @@ from bench.analysis.gate_rules import FAILURES
 from bench.core import plugins
 from bench.core.case import from_argv
 from bench.core.derived import Summary
-from bench.driver.config import load_clusters, load_scenario
+from bench.driver.config import load_clusters
 from bench.driver.rules import load_rules
+from bench.driver.scenario import load_scenario
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -47,7 +47,7 @@ HOMES = {
         "transports/_mpi_cuda_check.py",
     ),
 }
-PRINTS = ("commands/", "rank/main.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
+PRINTS = ("commands/", "rank/delivery.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
 HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "psutil", "pynvml")
 

@@ -10,8 +10,8 @@ from statistics import median
 
 from bench.analysis._explain_log import Hint
 from bench.core.derived import Bound
-from bench.core.fabric import NodeLinks
 from bench.core.foreign import Row, Run
+from bench.core.links import NodeLinks
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Header, Record
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of

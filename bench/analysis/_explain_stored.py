@@ -10,8 +10,8 @@ from bench.analysis._explain_seen import Seen, with_references
 from bench.analysis.consistency import conflicts
 from bench.analysis.summary import summarise
 from bench.core.derived import Conflict, Summary
-from bench.core.fabric import NodeLinks
 from bench.core.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
+from bench.core.links import NodeLinks
 from bench.core.record import Header, Record
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.analysis._lint_input import Fault, Material, Row, launch_of
 from bench.analysis.summary import BOUND_TOLERANCE
-from bench.core.case import ON_GPUS, Case, from_argv
+from bench.core.case import ON_GPUS, Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, known
@@ -73,14 +73,7 @@ def _asked(run: Material) -> Iterator[tuple[str, Case | None, Header | None]]:
     planned = {job["name"]: job["case"] for job in (run.plan or {}).get("jobs", ())}
     for name in dict.fromkeys((*planned, *headers)):
         words = planned.get(name) or headers[name].case
-        yield name, _case(words), headers.get(name)
-
-
-def _case(words: Any) -> Case | None:
-    try:
-        return from_argv(words)
-    except (BenchError, IndexError):  # of another program
-        return None
+        yield name, own_case(words), headers.get(name)
 
 
 def _absent(run: Material, name: str, case: Case, header: Header) -> Iterator[Fault]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from bench.core import loads as core_loads
 from bench.core.errors import UsageError
-from bench.core.fabric import Fabric, NodeLinks
+from bench.core.fabric import Fabric
+from bench.core.links import NodeLinks
 from bench.core.loads import Loads
 from bench.core.plugins import nearest
 from bench.core.schedules import algorithms

@@ -12,7 +12,7 @@ from bench.analysis import _predict_engine as engine
 from bench.analysis._predict_pool import Curve
 from bench.core.derived import Summary
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.record import Header
 from bench.hardware import curves as published_curves
 from bench.hardware import reference

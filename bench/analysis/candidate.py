@@ -20,7 +20,7 @@ from bench.analysis.predict import BASES, Evidence, Prediction
 from bench.analysis.step import Step, step
 from bench.analysis.training import Layout, layout
 from bench.core.errors import UsageError
-from bench.core.fabric import NVLINK_PEERS
+from bench.core.links import NVLINK_PEERS
 from bench.core.workload import Workload
 from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import Gpu, Instance

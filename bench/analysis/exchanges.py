@@ -8,32 +8,24 @@ from dataclasses import replace
 from bench.analysis import predict
 from bench.analysis.predict import Evidence, Prediction
 from bench.analysis.training import Communication, Group, Layout, communications
-from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.errors import UnknownRateError
+from bench.core.links import NodeLinks
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
 # Calls that take no larger part of all communication are no reason to hold a middle back.
 _HARDLY = 0.1
-_OPTION = ": give it, such as --links "  # how core/fabric.py says that a rate is unknown
 
 
 def predicted(found: Layout, links: NodeLinks, evidence: Evidence) -> Exchanges:
     """Every communication of a layout with the prediction of one call. UsageError: a rate is unknown."""
     try:
         return tuple(_predicted(communications(found), links, evidence))
-    except UsageError as error:
-        raise UsageError(_by_file(str(error), links)) from None
-
-
-def _by_file(reason: str, links: NodeLinks) -> str:
-    """The links of many machines have no option: what the engine would have by one stands in bench.yaml."""
-    unknown, option, given = reason.partition(_OPTION)
-    if not option:
-        return reason
-    key, _, rate = given.partition("=")
-    own = f"{{like: {links.instance}, links: {{{key}: {rate}}}}}"
-    return f"{unknown}: give it in bench.yaml, such as `instances: {{mine: {own}}}`, and select `mine`"
+    except UnknownRateError as error:
+        # The links of many machines have no option: what the engine would have by one stands in bench.yaml.
+        own = f"{{like: {links.instance}, links: {{{error.link}: 10GB/s}}}}"
+        in_file = f"give it in bench.yaml, such as `instances: {{mine: {own}}}`, and select `mine`"
+        raise UnknownRateError(error.link, error.whose, in_file) from None
 
 
 def has_middle(exchanges: Exchanges) -> bool:

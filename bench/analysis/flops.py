@@ -53,8 +53,8 @@ def peak(header: Header) -> tuple[float, str] | None:
 
     Ranks that share a GPU have no peak.
     """
-    gpu = gpu_of(header)
-    if header.pattern != PATTERN or gpu is None:
+    gpu = gpu_of(header) if header.pattern == PATTERN else None
+    if gpu is None:
         return None
     found = catalogue.gpu(gpu).flops.get(kind(header))
     return None if found is None else (found, f"{kind(header)} of {gpu}")

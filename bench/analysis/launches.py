@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import Any
 
 from bench.analysis.model import case_of
 from bench.analysis.stats import CONFIDENCE
 from bench.core import plugins
-from bench.core.case import Case, from_argv
+from bench.core.case import own_case
 from bench.core.derived import Spread, Summary
-from bench.core.errors import BenchError
 from bench.core.record import THROUGH_HOST, Header
 
 LEAST_FOR_INTERVAL = 3
@@ -183,7 +181,7 @@ def _spread(cell: Cell, rows: Sequence[Summary], first: Header) -> Spread:
 
 def _header_factors(header: Header) -> dict[str, str | None]:
     """The factors that a header tells, and None for the others, in the order of FACTORS."""
-    case = _case(header.case)
+    case = own_case(header.case)
     told: dict[str, Any] = {name: getattr(header, name) for name in
                             ("transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "root", "direction",
                              "topology", "clock")}  # fmt: skip
@@ -223,15 +221,6 @@ def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]
 def _pattern_factors(name: str) -> frozenset[str]:
     known = name in plugins.names("pattern")
     return plugins.load("pattern", name).PATTERN.factors if known else frozenset()
-
-
-@lru_cache(maxsize=1024)
-def _case(argv: tuple[str, ...]) -> Case | None:
-    """The case of a header; None where it is not one of this suite's."""
-    try:
-        return from_argv(argv)
-    except (BenchError, IndexError):
-        return None
 
 
 def _library(facts: Mapping[str, str]) -> str | None:

@@ -8,37 +8,26 @@ patterns, so that half a link is felt exactly by the patterns whose messages cro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, floor, inf, log, log2, sqrt
+from dataclasses import dataclass
+from math import exp, log, sqrt
 from statistics import median
 
 from bench.analysis import _predict_engine as engine
 from bench.analysis._predict_engine import patterns
 from bench.analysis._predict_evidence import LAUNCH_S, Evidence, Rows, evidence_of, of_run, published
-from bench.analysis._predict_pool import Curve, Estimate, Query, estimate, student
+from bench.analysis._predict_pool import Curve, student
+from bench.analysis._predict_range import CONFIDENCE, Efficiencies, Range, of_copies
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.loads import ideal_s
 
 __all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "bounds_by_algorithm", "busbw", "by_algorithm",
            "collective", "copy", "curve", "evidence_of", "link_class", "of_run", "patterns", "published"]  # fmt: skip
 
 BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, the surest first
-CONFIDENCE = 0.9  # of every interval: as often should a measurement lie inside
 WIDEST = 4.0  # an interval whose ends differ by more than this factor has no middle that deserves to be shown
-# Families whose efficiencies bracket one that nobody measured.
-BRACKETS = {
-    "nvlink-domain": ("nvswitch",), "nvswitch-nvls": ("nvswitch",), "nvswitch": ("nvlink-mesh", "infinity-fabric"),
-    "nvlink-mesh": ("nvlink-pairs", "nvswitch"), "infinity-fabric": ("nvlink-mesh", "nvswitch"),
-    "nvlink-pairs": ("nvlink-mesh", "nvswitch"), "pcie-p2p": ("nvlink-pairs", "nvswitch"), "no-p2p": (), "network": (),
-    "pcie-link": (), "memory": (),
-}  # fmt: skip
-PER_OCTAVE, GRID_STEPS = 3, 18  # of the grid on which larger messages are looked at
-LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # where nothing at all is known of a family
-_OVERHEAD = (
-    9.0,
-    0.6,
-)  # small messages over their links' latency: middle, and half interval of ln, where nothing is known
+# Small messages over their links' latency, where nothing is known: middle, and half interval of ln.
+_OVERHEAD = (9.0, 0.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,33 +128,12 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
     return engine.seconds_of(pattern, payload_bytes, num_ranks, 1.0) / seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The efficiency of one family at one busy time."""
-
-    low: float
-    middle: float | None
-    high: float
-    told: Estimate | None
-    bracket: tuple[str, ...] = ()
-
-    def at_least(self, other: _Range, part: float) -> _Range:
-        """No end below `part` of the other's."""
-        middle = self.middle
-        if middle is not None and other.middle is not None:
-            middle = max(middle, part * other.middle)
-        return replace(self, low=max(self.low, part * other.low), middle=middle, high=max(self.high, part * other.high))
-
-    @property
-    def guess(self) -> float:
-        return self.middle if self.middle is not None else sqrt(self.low * self.high)
-
-
 class _Asked:
     """One pattern on one cluster, beside the evidence."""
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
+        self.efficiencies = Efficiencies(task, links, evidence)
         self.most_ranks = self._most_ranks()
         used = self._overhead_evidence()
         self.overhead, self.overhead_half = _overhead(used)
@@ -175,7 +143,7 @@ class _Asked:
     def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
         """One algorithm at one size."""
         needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
-        ranges = {key: self._range(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
+        ranges = {key: self.efficiencies.of(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
         steps_s = algorithm.latency_s * self.overhead
         far = self.overhead_half
         low, middle, high = (
@@ -199,7 +167,7 @@ class _Asked:
             middle_s=middle if pointed else None,
             high_s=high,
             basis=self.overhead_basis if by_latency else decides.told.basis if decides and decides.told else "bound",
-            rests_on=self._beyond() + (self.overhead_sources if by_latency else self._rests_on(decides)),
+            rests_on=self._beyond() + (self.overhead_sources if by_latency or decides is None else decides.sources),
             algorithm=algorithm.name,
             bottleneck="latency" if by_latency else engine.LINK_WORDS[key[0]] if key is not None else "latency",
             link_class=link_class(self.links, self.task.num_nodes, self.task.ranks_per_node),
@@ -209,49 +177,6 @@ class _Asked:
             verified=self._verified(key, decides),
             ideal_s=least,
         )
-
-    def _range(self, family: str, busy_s: float) -> _Range:
-        """The efficiency with which links of a family are used while one alone would be busy for `busy_s`.
-
-        Where curves end, fewer of them say something else. So that no message takes longer than a larger one, the
-        efficiency is at least what those of up to GRID_STEPS steps more, looked at on a fixed grid, imply.
-        """
-        if family == "pcie-link":
-            return _copy_range(self.evidence, engine.machine(self.links, family), None)
-        query = self._query(family)
-        found = self._range_at(query, busy_s)
-        first = floor(log2(busy_s) * PER_OCTAVE) + 1
-        for step in range(first, first + GRID_STEPS):
-            there = 2.0 ** (step / PER_OCTAVE)
-            known: _Range | None = self.evidence.memo.get((query, step))
-            if known is None:
-                known = self.evidence.memo[query, step] = self._range_at(query, there)
-            found = found.at_least(known, busy_s / there)
-        return found
-
-    def _query(self, family: str) -> Query:
-        exact, group = engine.generation(self.links, family)
-        return Query(family, exact, group, engine.style(self.task.pattern), engine.machine(self.links, family),
-                     self.task.num_nodes * self.task.ranks_per_node, self.task.num_nodes)  # fmt: skip
-
-    def _range_at(self, query: Query, busy_s: float) -> _Range:
-        """As the evidence there says it."""
-        found = estimate(self.evidence.curves, query, log(busy_s))
-        if found is None:
-            return self._bracket(query.family, busy_s)
-        sigmas = student(round(found.freedom), CONFIDENCE)
-        # How fast a host lets copies through differs from host to host, and few were measured: nothing but the GPUs'
-        # own links, which are a family of their own, says how fast another one might be.
-        fastest = inf if query.family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
-        return _Range(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
-
-    def _bracket(self, family: str, busy_s: float) -> _Range:
-        """Nobody measured it: from the least that a slower family reached to the most of a faster one."""
-        curves = [each for each in self.evidence.curves if each.family in BRACKETS[family]]
-        values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
-        low, high = min(values, default=LEAST_TYPICAL), max(values, default=MOST_TYPICAL)
-        around = tuple(dict.fromkeys(each.family for each in curves))
-        return _Range(min(low, LEAST_TYPICAL), None, max(high, MOST_TYPICAL), None, around)
 
     def _overhead_evidence(self) -> list[Curve]:
         """Curves whose smallest message tells of start-up: own ones of this machine, else all of this level."""
@@ -280,13 +205,6 @@ class _Asked:
             return ()
         return (f"extrapolated: no more than {self.most_ranks} GPUs were measured across such a network",)
 
-    def _rests_on(self, decides: _Range | None) -> tuple[str, ...]:
-        if decides is not None and decides.told is not None:
-            return decides.told.sources
-        if decides is not None and decides.bracket:
-            return (f"no measurement of this class; between what {' and '.join(decides.bracket)} reached",)
-        return (f"no measurement; {LEAST_TYPICAL:.0%} to {MOST_TYPICAL:.0%} of what the links allow",)
-
     def _family(self) -> str:
         """Of the way that a message of no bytes takes."""
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
@@ -298,7 +216,7 @@ class _Asked:
         exact, _ = engine.generation(self.links, key[1])
         return f"{key[1]} {exact}"
 
-    def _verified(self, key: tuple[str, str] | None, decides: _Range | None) -> bool:
+    def _verified(self, key: tuple[str, str] | None, decides: Range | None) -> bool:
         of_kind = {"nvlink": ("nvlink",), "nvls": ("nvlink",), "pcie": ("pcie",), "host": ("pcie",),
                    "nic": ("network", "nic"), "memory": ("memory",)}  # fmt: skip
         links = of_kind[key[0]] if key is not None else ("latency",)
@@ -322,12 +240,10 @@ def _overhead(used: Sequence[Curve]) -> tuple[float, float]:
 
 def _moving(algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]) -> float:
     """Seconds in which bytes move: of each phase, the longest of its links at their efficiencies."""
-    total = 0.0
-    for repeat, excess, needs in algorithm.parts:
-        total += (
-            repeat * excess * max((slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items()))
-        )
-    return total
+    return sum(
+        repeat * excess * max(slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items())
+        for repeat, excess, needs in algorithm.parts
+    )
 
 
 def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence, gpus_at_once: int = 1) -> Prediction:
@@ -341,7 +257,7 @@ def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence,
     if links.pcie_bytes_per_s is None:
         raise UsageError(f"the PCIe link of {links.instance or 'these nodes'} is unknown: give it, such as pcie=25GB/s")
     name = engine.machine(links, "pcie-link")
-    found = _copy_range(evidence, name, direction)
+    found = of_copies(evidence, name, direction)
     sharing = min(gpus_at_once, links.gpus_per_pcie_switch or 1)
     alone = num_bytes * sharing / links.pcie_bytes_per_s
     low, high = LAUNCH_S + alone / found.high, 3 * LAUNCH_S + alone / found.low
@@ -361,19 +277,3 @@ def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence,
         verified=links.verified.get("pcie", True),
         ideal_s=alone,
     )
-
-
-def _copy_range(evidence: Evidence, instance: str, direction: str | None) -> _Range:
-    """Which part of a PCIe link copies reach: this instance type's own where it was measured, else of all systems."""
-    fitting = [each for each in evidence.copies if direction in (None, each[2])]
-    own = [each for each in fitting if instance and each[1] == instance]
-    values = [log(each[3]) for each in own or fitting]
-    if not values:
-        return _Range(0.8, None, 0.95, None)
-    middle = median(values)
-    squares = sum((value - middle) ** 2 for value in values)
-    deviation = 0.01 if own else max(0.03, sqrt(squares / len(values)))
-    sources = tuple(each[4] for each in own) or (f"nvbandwidth on {len({each[0] for each in fitting})} systems",)
-    told = Estimate(middle, deviation, 10.0, "published", sources, len(values), True)
-    sigmas = student(10, CONFIDENCE)
-    return _Range(told.quantile(-sigmas), told.quantile(0.0), told.quantile(sigmas), told)

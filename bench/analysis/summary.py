@@ -91,7 +91,10 @@ class Rows:
                 "they are above and in the results file",
             )
         notes = (*notes, *_throttled(headers))
-        conflicts = consistency.conflicts(headers, self.summaries)
+        # What says something by samples or launches says nothing of a log's rows, which have neither.
+        own = {job: header for job, header in headers.items() if not header.imported}
+        sampled = [row for row in self.summaries if not row.imported]
+        conflicts = consistency.conflicts(own, sampled)
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,
@@ -99,13 +102,13 @@ class Rows:
             skipped=tuple(self.skipped),
             failures=tuple(self.failures),
             notes=tuple(notes),
-            spreads=launches.spreads(headers, self.summaries),
-            fits=model.fits(headers, self.summaries),
+            spreads=launches.spreads(own, sampled),
+            fits=model.fits(own, sampled),
             conflicts=conflicts,
             parities=parity.parities(headers, self.summaries),
-            scalings=scaling.scalings(headers, self.summaries),
+            scalings=scaling.scalings(own, sampled),
             interferences=interference.interferences(self.contended),
-            sharings=sharing.sharings(headers, self.summaries),
+            sharings=sharing.sharings(own, sampled),
             overlaps=overlap.overlaps(self.overlapped),
             standings=gpus.standings(headers, self.summaries),
         )
@@ -155,22 +158,7 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
         times = from_reported(header, record)
     else:
         raise ValueError("a skipped or failed record has no summary: it is a row of Document.skipped or .failures")
-    summary = _described(job, header, record, times)
-    return _judged(_on_two_clocks(summary), _shown_bound(bounds_of(header, record)))
-
-
-def _on_two_clocks(summary: Summary) -> Summary:
-    """The interval of a one-way time wider by what the two clocks may differ; no bandwidth where that is too much."""
-    bound_s, middle = summary.clock_bound_s, summary.median_s
-    if not bound_s or middle is None:
-        return summary
-    low_s, high_s = summary.ci_low_s, summary.ci_high_s
-    if low_s is not None and high_s is not None:
-        summary = replace(summary, ci_low_s=max(0.0, low_s - bound_s), ci_high_s=high_s + bound_s)
-    if not clock_limited(bound_s, middle):
-        return summary
-    flags = (*summary.flags, "clock-limited")
-    return replace(summary, algbw_bytes_per_s=None, busbw_bytes_per_s=None, wire_bytes_per_s=None, flags=flags)
+    return _described(job, header, record, times, _shown_bound(bounds_of(header, record)))
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
@@ -178,9 +166,16 @@ def clock_limited(bound_s: float | None, middle_s: float) -> bool:
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
-def _described(job: str, header: Header, record: Record, times: Times) -> Summary:
-    seconds = times.seconds
+def _described(job: str, header: Header, record: Record, times: Times, bound: Bound | None) -> Summary:
+    seconds, middle_s = times.seconds, times.seconds["median_s"]
     floor, peak = floor_of(header, record), flops.peak(header)
+    low_s, high_s = _on_two_clocks(record.clock_bound_s, seconds)
+    coarse = middle_s is not None and clock_limited(record.clock_bound_s, middle_s)
+    wrong = record.verified is False
+    algbw, busbw = (None, None) if coarse or wrong else (times.algbw_bytes_per_s, times.busbw_bytes_per_s)
+    fraction = None if bound is None or busbw is None else busbw / bound.bytes_per_s
+    flags = (*_record_flags(record), *times.flags, *_disturbances(header, record, times), *record.flags,
+             *("clock-limited",) * coarse, *("above-bound",) * _above(bound, fraction))  # fmt: skip
     return Summary(
         job=job,
         pattern=header.pattern,
@@ -201,21 +196,21 @@ def _described(job: str, header: Header, record: Record, times: Times) -> Summar
         num_nodes=record.num_nodes,
         num_samples=times.num_samples,
         num_effective=times.num_effective,
-        median_s=seconds["median_s"],
-        ci_low_s=seconds["ci_low_s"],
-        ci_high_s=seconds["ci_high_s"],
+        median_s=middle_s,
+        ci_low_s=low_s,
+        ci_high_s=high_s,
         min_s=seconds["min_s"],
         max_s=seconds["max_s"],
         p95_s=seconds["p95_s"],
         p99_s=seconds["p99_s"],
         last_arriver_s=times.last_arriver_s,
         slowest_rank=times.slowest_rank,
-        algbw_bytes_per_s=times.algbw_bytes_per_s,
-        busbw_bytes_per_s=times.busbw_bytes_per_s,
-        bound_bytes_per_s=None,
-        bound_name=None,
-        bound_kind=None,
-        bound_fraction=None,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=busbw,
+        bound_bytes_per_s=bound.bytes_per_s if bound else None,
+        bound_name=bound.name if bound else None,
+        bound_kind=bound.kind if bound else None,
+        bound_fraction=fraction,
         floor_s=floor[0] if floor else None,
         floor_name=floor[1] if floor else None,
         verified=record.verified,
@@ -225,24 +220,32 @@ def _described(job: str, header: Header, record: Record, times: Times) -> Summar
         topology=header.topology,
         cache=record.cache,
         stop_reason=record.stop_reason,
-        flags=_unique((*_record_flags(record), *times.flags, *_disturbances(header, record, times), *record.flags)),
+        flags=tuple(dict.fromkeys(flags)),
         calls_per_sample=record.samples.calls_per_sample if record.samples else None,
         loop=record.samples.loop if record.samples else None,
         rotation=times.rotation,
         slowest_counts=times.slowest_counts,
         clock_bound_s=record.clock_bound_s,
         software_s=header.calibration.get("software_s"),
-        compat=times.compat,
-        mean_s=times.mean_s,
+        compat={} if wrong else times.compat,
+        mean_s=None if wrong else times.mean_s,
         imported=bool(header.imported),
-        wire_bytes_per_s=_on_the_wire(record, times.algbw_bytes_per_s),
-        flops_per_s=flops.rate(header, record.payload_bytes, seconds["median_s"]),
+        wire_bytes_per_s=_on_the_wire(record, algbw),
+        flops_per_s=None if wrong else flops.rate(header, record.payload_bytes, middle_s),
         peak_flops_per_s=peak[0] if peak else None,
         peak_name=peak[1] if peak else None,
         host_median_s=times.host_median_s,
         enqueue_fraction=times.enqueue_fraction,
         compared=record.compared,
     )
+
+
+def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -> tuple[float | None, float | None]:
+    """The interval of the median; of a one-way time wider by what the two clocks may differ."""
+    low_s, high_s = seconds["ci_low_s"], seconds["ci_high_s"]
+    if not bound_s or low_s is None or high_s is None:
+        return low_s, high_s
+    return max(0.0, low_s - bound_s), high_s + bound_s
 
 
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
@@ -283,25 +286,9 @@ def _shown_bound(bounds: Sequence[Bound]) -> Bound | None:
     return next(iter(hard or bounds), None)
 
 
-def _judged(summary: Summary, bound: Bound | None) -> Summary:
-    """The summary beside its bound: fraction and "above-bound"; no bandwidth at all where data were wrong."""
-    if bound is not None:
-        summary = replace(summary, bound_bytes_per_s=bound.bytes_per_s, bound_name=bound.name, bound_kind=bound.kind)
-    if summary.verified is False:
-        return replace(
-            summary,
-            algbw_bytes_per_s=None,
-            busbw_bytes_per_s=None,
-            wire_bytes_per_s=None,
-            flops_per_s=None,
-            mean_s=None,
-            compat={},
-        )
-    if bound is None or summary.busbw_bytes_per_s is None:
-        return summary
-    fraction = summary.busbw_bytes_per_s / bound.bytes_per_s
-    above = ("above-bound",) if bound.kind == "hard" and fraction > 1 + BOUND_TOLERANCE else ()
-    return replace(summary, bound_fraction=fraction, flags=_unique((*summary.flags, *above)))
+def _above(bound: Bound | None, fraction: float | None) -> bool:
+    """Is it above what no algorithm can exceed?"""
+    return bound is not None and fraction is not None and bound.kind == "hard" and fraction > 1 + BOUND_TOLERANCE
 
 
 def _row(job: str, header: Header, record: Record) -> dict[str, Any]:
@@ -316,7 +303,3 @@ def _row(job: str, header: Header, record: Record) -> dict[str, Any]:
         "also_requested_bytes": record.requested_bytes[1:],
         "payload_bytes": record.payload_bytes,
     }
-
-
-def _unique(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words))

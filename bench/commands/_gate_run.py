@@ -16,6 +16,7 @@ from bench.analysis.gate_rules import Fault, Rules
 from bench.commands import _here, _output
 from bench.core.derived import Document
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
+from bench.core.yaml_file import find
 from bench.driver import collect, rules
 from bench.report import _certificate, _gate
 from bench.store import runs
@@ -30,7 +31,7 @@ def now() -> str:
 
 def judged(args: argparse.Namespace) -> gates.Gate:
     """The verdict on `args.run`. Raises UsageError for bad rules and for a run that is not there."""
-    asked = rules.load_rules(rules.find(args.rules, _here.rules_folder()))
+    asked = rules.load_rules(find("rules", args.rules, _here.rules_folder()))
     path = collect.find(args.run, args.results)
     try:
         retests = [gates.Retest.read(one) for one in runs.read_retests(path)] if path.is_dir() else []
@@ -60,7 +61,7 @@ def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], gates.Again
     if plan.get("imported"):
         raise UsageError(f"{path} was imported from logs: there is nothing in it to measure again")
     name = args.rules or plan["scenario"]
-    asked = rules.load_rules(rules.find(name, _here.rules_folder()))
+    asked = rules.load_rules(find("rules", name, _here.rules_folder()))
     run = material(path, asked, argparse.Namespace(baseline=None, results=args.results))
     verdict = gates.gate(asked, run, [gates.Retest.read(one) for one in runs.read_retests(path)])
     told = [f"{node.host}: {reason}" for node in verdict.nodes if node.status == "failed" for reason in node.reasons]

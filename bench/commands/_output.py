@@ -22,6 +22,12 @@ def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]
     parser.add_argument("--output", type=_writable, metavar="FILE", help="write there instead of to stdout")
 
 
+def add_show_argument(parser: argparse.ArgumentParser) -> None:
+    """What tables can show in addition."""
+    words = "in addition: wire, the rate through a node's NICs"
+    parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
+
+
 def emit(text: str, args: argparse.Namespace) -> None:
     """Write `text`, ended by one line end, to `args.output` (as a whole or not at all), else to stdout.
 

@@ -21,6 +21,7 @@ from bench.core.units import option_duration
 from bench.driver import config, expand, jobs
 from bench.driver.programs import Search, below
 from bench.driver.run import machine, other_mpirun
+from bench.driver.scenario import Scenario, load_scenario
 from bench.probes import nvml
 
 
@@ -29,7 +30,7 @@ class Planned:
     """A plan and all that carrying it out needs."""
 
     plan: jobs.Plan
-    scenario: config.Scenario
+    scenario: Scenario
     machine: jobs.Machine
     patterns: Mapping[str, Pattern]
     launchers: Mapping[str, Launcher]
@@ -54,7 +55,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 def planned(args: argparse.Namespace) -> Planned:
     """Read the files and expand the scenario. Raises UsageError naming file and line."""
     cluster = config.cluster(_here.config_file(args.config), args.cluster)
-    scenario = config.load_scenario(args.scenario, _here.scenarios_folder())
+    scenario = load_scenario(args.scenario, _here.scenarios_folder())
     if args.budget is not None:
         scenario = replace(scenario, budget_s=option_duration("--budget", args.budget))
     if args.launches is not None:

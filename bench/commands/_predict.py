@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bench.commands import _here
 from bench.core.case import OPTIONS
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 
 if TYPE_CHECKING:
     from bench.analysis.predict import Evidence

@@ -24,7 +24,7 @@ from typing import Any
 from bench.commands import _here, _output, _plan
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes
-from bench.driver import batch, load, preflight
+from bench.driver import batch, load, preflight, survey
 from bench.driver.judge import Finding
 from bench.hardware import catalogue, health
 from bench.hardware.promises import promises
@@ -63,11 +63,9 @@ def main(args: argparse.Namespace) -> int:
         findings.append(Finding((), str(error)))
     cluster = planned.plan.cluster
     jobs = planned.plan.jobs
-    for line in preflight.patience(cluster):
+    for line in survey.patience(cluster):
         print(line, file=sys.stderr, flush=True)
-    found = preflight.look(
-        cluster, jobs, planned.machine, planned.launchers, args.results, _here.PACKAGE_ROOT, node=True
-    )
+    found = survey.look(cluster, jobs, planned.machine, planned.launchers, args.results, _here.PACKAGE_ROOT, node=True)
     findings += found.findings
     if not findings and batch.wanted(jobs, os.environ) and (refusal := batch.refusal(jobs, cluster)):
         findings.append(Finding((), refusal))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,10 @@ def _read(names: Sequence[str], told: imports.Told) -> list[tuple[imports.Log, e
     for source in imports.sources(names):
         listener = explain.Listener()
 
-        def heard(chunks: Iterable[bytes], listener: explain.Listener = listener) -> Iterator[Line]:
-            for line in _lines.lines(chunks):
+        def heard(
+            chunks: Iterable[bytes], look: Callable[[str], None], listener: explain.Listener = listener
+        ) -> Iterator[Line]:
+            for line in _lines.lines(chunks, look):
                 listener.hear(line.number, line.text)
                 yield line
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bench.analysis.summary import Rows
-from bench.commands import _here, _output, _plan, report
+from bench.commands import _here, _output, _plan
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.foreign import OK, Reader, Run
+from bench.core.record import Record
+from bench.core.words import whole
 from bench.driver import config, imports
 from bench.report import _import
 from bench.tools import _lines
 
-_MOST_SHOWN = 50_000  # rows of the table; all are in the results files
+# Rows that are shown beside those with wrong data: of what people read, and of what programs do. A run keeps all.
+_MOST_READ, _MOST_SHOWN = 10_000, 50_000
 _MOST_WORLDS = 4  # named in one sentence
 
 
@@ -30,14 +34,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-store", action="store_true", help="print only, keep no run")
     add_telling_arguments(parser)
-    report.add_show_argument(parser)
+    _output.add_show_argument(parser)
     _output.add_output_arguments(parser)
 
 
 def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
     """What a log may not tell: its world, and which links bound it."""
-    parser.add_argument("--num-ranks", type=_count, metavar="N", help="of logs that do not tell it")
-    parser.add_argument("--num-nodes", type=_count, metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-ranks", type=whole(1), metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-nodes", type=whole(1), metavar="N", help="of logs that do not tell it")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="NAME", help="entry of bench.yaml whose links bound the rows")
     where.add_argument("--instance", metavar="TYPE", help="instance type whose links bound the rows (see bench list)")
@@ -58,11 +62,13 @@ def main(args: argparse.Namespace) -> int:
         print(f"bench: {sentence}", file=sys.stderr)
     stored = not args.no_store and (args.format != "json" or args.results is not None)
     jobs = imports.jobs(logs, told, _plan.all_patterns()) if stored or args.format != "json" else []
-    folder = imports.keep(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
+    folder = imports.folder_of(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
+    records = ((job, record) for job in jobs for record in (imports.kept(job, folder) if folder else job.records()))
     if args.format == "json":
+        deque(records, maxlen=0)  # only kept
         _output.emit_pieces(_import.pieces((log.source.name, run) for log in logs for run in log.runs), args)
     else:
-        _output.emit(_rendered(args, jobs), args)
+        _output.emit(_rendered(args, jobs, records), args)
     if folder is not None:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
@@ -72,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _read(paths: Sequence[str], told: imports.Told) -> tuple[list[imports.Log], list[str]]:
     """What all files gave, and a sentence for what gave nothing. Raises UsageError when none gave anything."""
-    logs = [imports.read(source, readers(), _lines.lines, told) for source in imports.sources(paths)]
+    logs = [imports.read(source, readers(), _lines.results, told) for source in imports.sources(paths)]
     troubles = imports.troubles(logs)
     if not any(log.runs for log in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(paths)}")
@@ -109,20 +115,17 @@ def is_well(run: Run) -> bool:
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 
-def _rendered(args: argparse.Namespace, jobs: Sequence[imports.Job]) -> str:
-    rows = Rows(most=_MOST_SHOWN)
-    for job in jobs:
-        for record in job.records():
-            if len(rows.summaries) < _MOST_SHOWN or record.failed is not None or record.verified is False:
-                rows.add(job.header.job, job.header, record)
-            else:
-                rows.num_left_out += 1
-    document = rows.document({job.header.job: job.header for job in jobs})
+def _rendered(
+    args: argparse.Namespace, jobs: Sequence[imports.Job], records: Iterable[tuple[imports.Job, Record]]
+) -> str:
+    most = _MOST_SHOWN if args.format == "csv" else _MOST_READ
+    rows, num_more = Rows(most=_MOST_SHOWN), 0
+    for job, record in records:
+        if len(rows.summaries) < most or record.failed is not None or record.verified is False:
+            rows.add(job.header.job, job.header, record)
+        else:
+            num_more += 1
+    more = f"{num_more:,} rows more are not shown, none with wrong data: `bench report` shows all that a run keeps"
+    document = rows.document({job.header.job: job.header for job in jobs}, [more] if num_more else [])
     text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
     return text
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} must be a whole number of 1 or more")
-    return int(text)

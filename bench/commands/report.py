@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--certificate", nargs="?", const="", metavar="RULES",
         help="a page to file away, with the verdict by these rules (default: those called as the run's scenario)",
     )  # fmt: skip
-    add_show_argument(parser)
+    _output.add_show_argument(parser)
     _output.add_output_arguments(parser)
 
 
@@ -36,12 +36,6 @@ def main(args: argparse.Namespace) -> int:
     for warning in document.notes:
         print(f"bench: warning: {warning}", file=sys.stderr)
     return EXIT_DONE
-
-
-def add_show_argument(parser: argparse.ArgumentParser) -> None:
-    """What tables can show in addition."""
-    words = "in addition: wire, the rate through a node's NICs"
-    parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
 
 
 def path_of(args: argparse.Namespace) -> Path:

@@ -25,7 +25,7 @@ from bench.core.errors import (
 )
 from bench.core.launcher import Launcher
 from bench.core.units import option_duration
-from bench.driver import collect, preflight, retest
+from bench.driver import collect, preflight, retest, survey
 from bench.driver import run as desk
 from bench.driver.config import Cluster
 from bench.driver.jobs import Job, Machine
@@ -156,10 +156,10 @@ def _ready(args: argparse.Namespace, machine: Machine, launchers: Mapping[str, L
     def ready(cluster: Cluster, jobs: Sequence[Job]) -> None:
         if args.no_preflight or all(job.case.transport == "model" for job in jobs):
             return
-        for line in preflight.patience(cluster):
+        for line in survey.patience(cluster):
             say(line)
-        found = preflight.look(cluster, jobs, machine, launchers, args.results, _here.PACKAGE_ROOT)
-        for sentence in preflight.refuse(found, cluster.name):
+        found = survey.look(cluster, jobs, machine, launchers, args.results, _here.PACKAGE_ROOT)
+        for sentence in survey.refuse(found, cluster.name):
             say(sentence)
 
     return ready

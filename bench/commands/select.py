@@ -18,6 +18,7 @@ from bench.analysis.select import Selection
 from bench.commands import _here, _output, _predict
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
+from bench.core.words import whole
 from bench.core.workload import Workload
 from bench.driver import config, workload
 from bench.driver.site import Site
@@ -34,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--instances", default="all", metavar="A,B", help="instance types, of bench.yaml too (default: all)"
     )
     parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
-    parser.add_argument("--gpus", type=_gpus, metavar="N", help="GPUs of each node that take part (default: all)")
+    parser.add_argument("--gpus", type=whole(1), metavar="N", help="GPUs of each node that take part (default: all)")
     parser.add_argument("--runs", nargs="+", type=Path, default=[], metavar="DIR", help="own runs to predict from")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as training.batch=32")
@@ -147,18 +148,8 @@ def _drawing(word: str) -> Path:
     return path
 
 
-def _gpus(word: str) -> int:
-    return _count("--gpus", word)
-
-
 def _counts(word: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_count("--nodes", each) for each in word.split(",")))
-
-
-def _count(option: str, word: str) -> int:
-    if not word.strip().isdecimal() or int(word) == 0:
-        raise UsageError(f"{option}: {word!r} is not a whole number of 1 or more")
-    return int(word)
+    return tuple(dict.fromkeys(whole(1)(each.strip()) for each in word.split(",")))
 
 
 def _date(word: str) -> date:

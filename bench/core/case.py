@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
+from bench.core import words
 from bench.core.dtypes import REDUCE_OPS, dtype_of
-from bench.core.errors import UsageError
+from bench.core.errors import BenchError, UsageError
 from bench.core.plugins import check, nearest
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
-from bench.core.units import format_size, parse_duration, parse_rate, parse_size
+from bench.core.units import parse_duration, parse_size
 
 MODES = ("isolated", "pipelined", "both")
 CACHES = ("cold", "hot")
@@ -29,9 +31,6 @@ THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 SYNCS = ("none", "barrier", "double-barrier")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
-# What a library may be held to, each with an example.
-REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
-_AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to be told to stop
 SCHEDULES = ("full", "ladder")
 # Whose ranks are MPI's, with its launchers and choices; and which need a GPU for each rank. Told here, as
 # plans are made where no transport is opened.
@@ -114,90 +113,6 @@ class Option:
     help: str
 
 
-def _one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise UsageError(f"no {kind} is called {text!r}{nearest(text, list(words))}")
-        return text
-
-    return parse
-
-
-def _whole(name: str, least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise UsageError(f"{name} {text!r} must be a whole number of {least} or more")
-        return int(text)
-
-    return parse
-
-
-def _alignment(text: str) -> int:
-    num_bytes = parse_size(text)
-    if num_bytes < 64 or num_bytes & (num_bytes - 1):
-        raise UsageError(f"alignment {text!r} must be a power of two of 64 bytes or more")
-    return num_bytes
-
-
-def _switch(text: str) -> bool:
-    return _one_of("switch", ("0", "1"))(text) == "1"
-
-
-def _matrix(text: str) -> tuple[tuple[int, ...], ...]:
-    try:
-        rows = tuple(tuple(int(cell) for cell in row.split(",")) for row in text.split(";"))
-    except ValueError:
-        rows = ()
-    square = all(len(row) == len(rows) for row in rows) and all(cell >= 0 for row in rows for cell in row)
-    if not rows or not square or not any(map(any, rows)):
-        raise UsageError(f"traffic matrix {text!r} must be square weights, rows by ';', such as 0,1;2,0")
-    return rows
-
-
-def _aggressor(text: str) -> str:
-    name, separator, size = text.partition(":")
-    num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
-    return f"{check('pattern', name)}:{format_size(num_bytes)}"
-
-
-def _links(text: str) -> tuple[tuple[str, float], ...]:
-    pairs = []
-    for part in text.split(","):
-        name, separator, rate = part.partition("=")
-        if not separator:
-            raise UsageError(f"links {text!r} must be name=rate, such as nic=12.5GB/s,nvlink=300GB/s")
-        pairs.append((name.strip(), parse_rate(rate)))
-    return tuple(pairs)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names):
-        raise UsageError(f"{text!r} must be names with commas between them, such as eth0,eth1")
-    return names
-
-
-def _racks(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    racks = []
-    for part in text.split(";"):
-        rack, separator, hosts = part.partition("=")
-        if not separator or not rack.strip():
-            raise UsageError(f"racks {text!r} must be name=hosts, such as r1=h0,h1;r2=h2,h3")
-        racks.append((rack.strip(), _names(hosts)))
-    return tuple(racks)
-
-
-def _required(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for part in text.split(","):
-        name, _, value = (word.strip().lower() for word in part.partition("="))
-        if name not in REQUIRABLE or not value:
-            known = ", ".join(f"{word}={example}" for word, example in REQUIRABLE.items())
-            raise UsageError(f"requirement {part!r} must be one of {known}, or several with commas between them")
-        pairs.append((name, value))
-    return tuple(pairs)
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds!r}s"
 
@@ -208,65 +123,68 @@ OPTIONS = (
     Option("sizes", ("--sizes",), parse_sizes, format_sizes,
            "message sizes: begin:end:factor or a list, K/M/G binary (default 8:16M:2)"),
     Option("dtype", ("-d", "--dtype"), lambda text: dtype_of(text).name, str, "element type (default float32)"),
-    Option("reduce_op", ("-o", "--op"), _one_of("reduce operation", REDUCE_OPS), str, "reduction (default sum)"),
-    Option("root", ("-r", "--root"), _whole("root", 0), str, "root rank of rooted patterns (default 0)"),
-    Option("in_place", ("--in-place",), _switch, lambda on: str(int(on)), "1: receive where the data is sent from"),
-    Option("mode", ("--mode",), _one_of("mode", MODES), str,
+    Option("reduce_op", ("-o", "--op"), words.one_of("reduce operation", REDUCE_OPS), str, "reduction (default sum)"),
+    Option("root", ("-r", "--root"), words.whole(0, "root"), str, "root rank of rooted patterns (default 0)"),
+    Option("in_place", ("--in-place",), words.switch, lambda on: str(int(on)),
+           "1: receive where the data is sent from"),
+    Option("mode", ("--mode",), words.one_of("mode", MODES), str,
            "isolated: one operation at a time; pipelined: back to back; default both"),
-    Option("cache", ("--cache",), _one_of("cache state", CACHES), str,
+    Option("cache", ("--cache",), words.one_of("cache state", CACHES), str,
            "cold: rotate buffers beyond the last-level cache (default); hot: reuse one"),
-    Option("direction", ("--direction",), _one_of("direction", DIRECTIONS), str, "of point-to-point patterns"),
-    Option("window", ("--window",), _whole("window", 1), str, "messages in flight in pingpong's bandwidth (64)"),
+    Option("direction", ("--direction",), words.one_of("direction", DIRECTIONS), str, "of point-to-point patterns"),
+    Option("window", ("--window",), words.whole(1, "window"), str, "messages in flight in pingpong's bandwidth (64)"),
     Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, groups of K, node in turn"),
     Option("order", ("--order",), check_order, str, "order of ranks: linear, reverse, interleaved, or a list"),
-    Option("matrix", ("--matrix",), _matrix, lambda rows: ";".join(",".join(map(str, row)) for row in rows),
+    Option("matrix", ("--matrix",), words.matrix, lambda rows: ";".join(",".join(map(str, row)) for row in rows),
            "alltoallv's weights, row by row: 0,1;2,0"),
-    Option("aggressor", ("--aggressor",), _aggressor, str,
+    Option("aggressor", ("--aggressor",), words.aggressor, str,
            "PATTERN[:SIZE] that other ranks run at the same time: every row is measured without and with it"),
     Option("split", ("--split",), check_split, str,
            "victims/aggressors: alternate (ranks by turns), halves (of each node), or ranks such as 0-3/4-7"),
-    Option("iterations", ("-n", "--iterations"), _whole("iterations", 1), str,
+    Option("iterations", ("-n", "--iterations"), words.whole(1, "iterations"), str,
            "samples per row; default: until the median is known well enough"),
-    Option("warmup", ("-w", "--warmup"), _whole("warmup", 0), str, "calls before timing; default: 5 and 50 ms"),
+    Option("warmup", ("-w", "--warmup"), words.whole(0, "warmup"), str, "calls before timing; default: 5 and 50 ms"),
     Option("max_s", ("--max-seconds",), parse_duration, _seconds, "time limit of a row that does not converge (0.25s)"),
     Option("budget_s", ("--budget",), parse_duration, _seconds, "time limit of all rows together"),
-    Option("seed", ("--seed",), _whole("seed", 0), str, "of the test data"),
-    Option("like", ("--like",), _one_of("tool to measure like", tuple(LIKE)), str,
+    Option("seed", ("--seed",), words.whole(0, "seed"), str, "of the test data"),
+    Option("like", ("--like",), words.one_of("tool to measure like", tuple(LIKE)), str,
            "as another tool does: nccl-tests (pipelined, hot, mean over ranks), osu (hot, one barrier, mean)"),
-    Option("thread_level", ("--thread-level",), _one_of("thread level", THREAD_LEVELS), str,
+    Option("thread_level", ("--thread-level",), words.one_of("thread level", THREAD_LEVELS), str,
            "MPI's: single (default, as C benchmarks), funneled, serialized, multiple (mpi4py's own default)"),
-    Option("sync", ("--sync",), _one_of("synchronisation", SYNCS), str,
+    Option("sync", ("--sync",), words.one_of("synchronisation", SYNCS), str,
            "before each isolated MPI call: double-barrier (default: ranks start closer), barrier (OSU's), none"),
-    Option("loop", ("--loop",), _one_of("timing loop", LOOPS), str,
+    Option("loop", ("--loop",), words.one_of("timing loop", LOOPS), str,
            "who calls MPI while the clock runs: auto (compiled C where it can be built), compiled, python"),
-    Option("alignment", ("--alignment",), _alignment, str, "of host buffers: bytes, a power of two (default 64)"),
-    Option("bind", ("--bind",), _one_of("binding", BINDS), str,
+    Option("alignment", ("--alignment",), words.alignment, str, "of host buffers: bytes, a power of two (default 64)"),
+    Option("bind", ("--bind",), words.one_of("binding", BINDS), str,
            "auto (default): each rank on CPU cores of its own, where there are enough; none: as it was launched"),
     Option("instance", ("--instance",), str, str, "instance type whose links bound (and model) the run"),
-    Option("nodes", ("--nodes",), _whole("nodes", 1), str, "nodes of a modelled run"),
-    Option("ranks_per_node", ("--ranks-per-node",), _whole("ranks per node", 1), str, "of a modelled run"),
-    Option("links", ("--links",), _links, lambda links: ",".join(f"{name}={rate!r}B/s" for name, rate in links),
+    Option("nodes", ("--nodes",), words.whole(1, "nodes"), str, "nodes of a modelled run"),
+    Option("ranks_per_node", ("--ranks-per-node",), words.whole(1, "ranks per node"), str, "of a modelled run"),
+    Option("links", ("--links",), words.links, lambda links: ",".join(f"{name}={rate!r}B/s" for name, rate in links),
            "link rates in place of the catalogue's: nic=12.5GB/s"),
-    Option("schedule", ("--schedule",), _one_of("schedule", SCHEDULES), str,
+    Option("schedule", ("--schedule",), words.one_of("schedule", SCHEDULES), str,
            "of all pairs: full (each once), or ladder: some first, then what may be slow (see bench diagnose)"),
-    Option("nics", ("--nics",), _names, ",".join, "NICs of a host: its k-th rank uses the k-th of them, around again"),
-    Option("racks", ("--racks",), _racks, lambda racks: ";".join(f"{rack}={','.join(hosts)}" for rack, hosts in racks),
+    Option("nics", ("--nics",), words.names, ",".join,
+           "NICs of a host: its k-th rank uses the k-th of them, around again"),
+    Option("racks", ("--racks",), words.racks,
+           lambda racks: ";".join(f"{rack}={','.join(hosts)}" for rack, hosts in racks),
            "which hosts stand in which rack: r1=h0,h1;r2=h2,h3"),
-    Option("engine", ("--engine",), _one_of("engine", ENGINES), str,
+    Option("engine", ("--engine",), words.one_of("engine", ENGINES), str,
            "what copies: ce (copy engine, default), sm (a kernel)"),
-    Option("access", ("--access",), _one_of("access", ACCESSES), str,
+    Option("access", ("--access",), words.one_of("access", ACCESSES), str,
            "which GPU orders a copy between two: write (the source, default), read (the target)"),
-    Option("memory", ("--memory",), _one_of("kind of memory", MEMORIES), str,
+    Option("memory", ("--memory",), words.one_of("kind of memory", MEMORIES), str,
            "of the host in host_device: pinned (default), pageable"),
-    Option("via", ("--via",), _one_of("way", VIAS), str,
+    Option("via", ("--via",), words.one_of("way", VIAS), str,
            "how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)"),
-    Option("graph", ("--graph",), _switch, lambda on: str(int(on)),
+    Option("graph", ("--graph",), words.switch, lambda on: str(int(on)),
            "1: nccl's calls are captured once in a CUDA graph and replayed"),
-    Option("tf32", ("--tf32",), _switch, lambda on: str(int(on)),
+    Option("tf32", ("--tf32",), words.switch, lambda on: str(int(on)),
            "1: a GPU multiplies matrices of float32 in TF32, by its tensor cores (default: strictly in float32)"),
-    Option("share_gpu", ("--share-gpu",), _switch, lambda on: str(int(on)),
+    Option("share_gpu", ("--share-gpu",), words.switch, lambda on: str(int(on)),
            "1: several nccl ranks on one GPU, to try things out: never beside a peak"),
-    Option("require", ("--require",), _required, lambda pairs: ",".join(f"{a}={b}" for a, b in pairs),
+    Option("require", ("--require",), words.required, lambda pairs: ",".join(f"{a}={b}" for a, b in pairs),
            "what NCCL must have used, else the row is void: network=efa,algorithm=ring,protocol=simple"),
 )  # fmt: skip
 
@@ -347,6 +265,19 @@ def from_argv(argv: Sequence[str]) -> Case:
         flags = [flag for option in OPTIONS for flag in option.flags]
         raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
     return from_args(check("pattern", argv[0]), args)
+
+
+def own_case(argv: Sequence[str]) -> Case | None:
+    """The case of these words; None where they are another program's."""
+    return _own_case(tuple(argv))
+
+
+@lru_cache(maxsize=1024)  # runs of many launches ask for the same again and again
+def _own_case(argv: tuple[str, ...]) -> Case | None:
+    try:
+        return from_argv(argv)
+    except (BenchError, IndexError):
+        return None
 
 
 def to_argv(case: Case) -> list[str]:

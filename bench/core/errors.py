@@ -5,6 +5,7 @@ One sentence per error: it names the file and line, key, host or rank at fault, 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 EXIT_DONE = 0
@@ -14,6 +15,7 @@ EXIT_REFUSED = 3
 EXIT_MEASUREMENT = 4
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program whose reader (`| head`) wanted no more
 
 
 class BenchError(Exception):
@@ -28,10 +30,30 @@ class UsageError(BenchError):
     exit_code = EXIT_USAGE
 
 
+class UnknownRateError(UsageError):
+    """The rate of a link that traffic crosses is unknown; `link` as --links calls it, `whose`: the nodes, in words."""
+
+    def __init__(self, link: str, whose: str, remedy: str = "") -> None:
+        remedy = remedy or f"give it, such as --links {link}=10GB/s"
+        super().__init__(f"the {link} rate of {whose} is unknown: {remedy}")
+        self.link, self.whose = link, whose
+
+
 class RefusedError(BenchError):
-    """This machine or cluster is not what was asked for: nothing was measured."""
+    """This machine or cluster is not what was asked for: nothing was measured.
+
+    `of_one_rank`: other ranks may have found something else, or nothing, so that this one must say it by itself.
+    """
 
     exit_code = EXIT_REFUSED
+
+    def __init__(self, message: str, of_one_rank: bool = False) -> None:
+        super().__init__(message)
+        self.of_one_rank = of_one_rank
+
+
+class NotInstalledError(RefusedError):
+    """A library that a transport needs is missing, does not load, or was built without what is needed of it."""
 
 
 class AbsentError(RefusedError):

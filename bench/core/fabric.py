@@ -1,19 +1,18 @@
 """Links and who shares them: the time of messages that run at the same time, by latency and max-min fair shares.
 
-A node's links are a value (NodeLinks) that goes into the header of a results file. A Fabric puts them around a World:
-each rank has its own ports, some ranks share a NIC, switches never limit. Rates are fair in the max-min sense, as TCP
-and credit-based networks approach it: no message can go faster without taking from one that is not faster.
+A Fabric puts a node's links (core/links.py) around a World: each rank has its own ports, some ranks share a NIC,
+switches never limit. Rates are fair in the max-min sense, as TCP and credit-based networks approach it: no message can
+go faster without taking from one that is not faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from bench.core.errors import UsageError
+from bench.core.errors import UnknownRateError, UsageError
 from bench.core.fairness import completions
-from bench.core.plugins import nearest
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.core.world import World
 
 if TYPE_CHECKING:
@@ -23,108 +22,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# How two GPUs of a node reach each other. The first four have ports of their own (`nvlink_bytes_per_s`); in a mesh two
-# GPUs are joined by `pair_bytes_per_s` only; `nvlink_pairs` bridges ranks 0-1, 2-3, ... and leaves PCIe to the others.
-PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
-NVLINK_PEERS = PEERS[:4]
-RATES = ("nvlink", "pcie", "nic", "memory")
-
 # In place of a rank: the switch itself, which combines what it is sent and copies what it sends (NVLS).
 SWITCH = -1
 
 Flow = tuple[int, int, float]  # source rank, target rank, bytes
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLinks:
-    """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
-
-    `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
-    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
-    `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
-    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
-    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `gpus_per_pcie_switch`: GPUs
-    that reach the others and the host through one link like their own (None: each has its own). `nic_kind` and
-    `nvlink_generation` say what the links are, and change no time; nor does `like`, the catalogue's type
-    that an own one was made from. `sources` and `verified` say for each link (nvlink,
-    pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
-    JSON: `to_dict`, `from_dict`.
-    """
-
-    instance: str
-    gpus: int
-    peer: str
-    nvlink_bytes_per_s: float | None = None
-    pair_bytes_per_s: float | None = None
-    pcie_bytes_per_s: float | None = None
-    nic_bytes_per_s: float | None = None
-    num_nics: int | None = None
-    memory_bytes_per_s: float | None = None
-    peer_s: float | None = None
-    host_s: float | None = None
-    network_s: float | None = None
-    nvls: bool = False
-    network_reduces: bool = False
-    nvlink_nodes: int = 1
-    nodes_per_leaf: int | None = None
-    oversubscription: float = 1.0
-    gpus_per_pcie_switch: int | None = None
-    nic_kind: str = ""
-    nvlink_generation: int | None = None
-    like: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    verified: Mapping[str, bool] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse a peer kind that nothing here understands."""
-        if self.peer not in PEERS:
-            hint = nearest(self.peer, PEERS)
-            raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
-        shares = (self.nodes_per_leaf, self.gpus_per_pcie_switch, self.oversubscription)
-        if any(share is not None and not share >= 1 for share in shares):
-            raise UsageError(
-                f"{self.instance}: nodes_per_leaf, gpus_per_pcie_switch, oversubscription must be 1 or more"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for a results file."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
-        """The links that `to_dict` wrote; keys of a later version are passed over."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in plain.items() if key in known})
-
-    def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """The same node with other rates (bytes/s) of 'nvlink', 'pcie', 'nic' or 'memory'. UsageError: another name."""
-        for name in overrides:
-            if name not in RATES:
-                raise UsageError(f"no link is called {name!r}{nearest(name, RATES)}")
-        rates: dict[str, Any] = {f"{name}_bytes_per_s": rate for name, rate in overrides.items()}
-        given = {*overrides, *(("network",) if "nic" in overrides else ())}
-        return replace(
-            self,
-            num_nics=self.num_nics or (1 if "nic" in overrides else None),
-            pair_bytes_per_s=None if "nvlink" in overrides else self.pair_bytes_per_s,
-            sources={**self.sources, **dict.fromkeys(given, "given for this run")},
-            verified={**self.verified, **dict.fromkeys(given, True)},
-            **rates,
-        )
-
-    @property
-    def reduces(self) -> bool:
-        """Can the node's switch combine what its GPUs send?"""
-        return self.nvls and self.peer in NVLINK_PEERS
-
-    @property
-    def mesh(self) -> bool:
-        """Are GPUs joined pair by pair, without a switch?"""
-        return self.peer in ("nvlink_mesh", "infinity_fabric")
-
-    def nics_of_a_rank(self, ranks_per_node: int) -> float:
-        """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
-        return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 
 class Fabric:
@@ -159,8 +60,7 @@ class Fabric:
 
         if not flows:
             return np.zeros(0)
-        table = np.array(flows, dtype=np.float64)
-        sources, targets, num_bytes = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
+        sources, targets, num_bytes = _columns(flows)
         largest = float(num_bytes.max())
         # Shares do not depend on the scale: a step of another size, or of another channel, is solved once.
         scaled = num_bytes / largest if largest else num_bytes
@@ -173,8 +73,7 @@ class Fabric:
         """(link ids, as `fair_rates` takes them; seconds of latency; bytes, 0 where no link is crossed) of each."""
         import numpy as np
 
-        table = np.asarray(flows, dtype=np.float64)
-        sources, targets, num_bytes = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
+        sources, targets, num_bytes = _columns(flows)
         paths = self._paths(sources, targets)
         crosses = (paths < len(self.capacity) - 1).any(axis=1)
         return paths, self._latencies(sources, targets), np.where(crosses, num_bytes, 0.0)
@@ -182,6 +81,26 @@ class Fabric:
     def time_s(self, flows: Sequence[Flow]) -> float:
         """Seconds of one step: until the last of `flows`, all begun together, has arrived."""
         return float(self.times_s(flows).max(initial=0.0))
+
+    @property
+    def alike(self) -> bool:
+        """Is the way from one node (of `ranks_per_domain`) to another as long as to any other?"""
+        return not self._num_leaves()
+
+    @property
+    def ranks_per_domain(self) -> int:
+        """Ranks that reach each other without the network: a node's, or those of all nodes that NVLink joins."""
+        joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
+        return self.world.ranks_per_node * min(joined, self.world.num_nodes)
+
+    def links_by_kind(self) -> dict[str, slice]:
+        """The ids, as in `capacity` and `routes`, of the links of each kind: nvlink, pcie, memory, nic, leaf, pair."""
+        found: dict[str, slice] = {}
+        for name, (first, number) in self._kinds.items():
+            kind = name.split()[0]
+            if number and kind != "none":
+                found[kind] = slice(found[kind].start if kind in found else first, first + number)
+        return found
 
     def _layout(self) -> dict[str, tuple[int, int]]:
         """(first id, number) of each kind of link; the last id is no link at all."""
@@ -228,26 +147,6 @@ class Fabric:
         nodes = self.links.nodes_per_leaf or 1
         return self.links.nic_bytes_per_s * (self.links.num_nics or 1) * nodes / self.links.oversubscription
 
-    @property
-    def alike(self) -> bool:
-        """Is the way from one node (of `ranks_per_domain`) to another as long as to any other?"""
-        return not self._num_leaves()
-
-    @property
-    def ranks_per_domain(self) -> int:
-        """Ranks that reach each other without the network: a node's, or those of all nodes that NVLink joins."""
-        joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
-        return self.world.ranks_per_node * min(joined, self.world.num_nodes)
-
-    def links_by_kind(self) -> dict[str, slice]:
-        """The ids, as in `capacity` and `routes`, of the links of each kind: nvlink, pcie, memory, nic, leaf, pair."""
-        found: dict[str, slice] = {}
-        for name, (first, number) in self._kinds.items():
-            kind = name.split()[0]
-            if number and kind != "none":
-                found[kind] = slice(found[kind].start if kind in found else first, first + number)
-        return found
-
     def _name(self, link: int) -> str:
         kind, first = next((k, first) for k, (first, n) in self._kinds.items() if first <= link < first + n)
         return f"{kind} {link - first}"
@@ -256,7 +155,7 @@ class Fabric:
         """Link ids of each flow, (flows, 6), filled up with the id of no link. Unknown rates are refused."""
         import numpy as np
 
-        crosses, by_nvlink = self._routes(sources, targets)
+        crosses, by_nvlink = self._ways(sources, targets)
         none = self._kinds["none"][0]
         paths = np.full((len(sources), 6), none, dtype=np.int64)
         by_port = ~by_nvlink & (sources != targets)
@@ -301,7 +200,7 @@ class Fabric:
         per_node, shared = self.world.ranks_per_node, self.links.gpus_per_pcie_switch or 1
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
-    def _routes(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of each flow: does it cross the network, does it go by NVLink? Neither: through the host (or itself)."""
         import numpy as np
 
@@ -325,7 +224,7 @@ class Fabric:
     def _latencies(self, sources: Ints, targets: Ints) -> Floats:
         import numpy as np
 
-        crosses, by_nvlink = self._routes(sources, targets)
+        crosses, by_nvlink = self._ways(sources, targets)
         seconds = np.zeros(len(sources))
         hosted = ~crosses & ~by_nvlink & (sources != targets)
         for used, name in ((crosses, "network_s"), (by_nvlink, "peer_s"), (hosted, "host_s")):
@@ -341,8 +240,15 @@ class Fabric:
 
         unknown = np.isnan(self.capacity[paths])
         if unknown.any():
-            name = self._name(int(paths[unknown][0])).split()[0]
-            raise UsageError(f"the {name} rate of {self._whose()} is unknown: give it, such as --links {name}=10GB/s")
+            raise UnknownRateError(self._name(int(paths[unknown][0])).split()[0], self._whose())
 
     def _whose(self) -> str:
         return self.links.instance or "these nodes"
+
+
+def _columns(flows: Sequence[Flow] | Floats) -> tuple[Ints, Ints, Floats]:
+    """Sources, targets and bytes of messages, each in one array."""
+    import numpy as np
+
+    table = np.asarray(flows, dtype=np.float64)
+    return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric
 from bench.core.fairness import completions
-from bench.core.schedules import Call, Phase, schedule
+from bench.core.phases import Call, Phase
+from bench.core.schedules import schedule
 from bench.core.world import World
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Kinds of link by how evidence speaks of them; "nvls": ports of NVLink while the switch reduces; "host": that part of
-# "pcie" which goes from one GPU of a node to another, through host memory or straight.
-KINDS = ("nvlink", "nvls", "pcie", "host", "nic", "memory")
+# Kinds of link by how evidence speaks of them. Two more are found per phase: "nvls", ports of NVLink while the switch
+# reduces, and "host", the part of "pcie" that goes from one GPU of a node to another, by host memory or straight.
 _KIND_OF = {
     "nvlink": "nvlink",
     "pair": "nvlink",

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.core.program import Exchange, Expected, Message, Step, delivered
+from bench.core.program import Collective, Exchange, Expected, Message, Reduced, Step, delivered
 from bench.core.sweep import round_blocks, round_elements
 
 # A window larger than this would only cost memory: 64 MiB in flight fill any link.
@@ -160,6 +160,33 @@ class BlockPattern(Pattern):
 
     def min_steps(self, num_ranks: int) -> int:
         """One rank's block goes to all, or all blocks come to one rank."""
+        return log2_steps(num_ranks)
+
+
+class AllReducePattern(Pattern):
+    """A pattern in which every rank sends S and ends with the reduction of all ranks' S, by one call."""
+
+    reduces = True
+    in_place = True
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send, S to receive."""
+        return shape.payload_bytes, shape.payload_bytes
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """One call."""
+        return (Collective("allreduce", *self.buffers(shape, member)),)
+
+    def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
+        """The reduction of everybody's buffer."""
+        return (Reduced(0, shape.payload_bytes),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """2 S (N-1)/N: in for the reduction, out for the result."""
+        return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
+
+    def min_steps(self, num_ranks: int) -> int:
+        """What one rank contributes must reach all the others."""
         return log2_steps(num_ranks)
 
 

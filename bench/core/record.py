@@ -153,7 +153,7 @@ class Header:
 
     `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank,
     process and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
-    `links` the links of one node of the named instance (core/fabric.py: NodeLinks), which bound the run. `imported` is
+    `links` the links of one node of the named instance (core/links.py: NodeLinks), which bound the run. `imported` is
     where rows that another tool's log gave come from, and how its run ended (see IMPORTED_KEYS); {} for rows of ours.
     """
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import UsageError
+from bench.core.plugins import nearest
 
 Loc = tuple[str | int, ...]  # keys and indices from the top of a file to a value
 
@@ -74,6 +75,25 @@ class YamlFile:
     def fail(self, loc: Loc, sentence: str, key: bool = False) -> UsageError:
         """The error to raise about the value at `loc` (or its key): `FILE:LINE:COLUMN: dotted.key: sentence`."""
         return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), sentence))))
+
+
+def find(kind: str, name_or_path: str, folder: Path) -> Path:
+    """The file of this name in `folder`, or of this path. Raises UsageError with the nearest name."""
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name_or_path not in known:
+        # People leave out the hyphens: `vitl` is the beginning of vit-l-306m.
+        asked = _letters(name_or_path)
+        begun = [name for name in known if asked and _letters(name).startswith(asked)]
+        raise UsageError(f"{folder} has no {kind} {name_or_path!r}{nearest((begun or [name_or_path])[0], known)}")
+    return folder / f"{name_or_path}.yaml"
+
+
+def _letters(name: str) -> str:
+    """Letters and digits alone."""
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 def dotted(loc: Loc) -> str:

@@ -6,6 +6,7 @@ Whether a row agrees with itself is its reader's to say (core/foreign.py, Row.co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from bench.core.foreign import Remark, Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape
@@ -32,6 +33,7 @@ def is_by_definition(row: Row, run: Run, pattern: Pattern | None) -> bool:
     return abs(busbw - algbw * factor) <= _DIGIT_BYTES_PER_S * (1 + factor) * 1.001 + _RELATIVE * busbw
 
 
+@lru_cache(maxsize=1024)
 def _factor(pattern: Pattern | None, num_ranks: int | None) -> float | None:
     """busbw / algbw at any size."""
     if pattern is None or num_ranks is None or num_ranks < 2 or isinstance(pattern, MessagePattern):

@@ -43,7 +43,7 @@ def of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Recor
 
 def _mode(run: Run) -> str:
     """Back to back, unless the tool waits for each call."""
-    return "isolated" if dict(run.settings).get("mode") == "isolated" else "pipelined"
+    return "isolated" if ("mode", "isolated") in run.settings else "pipelined"
 
 
 def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | None:
@@ -55,20 +55,22 @@ def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | Non
         return None
     even = header.num_nodes if header.ranks_per_node is not None else None
     element = DTYPES[row.dtype].num_bytes if row.dtype in DTYPES else 1
-    return _of_shape(pattern, Shape(num_ranks, size, element, row.root or 0), even)
+    return _of_shape(pattern, num_ranks, size, element, row.root or 0, even)
 
 
 @lru_cache(maxsize=4096)
-def _of_shape(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    return traffic_of(pattern, shape, num_nodes)
+def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: int, num_nodes: int | None) -> Traffic:
+    return traffic_of(pattern, Shape(num_ranks, size, element, root), num_nodes)
 
 
 def _unreadable(row: Row) -> str:
     """Which figures were printed as what can be none, in words; their row is no evidence, whatever its others are."""
-    figures = {"time": row.time_s, "algbw": row.algbw_bytes_per_s, "busbw": row.busbw_bytes_per_s,
-               "least time": row.min_s, "largest time": row.max_s}  # fmt: skip
-    odd = {name for name, value in figures.items() if value is not None and _finite(value) is None}
-    return ", ".join(name for name in figures if name in odd or name in row.unreadable)
+    figures = (("time", row.time_s), ("algbw", row.algbw_bytes_per_s), ("busbw", row.busbw_bytes_per_s),
+               ("least time", row.min_s), ("largest time", row.max_s))  # fmt: skip
+    return ", ".join(
+        name for name, value in figures
+        if name in row.unreadable or (value is not None and _finite(value) is None)
+    )  # fmt: skip
 
 
 def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:

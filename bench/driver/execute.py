@@ -23,7 +23,8 @@ from pathlib import Path
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.tool import DOCUMENT
-from bench.driver import supervise
+from bench.driver import inquest, supervise
+from bench.driver.inquest import Evidence, Guilt
 from bench.driver.jobs import Job
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
@@ -105,7 +106,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host, refused)
 
 
-def _blames_refusal(evidence: supervise.Evidence | None) -> bool:
+def _blames_refusal(evidence: Evidence | None) -> bool:
     """torchrun ends with an exit code of its own, and tells the rank's."""
     lost = evidence.launcher if evidence is not None else None
     return lost is not None and lost.how == f"ended with exit code {EXIT_REFUSED}"
@@ -210,30 +211,30 @@ def _said(folder: Path, job: Job, start: int) -> str:
         return log.read().decode(errors="replace")
 
 
-def _explain(exit_code: int, late: str | None, evidence: supervise.Evidence | None, folder: Path, job: Job,
-             ) -> supervise.Guilt | None:  # fmt: skip
+def _explain(exit_code: int, late: str | None, evidence: Evidence | None, folder: Path, job: Job,
+             ) -> Guilt | None:  # fmt: skip
     """Why a job failed, and by whom, where that is known.
 
     A job whose rows are all there did not fail, whatever its launcher says: every row may have been skipped.
     """
-    guilt = supervise.judge(evidence) if evidence is not None else None
+    guilt = inquest.judge(evidence) if evidence is not None else None
     if late is not None:
-        at = supervise.doing(evidence) if evidence is not None else ""
+        at = inquest.doing(evidence) if evidence is not None else ""
         slow = _SLOW if at and late.startswith(_NO_END) else ""
-        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else supervise.Guilt(f"{late}{at}{slow}")
+        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else Guilt(f"{late}{at}{slow}")
     if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
         return None
     if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
         return guilt
     where = f"its output is in {runs.log_file(folder, job.name)}"
-    if exit_code >= 0 and evidence is not None and (words := supervise.last_words(evidence)):
-        return supervise.Guilt(f"{words}; {where}")
+    if exit_code >= 0 and evidence is not None and (words := inquest.last_words(evidence)):
+        return Guilt(f"{words}; {where}")
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_said(folder, job, 0))
     why = f", saying {own[-1]!r}," if own else ""
     if job.tool:  # whose rows say what they can
-        return supervise.Guilt(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
-    return supervise.Guilt(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
+        return Guilt(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
+    return Guilt(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
 
 
 def _is_whole(folder: Path, job: Job) -> bool:

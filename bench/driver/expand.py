@@ -24,8 +24,9 @@ from bench.core.tool import Installed
 from bench.core.topology import IN_TURN
 from bench.core.units import format_duration
 from bench.core.world import World
-from bench.driver.config import Cluster, Measurement, Scenario
+from bench.driver.config import Cluster
 from bench.driver.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
+from bench.driver.scenario import Measurement, Scenario
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 

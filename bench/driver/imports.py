@@ -11,23 +11,22 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from bench.core.errors import UsageError
 from bench.core.foreign import Line, Reader, Run
 from bench.core.pattern import Pattern
+from bench.core.record import Record
 from bench.driver._import_check import is_by_definition
 from bench.driver._import_jobs import Job, Names, Origin, Told, jobs_of
 from bench.store import jsonl
 from bench.store import runs as runs_store
 
-__all__ = ["Job", "Log", "Source", "Told", "jobs", "keep", "marked", "read", "runs", "sources", "troubles"]
+__all__ = ["Job", "Log", "Source", "Told", "folder_of", "jobs", "kept", "marked", "read", "runs", "sources", "troubles"]
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
-_AT_ONCE = 4096  # records
 _MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and their characters, that are kept until a reader is found
 _LONGEST_HINT = 64
 _MOST_CONTROLS = 0.02  # of its first bytes
@@ -36,7 +35,8 @@ _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
 _NOTHING_TOLD = Told()
 
-Clean = Callable[[Iterable[bytes]], Iterable[Line]]
+# The lines of chunks; each stretch of the text is shown before its lines come.
+Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ def jobs(logs: Iterable[Log], told: Told, patterns: Mapping[str, Pattern]) -> li
     return found
 
 
-def keep(found: Sequence[Job], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
-    """A new folder of a run in `results`, with a results file for each job. Raises UsageError, MeasurementError.
+def folder_of(found: Sequence[Job], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
+    """A new folder of a run in `results`, which has its plan and as yet no results file. Raises UsageError.
 
-    Its plan keeps the troubles of logs that gave nothing: no gate passes over what may have been in them.
+    The plan keeps the troubles of logs that gave nothing: no gate passes over what may have been in them.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -163,23 +163,23 @@ def keep(found: Sequence[Job], logs: Sequence[Log], results: Path, cluster: str 
     plan = {"scenario": "import", "imported": sources, "troubles": lost, "cluster": {"name": cluster}}
     planned = [{"name": job.header.job, "case": []} for job in found]
     runs_store.write_plan(folder, {**plan, "jobs": planned, "skipped": []})
-    for job in found:
-        writer = jsonl.Writer(runs_store.results_file(folder, job.header.job), job.header)
-        records = job.records()
-        while some := tuple(islice(records, _AT_ONCE)):
-            writer.append(*some)
     return folder
+
+
+def kept(job: Job, folder: Path) -> Iterator[Record]:
+    """The job's records, which its results file in `folder` holds once all were asked for. Raises MeasurementError."""
+    return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
 
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[Run]:
     """The runs in a text. A reader whose tool alone can have printed a line gets it and all that follows, until another
     reader knows a line as its own; the first also gets the lines before it, which may name hosts and the command.
     """
-    watch = _Watch(chunks, readers)
+    watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
     awake: Reader | None = None
     before: deque[Line] = deque(maxlen=_MOST_BEFORE)
-    for line in clean(watch):
+    for line in clean(chunks, watch.look):
         for kind in watch.likely:
             if kind in asleep and asleep[kind].begins(line.text):
                 if awake is not None:
@@ -199,28 +199,27 @@ def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean)
 
 
 class _Watch:
-    """Chunks as they come, and which readers may know a line of the latest: one of their hints is in it, or in what the
-    line that it ends began with. To search a chunk is far cheaper than to ask every reader about every line.
+    """Which readers may know a line of the latest stretch of a text: one of their hints is in it, or in what the line
+    that it ends began with. To search a stretch is far cheaper than to ask every reader about every line.
     """
 
-    def __init__(self, chunks: Iterable[bytes], readers: Sequence[type[Reader]]) -> None:
-        self._chunks, self._readers = chunks, readers
+    def __init__(self, readers: Sequence[type[Reader]]) -> None:
+        self._readers = readers
+        self._end, self._begun = "", frozenset[type[Reader]]()
         self.likely: tuple[type[Reader], ...] = ()
 
-    def __iter__(self) -> Iterator[bytes]:
-        end, begun = b"", frozenset[type[Reader]]()
-        for chunk in self._chunks:
-            text = end + chunk.translate(None, b"\0").lower()
-            hinted = frozenset(kind for kind in self._readers if _may_begin(kind, text))
-            self.likely = tuple(kind for kind in self._readers if kind in hinted or kind in begun)
-            begun = hinted if b"\n" in chunk else begun | hinted
-            end = text[-_LONGEST_HINT:]
-            yield chunk
+    def look(self, text: str) -> None:
+        """Another stretch."""
+        seen = self._end + text.lower()
+        hinted = frozenset(kind for kind in self._readers if _may_begin(kind, seen))
+        self.likely = tuple(kind for kind in self._readers if kind in hinted or kind in self._begun)
+        self._begun = hinted if "\n" in text else self._begun | hinted
+        self._end = seen[-_LONGEST_HINT:]
 
 
-def _may_begin(kind: type[Reader], text: bytes) -> bool:
+def _may_begin(kind: type[Reader], text: str) -> bool:
     """A colour code may divide a word, so that one is no less than a hint."""
-    return not kind.hints or b"\x1b" in text or any(hint.encode() in text for hint in kind.hints)
+    return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 
 
 class _Chunks:

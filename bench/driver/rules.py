@@ -29,6 +29,7 @@ from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 from bench.core.sweep import parse_sizes
 from bench.core.units import parse_duration, parse_rate, parse_size
+from bench.core.words import one_of, whole
 from bench.core.yaml_file import Loc, YamlFile, load
 from bench.driver import values
 
@@ -41,17 +42,6 @@ _DELTA = 0.05
 _NAMING = ("transports", "topologies", "directions", "engines", "accesses", "memories", "vias")  # by their own words
 # What a share may be of, for each metric.
 _OF = {**dict.fromkeys(RATES, ("bound", "reference")), **dict.fromkeys(TIMES, ("reference",)), WEAKEST: ("median",)}
-
-
-def find(name_or_path: str, folder: Path) -> Path:
-    """The rules file of this path, or of this name in `folder`. Raises UsageError with the nearest name."""
-    path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return path
-    known = sorted(file.stem for file in folder.glob("*.yaml"))
-    if name_or_path not in known:
-        raise UsageError(f"{folder} has no rules {name_or_path!r}{nearest(name_or_path, known)}")
-    return folder / f"{name_or_path}.yaml"
 
 
 def load_rules(path: Path) -> Rules:
@@ -214,21 +204,6 @@ def _allowed(word: str) -> str:
     return word
 
 
-def _word(kind: str, known: tuple[str, ...]) -> Callable[[str], str]:
-    def read(word: str) -> str:
-        if word not in known:
-            raise UsageError(f"no {kind} is called {word!r}{nearest(word, known)}")
-        return word
-
-    return read
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} must be a whole number of 1 or more")
-    return int(text)
-
-
 def _age(text: str) -> float:
     days = _DAYS.fullmatch(text)
     seconds = float(days[1]) * 86400 if days else parse_duration(text)
@@ -249,8 +224,8 @@ _SELECTORS: dict[str, tuple[str, Parse]] = {
     "sizes": ("all_sizes", _sizes),
     "transport": ("transports", _many(_transport)),
     "transports": ("transports", _many(_transport)),
-    "network": ("network", _one(_word("network", NETWORKS))),
-    "mode": ("modes", _many(_word("mode", ("isolated", "pipelined")))),
+    "network": ("network", _one(one_of("network", NETWORKS))),
+    "mode": ("modes", _many(one_of("mode", ("isolated", "pipelined")))),
     "dtype": ("dtypes", _many(values.OPTION["dtype"])),
     "op": ("reduce_ops", _many(values.OPTION["reduce_op"])),
     "topology": ("topologies", _many(values.OPTION["topology"])),
@@ -260,9 +235,9 @@ _SELECTORS: dict[str, tuple[str, Parse]] = {
     "memory": ("memories", _many(values.OPTION["memory"])),
     "via": ("vias", _many(values.OPTION["via"])),
     "group": ("groups", _many(values.text)),
-    "nodes": ("nodes", _many(_count)),
-    "ranks": ("ranks", _many(_count)),
-    "samples": ("samples", _one(_count)),
+    "nodes": ("nodes", _many(whole(1))),
+    "ranks": ("ranks", _many(whole(1))),
+    "samples": ("samples", _one(whole(1))),
     "imported": ("imported", _one(values.switch)),
     "allow": ("allow", _many(_allowed)),
 }
@@ -271,10 +246,10 @@ _EXPECT: dict[str, tuple[str, Parse]] = {
     "instance": ("instance", _one(values.text)),
     "gpu": ("gpu", _one(values.text)),
     "transport": ("transport", _one(_transport)),
-    "network": ("network", _one(_word("network", NETWORKS))),
-    "nodes": ("nodes", _one(_count)),
-    "ranks": ("ranks", _one(_count)),
-    "gpus_per_node": ("gpus_per_node", _one(_count)),
+    "network": ("network", _one(one_of("network", NETWORKS))),
+    "nodes": ("nodes", _one(whole(1))),
+    "ranks": ("ranks", _one(whole(1))),
+    "gpus_per_node": ("gpus_per_node", _one(whole(1))),
     "hosts": ("hosts", lambda typed: sum(_many(values.hosts)(typed), ())),
     "max_age": ("max_age_s", _one(_age)),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.plugins import nearest
 from bench.hardware import catalogue
 from bench.hardware.catalogue import Instance, Price

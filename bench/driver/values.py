@@ -14,7 +14,7 @@ from typing import Any
 from bench.core import hostlist, plugins
 from bench.core.case import OPTIONS
 from bench.core.errors import UsageError
-from bench.core.fabric import PEERS, RATES
+from bench.core.links import PEERS, RATES
 from bench.core.plugins import nearest
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS

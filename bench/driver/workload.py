@@ -16,8 +16,9 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 from bench.core.units import parse_size
+from bench.core.words import one_of
 from bench.core.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, Model, Span, Workload
-from bench.core.yaml_file import Loc, YamlFile, load, read
+from bench.core.yaml_file import Loc, YamlFile, find, load, read
 from bench.driver import values
 from bench.hardware import catalogue
 
@@ -60,17 +61,8 @@ def fraction(typed: str) -> Span:
     return ends
 
 
-def _word(known: Sequence[str], what: str) -> Callable[[str], str]:
-    def parse(typed: str) -> str:
-        if typed not in known:
-            raise UsageError(f"no {what} is called {typed!r}{nearest(typed, tuple(known))}")
-        return typed
-
-    return parse
-
-
 def _strategy(typed: str) -> str:
-    return _word(STRATEGIES, "strategy")({"fsdp": "zero3"}.get(typed, typed))
+    return one_of("strategy", STRATEGIES)({"fsdp": "zero3"}.get(typed, typed))
 
 
 def _by_gpu(parse: Callable[[str], Span], all_alike: bool) -> Callable[[Any], Mapping[str, Span]]:
@@ -116,9 +108,9 @@ _SECTIONS: Mapping[str, Mapping[str, tuple[str, _Reader]]] = {
         "compute": ("compute", _dtype),
         "weights": ("weights", _dtype),
         "gradients": ("gradients", _dtype),
-        "optimizer": ("optimizer", values.one(_word(tuple(OPTIMIZERS), "optimizer"))),
-        "recompute": ("recompute", values.one(_word(RECOMPUTE, "recomputation"))),
-        "compression": ("compression", values.one(_word(COMPRESSIONS, "compression"))),
+        "optimizer": ("optimizer", values.one(one_of("optimizer", tuple(OPTIMIZERS)))),
+        "recompute": ("recompute", values.one(one_of("recomputation", RECOMPUTE))),
+        "compression": ("compression", values.one(one_of("compression", COMPRESSIONS))),
         "rank": ("rank", values.one(whole)),
         "input": ("input_bytes", values.one(count)),
         "epoch": ("epoch_samples", values.one(whole)),
@@ -138,38 +130,16 @@ _SECTIONS: Mapping[str, Mapping[str, tuple[str, _Reader]]] = {
 _MESH = ("tensor", "pipeline", "expert", "shard")
 
 
-def names(folder: Path) -> tuple[str, ...]:
-    """The workloads of a folder."""
-    return tuple(sorted(file.stem for file in folder.glob("*.yaml")))
-
-
 def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ()) -> Workload:
     """A workload by its name in `folder`, or by its path; `settings` ("training.batch=32") come on top.
 
     Raises UsageError naming line, column and key of the first mistake, or the setting at fault.
     """
-    file = load(_path(name_or_path, folder))
+    file = load(find("workload", name_or_path, folder))
     found = _merged(file, folder, 0)
     for setting in settings:
         found = _overlaid(found, _setting(setting))
     return _workload(file, found)
-
-
-def _path(name_or_path: str, folder: Path) -> Path:
-    path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return path
-    known = names(folder)
-    if name_or_path not in known:
-        # People leave out the hyphens: `vitl` is the beginning of vit-l-306m.
-        begun = [name for name in known if _letters(name_or_path) and _letters(name).startswith(_letters(name_or_path))]
-        raise UsageError(f"{folder} has no workload {name_or_path!r}{nearest((begun or [name_or_path])[0], known)}")
-    return folder / f"{name_or_path}.yaml"
-
-
-def _letters(name: str) -> str:
-    """Letters and digits alone."""
-    return re.sub(r"[\W_]", "", name.lower())
 
 
 _Found = Mapping[str, Mapping[str, Any]]  # section ("" for the top) -> field -> value
@@ -183,7 +153,7 @@ def _merged(file: YamlFile, folder: Path, depth: int) -> _Found:
         return found
     if depth == _MOST_DEEP:
         raise file.fail(("preset",), f"presets of presets, {_MOST_DEEP} deep: write the values out")
-    return _overlaid(_merged(load(_path(preset, folder)), folder, depth + 1), found)
+    return _overlaid(_merged(load(find("workload", preset, folder)), folder, depth + 1), found)
 
 
 def _overlaid(below: _Found, above: _Found) -> _Found:

@@ -6,46 +6,45 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.core.derived import Document, Summary
-from bench.figures import _style
+from bench.figures import _bounds, _rows, _style
 
 
 def applies(document: Document) -> bool:
     """Is there any bandwidth to draw?"""
-    return bool(_rows(document))
+    return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """One figure, `bandwidth`; of several groups the slowest at each size. Nothing for a document without bandwidth."""
-    rows = _rows(document)
+    rows = _chosen(document)
     if not rows:
         return []
-    labels = _style.labels(document)
-    looks = _style.looks(_style.series(labels, row) for row in rows)
-    patterns = _style.by(rows, lambda row: row.pattern)
+    labels = _rows.labels(document)
+    looks = _style.looks(_rows.series(labels, row) for row in rows)
+    patterns = _rows.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
-        panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
+        panel.set_title(_rows.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         drawn = {
-            line: _style.slowest_groups(of_line)
-            for line, of_line in _style.by(of_pattern, lambda row: (row.job, _style.series(labels, row))).items()
+            line: _rows.slowest_groups(of_line)
+            for line, of_line in _rows.by(of_pattern, lambda row: (row.job, _rows.series(labels, row))).items()
         }
         for (_, name), line in drawn.items():
             _draw_line(panel, looks[name], line)
-        _style.draw_bounds(panel, (row for line in drawn.values() for row in line))
+        _bounds.draw(panel, (row for line in drawn.values() for row in line))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         panel.set_ylabel("busbw (GB/s)", fontsize=_style.TEXT)
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
     handles = [look.handle() for look in looks.values()]
-    remarks = (
-        _style.interval_remark(rows) + _style.algorithm_remark(rows) + _style.invalid_remark(document, "pipelined")
-    )
+    remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
+    remarks += _rows.invalid_remark(document, "pipelined")
     _style.finish(figure, "Bus bandwidth, operations back to back", handles, rows, remarks)
     return [("bandwidth", figure)]
 
 
-def _rows(document: Document) -> list[Summary]:
-    rows = _style.valid(document, "pipelined")
+def _chosen(document: Document) -> list[Summary]:
+    rows = _rows.valid(document, "pipelined")
     return [row for row in rows if row.busbw_bytes_per_s is not None and row.payload_bytes > 0]
 
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from bench.analysis import model
 from bench.core.derived import Document, Fit, Segment
 from bench.core.units import format_bytes, format_duration, format_rate
-from bench.figures import _style
+from bench.figures import _rows, _style
 
 _TITLES = {
     "isolated": "Model of one operation at a time",
@@ -41,7 +41,7 @@ def _figure(document: Document, mode: str) -> Figure:
     points = {_key(curve): curve.points for curve in model.curves(headers, document.summaries)}
     fits = [fit for fit in document.fits if fit.mode == mode]
     cases = {fit.job: model.header_of(headers, fit.job) for fit in fits}
-    labels = _style.labels(replace(document, headers=cases))
+    labels = _rows.labels(replace(document, headers=cases))
     looks = _style.looks(labels[fit.job] for fit in fits)
     patterns = list(dict.fromkeys(fit.pattern for fit in fits))
     most = max(sum(fit.pattern == pattern for fit in fits) for pattern in patterns)

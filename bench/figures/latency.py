@@ -9,12 +9,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.core.derived import Document, Summary
 from bench.core.units import format_duration
-from bench.figures import _style
+from bench.figures import _rows, _style
 
 
 def applies(document: Document) -> bool:
     """Is there an isolated time of anything that has a size?"""
-    return bool(_rows(document))
+    return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
@@ -22,17 +22,17 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
     A pattern without a size (barrier) has no axis to stand on: its time is said below.
     """
-    rows = _rows(document)
+    rows = _chosen(document)
     if not rows:
         return []
-    labels = _style.labels(document)
-    looks = _style.looks(_style.series(labels, row) for row in rows)
-    patterns = _style.by(rows, lambda row: row.pattern)
+    labels = _rows.labels(document)
+    looks = _style.looks(_rows.series(labels, row) for row in rows)
+    patterns = _rows.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
-        panel.set_title(_style.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
-        for (_, name), line in _style.by(of_pattern, lambda row: (row.job, _style.series(labels, row))).items():
-            _draw_line(panel, looks[name], _style.slowest_groups(line))
+        panel.set_title(_rows.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
+        for (_, name), line in _rows.by(of_pattern, lambda row: (row.job, _rows.series(labels, row))).items():
+            _draw_line(panel, looks[name], _rows.slowest_groups(line))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         _time_axis(panel)
         if any(row.modelled for row in of_pattern):
@@ -46,19 +46,19 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks = [
         "median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 where that is known"
     ]
-    remarks += _style.algorithm_remark(rows)
-    remarks += [*_sizeless(document, labels), *_style.invalid_remark(document, "isolated")]
+    remarks += _rows.algorithm_remark(rows)
+    remarks += [*_sizeless(document, labels), *_rows.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
     return [("latency", figure)]
 
 
-def _rows(document: Document) -> list[Summary]:
-    return [row for row in _style.valid(document, "isolated") if row.payload_bytes > 0]
+def _chosen(document: Document) -> list[Summary]:
+    return [row for row in _rows.valid(document, "isolated") if row.payload_bytes > 0]
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
     sizes = [float(row.payload_bytes) for row in rows]
-    times = [_style.seconds(row) for row in rows]
+    times = [_rows.seconds(row) for row in rows]
     bands = [_band(row) for row in rows]
     panel.fill_between(sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18,
                        linewidth=0)  # fmt: skip
@@ -80,7 +80,7 @@ def _time_axis(panel: Axes) -> None:
 
 def _band(row: Summary) -> tuple[float, float]:
     """Seconds from the fastest sample to p95 where n allows it, else the interval of the median, else the median."""
-    median = _style.seconds(row)
+    median = _rows.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
     return row.ci_low_s or median, row.ci_high_s or median
@@ -88,11 +88,11 @@ def _band(row: Summary) -> tuple[float, float]:
 
 def _error(row: Summary) -> tuple[float, float]:
     """Seconds from the median down and up to the ends of its interval."""
-    median = _style.seconds(row)
+    median = _rows.seconds(row)
     return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
 
 
 def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:
-    rows = [row for row in _style.valid(document, "isolated") if row.payload_bytes == 0 and row.group == "world"]
-    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(_style.seconds(row))}" for row in rows]
+    rows = [row for row in _rows.valid(document, "isolated") if row.payload_bytes == 0 and row.group == "world"]
+    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(_rows.seconds(row))}" for row in rows]
     return ["; ".join(texts)] if texts else []

@@ -22,7 +22,7 @@ from bench.analysis.localise import Accused, Places
 from bench.core.derived import Document, Summary
 from bench.core.errors import UsageError
 from bench.core.record import THROUGH_HOST, Header, known
-from bench.figures import _style
+from bench.figures import _rows, _style
 
 _MOST_ANNOTATED_RANKS = 16  # of one map; of two beside each other cells are narrower
 _MOST_ANNOTATED_OF_TWO = 10
@@ -52,8 +52,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _jobs(document: Document) -> dict[str, list[Summary]]:
-    rows = [row for mode in ("pipelined", "isolated") for row in _style.valid(document, mode)]
-    return _style.by((row for row in rows if row.src is not None and row.dst is not None), lambda row: row.job)
+    rows = [row for mode in ("pipelined", "isolated") for row in _rows.valid(document, mode)]
+    return _rows.by((row for row in rows if row.src is not None and row.dst is not None), lambda row: row.job)
 
 
 def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
@@ -84,13 +84,13 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
     remarks += ["grey: not measured in this direction"] if blank else []
-    remarks += _style.through_host_remark(rows)
+    remarks += _rows.through_host_remark(rows)
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
-    remarks += _style.invalid_remark(document, "pipelined") + _style.invalid_remark(document, "isolated")
-    title = f"{header.pattern} over {header.transport}, {_style.world(header.num_ranks, header.num_nodes)}"
+    remarks += _rows.invalid_remark(document, "pipelined") + _rows.invalid_remark(document, "isolated")
+    title = f"{header.pattern} over {header.transport}, {_rows.world(header.num_ranks, header.num_nodes)}"
     _style.finish(figure, title, [], [row for each in maps for row in each.rows], remarks)
     return figure
 
@@ -114,7 +114,7 @@ def _bandwidths(rows: list[Summary]) -> _Map | None:
     largest = max(row.payload_bytes for row in rates)
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
-    what = _style.size_words(largest) if largest else "copies"  # whose size other tools do not tell
+    what = _rows.size_words(largest) if largest else "copies"  # whose size other tools do not tell
     title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
     return _Map(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
@@ -126,8 +126,8 @@ def _times(rows: list[Summary]) -> _Map | None:
     smallest = min(row.payload_bytes for row in times)
     shown = [row for row in times if row.payload_bytes == smallest]
     how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
-    title = f"time of {_style.size_words(smallest)}, {how}" if smallest else "time of a small copy"
-    return _Map(title, "us", "viridis_r", shown, lambda row: _style.seconds(row) * 1e6, True)
+    title = f"time of {_rows.size_words(smallest)}, {how}" if smallest else "time of a small copy"
+    return _Map(title, "us", "viridis_r", shown, lambda row: _rows.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:
@@ -145,7 +145,7 @@ def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
     grid = np.full((side, side), math.nan)
     # The colours of times are turned round: there the largest is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin
-    pairs = _style.by(shown.rows, lambda row: (row.src, row.dst))  # of several measurements of one pair the median
+    pairs = _rows.by(shown.rows, lambda row: (row.src, row.dst))  # of several measurements of one pair the median
     at = np.argsort(order)[np.array(list(pairs))] // share
     worst.at(grid, (at[:, 0], at[:, 1]), [np.median([shown.value(row) for row in rows]) for rows in pairs.values()])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.core.derived import Document, Scaling, Summary
 from bench.core.record import known
-from bench.figures import _style
+from bench.figures import _rows, _style
 
 _Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising
 
@@ -37,7 +37,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     for panel, (pattern, series) in zip(axes, panels.items(), strict=True):
         size = next(iter(series.values()))[0].payload_bytes
         rated = all(row.busbw_bytes_per_s is not None for rows in series.values() for row in rows)
-        panel.set_title(f"{pattern}, {_style.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
+        panel.set_title(f"{pattern}, {_rows.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
         for label, rows in series.items():
             _draw_line(panel, looks[label], rows, rated)
@@ -50,8 +50,8 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: as with the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
-    _style.finish(figure, "Scaling with the number of ranks", handles, rows,
-                  _style.interval_remark(rows) + _style.algorithm_remark(rows))  # fmt: skip
+    remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
+    _style.finish(figure, "Scaling with the number of ranks", handles, rows, remarks)
     return figure
 
 
@@ -68,7 +68,7 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         size = max(one.payload_bytes for one in of_pattern)
         shown = [one for one in of_pattern if one.payload_bytes == size]
-        panel.set_title(f"{pattern}, {_style.size_words(size)}", fontsize=_style.TEXT)
+        panel.set_title(f"{pattern}, {_rows.size_words(size)}", fontsize=_style.TEXT)
         panel.set_ylabel("efficiency (%)", fontsize=_style.TEXT)
         panel.axhline(100, color=_style.GREY, linestyle=":", linewidth=1.2, zorder=1)
         for label in dict.fromkeys(map(_curve, shown)):
@@ -107,11 +107,11 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 def _panels(document: Document) -> dict[str, _Series]:
     """pattern -> its series, at the largest size asked of all of them; only series of more than one world."""
     panels = {}
-    for pattern, rows in _style.by(document.summaries, lambda row: row.pattern).items():
-        chosen = [row for row in _style.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
+    for pattern, rows in _rows.by(document.summaries, lambda row: row.pattern).items():
+        chosen = [row for row in _rows.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
         worlds = {
             label: of_label
-            for label, of_label in _style.by(chosen, _label).items()
+            for label, of_label in _rows.by(chosen, _label).items()
             if len({row.num_ranks for row in of_label}) > 1
         }
         size = _largest_common(worlds)
@@ -141,7 +141,7 @@ def _largest_common(worlds: _Series) -> int | None:
     sizes = [
         {row.requested_bytes for row in of_world}
         for of_label in worlds.values()
-        for of_world in _style.by(of_label, lambda row: row.num_ranks).values()
+        for of_world in _rows.by(of_label, lambda row: row.num_ranks).values()
     ]
     common = set.intersection(*sizes) if sizes else set()
     return max(common, default=None)
@@ -149,13 +149,13 @@ def _largest_common(worlds: _Series) -> int | None:
 
 def _slowest(rows: list[Summary], size: int) -> list[Summary]:
     """For each number of ranks the slowest row of a size."""
-    worlds = _style.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
-    return [max(worlds[num_ranks], key=_style.seconds) for num_ranks in sorted(worlds)]
+    worlds = _rows.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
+    return [max(worlds[num_ranks], key=_rows.seconds) for num_ranks in sorted(worlds)]
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool) -> None:
     ranks = [float(known(row.num_ranks)) for row in rows]
-    values = [_value(row, _style.seconds(row), rated) for row in rows]
+    values = [_value(row, _rows.seconds(row), rated) for row in rows]
     ends = [sorted((_value(row, row.ci_low_s, rated), _value(row, row.ci_high_s, rated))) for row in rows]
     errors = [(value - low, high - value) for value, (low, high) in zip(values, ends, strict=True)]
     panel.axhline(values[0], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
@@ -169,7 +169,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
     """GB/s of busbw, or microseconds, that this many seconds mean; of the median where they are unknown."""
-    median = _style.seconds(row)
+    median = _rows.seconds(row)
     seconds = seconds or median
     if not rated:
         return seconds * 1e6

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bench.core.derived import Bound
-from bench.core.fabric import NVLINK_PEERS, NodeLinks
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.core.record import THROUGH_HOST, Header, Record
 from bench.core.units import format_rate
 from bench.hardware import live
@@ -37,9 +37,14 @@ class Between:
         return self.links.peer in NVLINK_PEERS
 
 
+def told_links(header: Header) -> NodeLinks | None:
+    """The links that a header tells of; None where it tells of none."""
+    return _once(header.links, NodeLinks.from_dict) if header.links else None
+
+
 def own_links(header: Header, record: Record) -> NodeLinks | None:
     """The links that bound a copy between one GPU and its host: those of the GPU itself where the row names it."""
-    links = NodeLinks.from_dict(header.links) if header.links else None
+    links = told_links(header)
     if links is not None and (links.instance or links.sources.get("pcie") == _GIVEN):
         return links
     rank = _only_rank(header, record)
@@ -61,7 +66,7 @@ def between(header: Header, record: Record) -> Between | None:
         return None
     found = _devices(header.nodes[ends[0][0]])
     path = live.path_between(found, ends[0][1].index, ends[1][1].index)
-    links = NodeLinks.from_dict(header.links) if header.links else live.links_of(header.nodes[ends[0][0]])
+    links = told_links(header) or live.links_of(header.nodes[ends[0][0]])
     if path is None or links is None or _GIVEN in (links.sources.get("nvlink"), links.sources.get("pcie")):
         return None
     staged = THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")

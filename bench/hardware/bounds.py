@@ -8,22 +8,25 @@ mistake. `reference` bounds are ceilings met in practice, which may be exceeded.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import log
 
 from bench.core.derived import Bound
-from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
+from bench.hardware._network_bounds import network_bounds, own_nic_bound
+from bench.hardware._traffic import HOST_MEMORY_TRANSPORTS, Traffic
 from bench.hardware.catalogue import pcie_packet_share
 
+__all__ = [
+    "COPIES", "COPIES_OF_ONE_GPU", "COPY_DIRECTIONS", "COPY_PATTERNS", "HOST_MEMORY_TRANSPORTS", "bounds_of",
+    "copy_bounds", "floor_of", "shares_gpu",
+]  # fmt: skip
+
 _FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its place, and has other packets
-# Transports that move bytes from host memory: a GPU's ports say nothing about them.
-HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
-
-
 # Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link; but for copies
 # between two GPUs, one GPU is all that there is to them.
 COPIES = ("host_device", "peer_copy")
@@ -32,55 +35,6 @@ COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
 # Of a matrix (core/foreign.py: Matrix).
 COPY_DIRECTIONS = ("h2d", "d2h", "d2d", "bidirectional", "bidirectional_sum", "through_host", "through_host_sum",
                    "local", "load", "calls")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Traffic:
-    """One record beside the links it ran on."""
-
-    header: Header
-    record: Record
-    links: NodeLinks
-    num_ranks: int
-    num_nodes: int
-    useful_bytes: float  # S x factor: what the bus bandwidth counts
-
-    @property
-    def port_bytes(self) -> float:
-        """Bytes per direction through one rank's port; S x factor is what they are by definition of the factor."""
-        return self.useful_bytes if self.record.rank_bytes is None else self.record.rank_bytes
-
-    @property
-    def one_node(self) -> bool:
-        """Does nothing leave a node? Messages between two ranks of one node may run in a group that spans several."""
-        return self.num_nodes == 1 or self.record.node_bytes == 0
-
-    @property
-    def one_rank_per_node(self) -> bool:
-        return self.num_ranks == self.num_nodes
-
-    @property
-    def in_gpus(self) -> bool:
-        of_host = self.header.transport in HOST_MEMORY_TRANSPORTS and self.header.facts.get("memory") != "device"
-        return self.links.peer != "memory" and not of_host
-
-    @property
-    def by_nvlink(self) -> bool:
-        """Can some of it go by NVLink?"""
-        inside = not self.one_rank_per_node or self.links.nvlink_nodes > 1
-        return self.in_gpus and inside and self.links.peer in NVLINK_PEERS
-
-    def bound(self, rate: float, num_bytes: float, name: str, kind: str, why: str, used: Sequence[str]) -> Bound:
-        """The bound of `num_bytes` at `rate`; `used`: the links of NodeLinks.sources that it rests on."""
-        sources = dict.fromkeys(self.links.sources[link] for link in used if link in self.links.sources)
-        return Bound(
-            bytes_per_s=self.useful_bytes * rate / num_bytes,
-            name=name,
-            kind=kind,
-            why=why,
-            source="; ".join(sources) or "unknown",
-            verified=all(self.links.verified.get(link, False) for link in used),
-        )
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
@@ -100,12 +54,12 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return ()
     found = list(_memory_bound(header, record))
-    if header.links:
-        links = NodeLinks.from_dict(header.links)
+    links = _live_copies.told_links(header)
+    if links is not None:
         useful_bytes = record.payload_bytes * record.bus_factor
-        traffic = _Traffic(header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes,
+        traffic = Traffic(header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes,
                            useful_bytes)  # fmt: skip
-        found += [*_port_bounds(traffic), *_network_bounds(traffic), *_own_nic_bound(traffic)]
+        found += [*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
 
 
@@ -141,7 +95,8 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
             replace(bound, why=f"{joined.why}; {bound.why}")
             for bound in copy_bounds(joined.links, way if joined.by_nvlink else "through host")
         )
-    return copy_bounds(NodeLinks.from_dict(header.links), way) if header.links else ()
+    links = _live_copies.told_links(header)
+    return () if links is None else copy_bounds(links, way)
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
@@ -157,10 +112,10 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     message_s = header.calibration.get("message_s")
     if message_s is not None:
         return steps * float(message_s), _times("ping-pong", steps)
-    if not header.links:
+    links = _live_copies.told_links(header)
+    if links is None:
         return None
-    links = NodeLinks.from_dict(header.links)
-    traffic = _Traffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
+    traffic = Traffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
     if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
         steps = min(steps, 2)  # up to the switch and down again, however many ranks there are
     known = [(latency, name) for latency, name in _latencies(traffic) if latency is not None]
@@ -170,7 +125,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     return steps * latency, _times(f"{name} latency", steps)
 
 
-def _latencies(traffic: _Traffic) -> Iterator[tuple[float | None, str]]:
+def _latencies(traffic: Traffic) -> Iterator[tuple[float | None, str]]:
     links = traffic.links
     if traffic.by_nvlink:
         yield links.peer_s, "NVLink"
@@ -184,7 +139,7 @@ def _times(what: str, steps: int) -> str:
     return f"{what} x {steps} step{'s' if steps > 1 else ''}"
 
 
-def _port_bounds(traffic: _Traffic) -> Iterator[Bound]:
+def _port_bounds(traffic: Traffic) -> Iterator[Bound]:
     """What must go through one rank's ports: NVLink, PCIe, or both where either may be taken."""
     if not traffic.in_gpus:
         return
@@ -202,14 +157,14 @@ def _port_bounds(traffic: _Traffic) -> Iterator[Bound]:
             yield from _nvlink_bounds(traffic, nvlink, pcie, "NVLink and PCIe ports", why, ("nvlink", "pcie"))
 
 
-def _keeps_to_nvlink(traffic: _Traffic) -> bool:
+def _keeps_to_nvlink(traffic: Traffic) -> bool:
     """Is NVLink the way between any two ranks of the group?"""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
 
 
-def _nvlink_rate(traffic: _Traffic) -> tuple[float, str]:
+def _nvlink_rate(traffic: Traffic) -> tuple[float, str]:
     """One rank's NVLink bytes per second inside its group, and how that comes."""
     links, peers = traffic.links, traffic.num_ranks - 1
     assert links.nvlink_bytes_per_s is not None
@@ -220,7 +175,7 @@ def _nvlink_rate(traffic: _Traffic) -> tuple[float, str]:
 
 
 def _nvlink_bounds(
-    traffic: _Traffic, nvlink: float, pcie: float, name: str, why: str, used: Sequence[str]
+    traffic: Traffic, nvlink: float, pcie: float, name: str, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
     """The ports' bound; where the switch reduces that is only a reference, and the switch's own bound is the hard one.
 
@@ -241,11 +196,11 @@ def _nvlink_bounds(
     yield traffic.bound(rate, port_bytes, f"{name}, without in-network reduction", "reference", message, used)
 
 
-def _reduces_in_node(traffic: _Traffic) -> bool:
+def _reduces_in_node(traffic: Traffic) -> bool:
     return traffic.header.pattern == "allreduce" and traffic.by_nvlink and traffic.links.nvls
 
 
-def _pcie_bounds(traffic: _Traffic) -> Iterator[Bound]:
+def _pcie_bounds(traffic: Traffic) -> Iterator[Bound]:
     rate = traffic.links.pcie_bytes_per_s
     if rate is None:
         return
@@ -254,84 +209,6 @@ def _pcie_bounds(traffic: _Traffic) -> Iterator[Bound]:
     yield traffic.bound(rate, num_bytes, "PCIe port", "hard", why, ("pcie",))
     share, packets = pcie_packet_share()
     yield traffic.bound(rate * share, num_bytes, "PCIe packets", "reference", f"{why}; {packets}", ("pcie",))
-
-
-def _network_bounds(traffic: _Traffic) -> Iterator[Bound]:
-    """What must leave a node through all its NICs together."""
-    links, record = traffic.links, traffic.record
-    if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
-        return
-    if _by_nvlink_between_nodes(traffic):
-        yield from _domain_bounds(traffic, links.num_nics * links.nic_bytes_per_s)
-        return
-    rate = links.num_nics * links.nic_bytes_per_s
-    nics = "NIC carries" if links.num_nics == 1 else f"{links.num_nics} NICs carry"
-    node = f"a node's {nics} {format_rate(rate)} each way"
-    why = f"{node}, {format_bytes(record.node_bytes)} must leave it by any algorithm of sends and receives"
-    # A switch that reduces takes S from each node and returns S, whatever the number of nodes.
-    if links.network_reduces and traffic.header.pattern == "allreduce" and record.node_bytes > record.payload_bytes:
-        reads = f"{node}; switches that reduce need S from each"
-        yield traffic.bound(rate, record.payload_bytes, "network, in-network reduction", "hard", reads, ("network",))
-        yield traffic.bound(rate, record.node_bytes, "network", "reference", why, ("network",))
-    else:
-        yield traffic.bound(rate, record.node_bytes, "network", "hard", why, ("network",))
-
-
-def _own_nic_bound(traffic: _Traffic) -> Iterator[Bound]:
-    """One rank of each node: only the NICs that a rank has to itself, where ranks share out a node's."""
-    links, per_node = traffic.links, traffic.header.ranks_per_node
-    if per_node is None or per_node < 2:
-        return
-    alone = traffic.in_gpus and traffic.one_rank_per_node and not traffic.one_node
-    if not alone or links.nic_bytes_per_s is None or links.num_nics is None or _by_nvlink_between_nodes(traffic):
-        return
-    num = links.nics_of_a_rank(per_node)
-    rate = num * links.nic_bytes_per_s
-    own = f"a rank's own {num:g} of {links.num_nics} NICs carry {format_rate(rate)} each way"
-    why = f"{own}, {format_bytes(traffic.port_bytes)} must leave through them"
-    yield traffic.bound(rate, traffic.port_bytes, "own NICs", "hard", why, ("nic",))
-
-
-def _by_nvlink_between_nodes(traffic: _Traffic) -> bool:
-    """NVLink may join some of these nodes, too, so that a node's own NICs need not carry what leaves it."""
-    return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
-
-
-def _domain_bounds(traffic: _Traffic, node_rate: float) -> Iterator[Bound]:
-    """What must cross between NVLink domains through all NICs of all nodes; nothing must where one domain holds them.
-
-    Which node is in which domain is not known: as few domains as can hold them, which is the least that must cross.
-    """
-    num_domains = -(-traffic.num_nodes // traffic.links.nvlink_nodes)
-    crossing = _between_domains(traffic, num_domains)
-    if num_domains < 2 or crossing is None:
-        return
-    rate = traffic.num_nodes * node_rate
-    nics = (
-        f"{traffic.num_nodes} nodes are {num_domains} NVLink domains or more; all their NICs carry {format_rate(rate)}"
-    )
-    why = f"{nics}, {format_bytes(crossing)} must cross between domains by any algorithm of sends and receives"
-    reduced = num_domains * traffic.record.payload_bytes
-    reduces = traffic.links.network_reduces and traffic.header.pattern == "allreduce" and crossing > reduced
-    if reduces:
-        reads = f"{nics}; switches that reduce need S from each domain"
-        yield traffic.bound(rate, reduced, "network of domains, in-network reduction", "hard", reads, ("network",))
-    kind = "reference" if reduces else "hard"
-    yield traffic.bound(rate, crossing, "network of domains", kind, why, ("network",))
-
-
-def _between_domains(traffic: _Traffic, num_domains: int) -> float | None:
-    """Bytes that leave domains, all together: of sums and blocks (k - 1) S for each of their passes, whatever part of
-    the ranks a domain has; of an alltoall each rank's S times the share of ranks elsewhere, least where all domains but
-    one are full. None for other patterns."""
-    size, pattern = traffic.record.payload_bytes, traffic.header.pattern
-    if pattern in ("allreduce", "allgather", "reducescatter"):
-        return (2 if pattern == "allreduce" else 1) * (num_domains - 1) * size
-    if pattern != "alltoall":
-        return None
-    full = traffic.links.nvlink_nodes / traffic.num_nodes
-    shares = [full] * (num_domains - 1) + [1 - full * (num_domains - 1)]
-    return traffic.num_ranks * size * (1 - sum(share * share for share in shares))
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import UsageError
-from bench.core.fabric import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.core.plugins import nearest
 
 _FOLDER = Path(__file__).parent
@@ -77,6 +77,7 @@ def instances() -> tuple[str, ...]:
     return tuple(yaml_file("instances")["instances"])
 
 
+@cache
 def instance(name: str) -> Instance:
     """One instance type. Raises UsageError naming the nearest name when there is none."""
     entries = yaml_file("instances")["instances"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import source_of, yaml_file
 from bench.hardware.reference import Reference

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.core.fabric import NVLINK_PEERS, PEERS, RATES, NodeLinks
 from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path, from_facts
+from bench.core.links import NVLINK_PEERS, PEERS, RATES, NodeLinks
 from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, pcie_bytes_per_s, yaml_file
 
@@ -229,7 +229,7 @@ def active_nvlinks(each: Gpu) -> tuple[NvLink, ...]:
 
 
 def peer_kind(found: Inventory) -> str:
-    """How the GPUs of a node reach each other: one of core/fabric.py's PEERS, or UNKNOWN where nothing tells it."""
+    """How the GPUs of a node reach each other: one of core/links.py's PEERS, or UNKNOWN where nothing tells it."""
     between = {path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")}
     joined = [path for path in between if _num_links(path)]
     active = [active_nvlinks(each) for each in found.gpus]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, node_network
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.analysis import interference, stats
 from bench.core.case import Case
 from bench.core.contention import Parts, shape_of_aggressors, useful_bytes
 from bench.core.dtypes import dtype_of
@@ -19,18 +18,14 @@ from bench.core.errors import UsageError
 from bench.core.program import Collective, Group, Round
 from bench.core.record import Contention
 from bench.core.transport import Buffers, Compiled, Reduction, Separable, Transport
-from bench.rank import sampling
+from bench.rank import sampling, turns
 from bench.rank.gathered import Gathered, Shares
 from bench.rank.rows import Row
 from bench.rank.verify import Verifier, Wrong
 
-_LEAST_BLOCK_S = 0.02  # of samples: long beside the start and the end of the aggressors
-_BLOCKS = 40  # that the time of a row is long enough for, without aggressors
 _CHUNK_S = 0.01  # of aggressors' calls between two looks whether to stop
 _MOST_CHUNK = 1024
 _ALONE_S = 0.1  # in which the aggressors find their own rate
-_LEAST_PAIRS, _MOST_PAIRS = 21, 101  # of blocks: 21 as alike as 0.5 still tell as much as the 6 of an interval
-_MOST_PER_BLOCK = 1000
 _POLL_S, _SLEEP_S = 1e-4, 1e-3  # a victim that is about to start, an aggressor that sleeps
 # Reductions by the largest value: however often they run in place, the result stays what it must be.
 _REDUCTION = Reduction("float32", "max")
@@ -120,9 +115,7 @@ class Contest:
         batch = sampler.batch(call_s, most_batch)
         # Isolated samples need their synchronisation as well; a batch needs one for all its calls.
         sample_s = wall_s if row.mode == "isolated" else batch * call_s
-        per_block = max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
-        if self._case.iterations is not None:
-            per_block = max(1, self._case.iterations // _LEAST_PAIRS)
+        per_block = turns.per_block(self._case, row, sample_s)
         alone, disturbed = _Side(row.round, 0), _Side(row.round, room)
         began, reason, num_pairs = time.monotonic(), None, 0
         with sampling.no_garbage():
@@ -132,7 +125,8 @@ class Contest:
                     side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
                 num_pairs += 1
                 if num_pairs % 2:  # the last timed call, which is checked, was a disturbed one
-                    stop = self._stop(row, alone, disturbed, per_block, time.monotonic() - began)
+                    pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
+                    stop = turns.stop(self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2)
                     reason = self._channel.broadcast(stop)
         contest = sampling.Contest(
             tuple(alone.taken.slowest()), per_block, tuple(disturbed.passes_per_s), self._rate, tuple(disturbed.busy)
@@ -171,26 +165,6 @@ class Contest:
         _wait(running, _POLL_S)
         _wait(ended, _POLL_S)
         return done if done.calls else more
-
-    def _stop(self, row: Row, alone: _Side, disturbed: _Side, per_block: int, elapsed_s: float) -> str | None:
-        """Why this row is finished, on rank 0: when the factor of every group is known well enough."""
-        num_pairs = len(disturbed.passes_per_s)
-        if self._case.iterations is not None:
-            return "fixed" if num_pairs * per_block >= self._case.iterations else None
-        if not num_pairs:  # not rank 0
-            return None
-        for without, with_them in zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True):
-            reason = stats.should_stop(
-                interference.block_factors(without, with_them, per_block),
-                target=sampling.TARGET_HALF_WIDTH["isolated"],
-                n_min=_LEAST_PAIRS,
-                n_max=_MOST_PAIRS,
-                elapsed_s=elapsed_s,
-                max_s=2 * row.max_s,  # both sides take their time
-            )
-            if reason is None:
-                return None
-        return reason
 
     def _prepared(self) -> _Program | None:
         """The aggressors' buffers and calls, checked once before they disturb anybody; None on the others."""

@@ -1,6 +1,6 @@
-"""What every rank of `python -m bench.<pattern>` runs: who am I, open the transport, measure, write, print.
+"""What every rank of `python -m bench.<pattern>` runs: who am I, open the transport, measure, and how it ends.
 
-Only rank 0 prints: the table (or another format) to stdout, everything else to stderr.
+What rank 0 prints, and keeps in a file, is in rank/delivery.py.
 """
 
 from __future__ import annotations
@@ -8,20 +8,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bench.core import plugins
 from bench.core.case import Case, add_arguments, from_args, unheard
 from bench.core.errors import (
-    EXIT_DONE,
+    EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     EXIT_MEASUREMENT,
     EXIT_REFUSED,
@@ -36,23 +34,15 @@ from bench.core.errors import (
 from bench.core.parser import Parser
 from bench.core.units import option_duration
 from bench.core.world import Place
-from bench.rank import pulse
+from bench.rank import delivery, pulse
 from bench.rank.place import place as place_of
 
 if TYPE_CHECKING:
-    from bench.core.derived import Document, Summary
-    from bench.core.record import Header, Record
     from bench.core.transport import Transport
     from bench.rank.session import Opened
-    from bench.store.jsonl import Writer
-
-    Clocks = dict[str, dict[str, float]]
-    Gpus = dict[str, list[dict[str, Any]]]
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
-_EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
-_MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 holds: some 100 MB, and 20
 _LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
 
 
@@ -79,18 +69,18 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
         raise error
     if isinstance(error, KeyboardInterrupt):
         if me.rank == 0:
-            _say("bench: error: interrupted; the rows measured so far are kept")
+            delivery.say("bench: error: interrupted; the rows measured so far are kept")
         os._exit(EXIT_INTERRUPTED)
     if debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):  # `| head` wanted no more
-        _abort(transport_box, _EXIT_BROKEN_PIPE)
+        _abort(transport_box, EXIT_BROKEN_PIPE)
     if isinstance(error, AbsentError):  # nor can this rank leave its library in order
         _abort(transport_box, EXIT_REFUSED)
     if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
         return _refused(error, me, transport_box)
     words = str(error).splitlines()[0] if str(error) else ""
-    _say(
+    delivery.say(
         f"bench: error: {_on_rank(me)}{words if isinstance(error, BenchError) else f'{type(error).__name__}: {words}'}"
     )
     _abort(transport_box, error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
@@ -98,9 +88,10 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
 
 def _refused(error: BenchError, me: Place, transport_box: list[Transport]) -> int:
     if me.rank == 0:
-        _say(f"bench: error: {error}")
-    elif me.local_rank == 0 and not transport_box:  # a library that this host alone may lack
-        _say(f"bench: error: {_on_rank(me)}{error}")
+        delivery.say(f"bench: error: {error}")
+    elif not transport_box and (me.local_rank == 0 or getattr(error, "of_one_rank", False)):
+        # A library that this host alone may lack, a GPU that is broken.
+        delivery.say(f"bench: error: {_on_rank(me)}{error}")
     if transport_box:  # perhaps rank 0 alone found it
         _abort(transport_box, error.exit_code)
     return error.exit_code
@@ -109,7 +100,7 @@ def _refused(error: BenchError, me: Place, transport_box: list[Transport]) -> in
 def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
     args = _parse(name, argv, me)
     try:
-        _check_output(args.output)
+        delivery.check_output(args.output)
         case = from_args(name, args)
         if case.transport == "model":
             return _run_modelled(case, args, me)
@@ -119,7 +110,7 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
         preflight.check_place(me, world, os.environ)
         with (
             pulse.watched(
-                me, args.deadline, args.heartbeats, lambda words: _say(f"bench: error: {_on_rank(me)}{words}")
+                me, args.deadline, args.heartbeats, lambda words: delivery.say(f"bench: error: {_on_rank(me)}{words}")
             ) as beat,
             _told_apart(transport_box, beat),
         ):
@@ -127,28 +118,20 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
                 opened = session.open_case(case, me, beat, args.timeout, world, transport_box.append)
             except AbsentError as error:
                 if error.ranks:
-                    _say(f"bench: error: {preflight.absent(error, me, world)}")
+                    delivery.say(f"bench: error: {preflight.absent(error, me, world)}")
                 raise
             return _measure(opened, args, me)
     except BenchError as error:
         if me.rank == 0 and args.format == "json" and not args.emitted:
-            _emit(_rendered(_nothing_but(name, error), "json"), args)
+            delivery.emit(delivery.nothing_but(name, error), args)
         raise
 
 
-def _nothing_but(name: str, error: BenchError) -> Document:
-    """The document of a run that came to nothing: JSON is one document also after a failure."""
-    from bench.core.derived import DOCUMENT_SCHEMA, Document
-
-    failure = {"job": name, "pattern": name, "what": str(error), "rank": None, "host": None}
-    return Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))
-
-
 def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
-    from bench.rank import session
     from bench.rank.ending import Ending
+    from bench.rank.header import header_of
 
-    header = session.header(opened, args.job or opened.case.pattern, args.launch)
+    header = header_of(opened, args.job or opened.case.pattern, args.launch)
     ending = Ending(opened.transport)
     rows = ending.watched(opened.clocks.watched(opened.measurer.rows()))
     if me.rank != 0 or header is None:
@@ -156,7 +139,7 @@ def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
             pass
         code = opened.transport.channel.broadcast(None)
     else:
-        code = _deliver(header, rows, args, opened.clocks.told, ending.gpus)
+        code = delivery.deliver(header, rows, args, opened.clocks.told, ending.gpus)
         opened.transport.channel.broadcast(code)
     opened.transport.close()
     return int(code)
@@ -165,134 +148,12 @@ def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
 def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
     if me.num_ranks > 1:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
-    from bench.rank import session
+    from bench.rank import modelled
 
     if (passed_over := unheard(case, "model")) is not None:
         raise RefusedError(passed_over)
-    header, rows = session.modelled(case, args.job or case.pattern)
-    return _deliver(header, rows, args)
-
-
-def _deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace,
-             clocks_at_end: Callable[[], Clocks] = dict, gpus_at_end: Callable[[], Gpus] = dict) -> int:  # fmt: skip
-    """Rank 0: write each row as it comes, print, and say how it went. What is so `at_end` is asked after the last."""
-    from bench.analysis import summary
-    from bench.store import jsonl
-
-    writer = jsonl.Writer(Path(args.records), header) if args.records else None
-    live = args.format == "table" and args.output is None
-    printer = _TablePrinter(header) if live else None
-    if printer is None:
-        for note in header.notes:
-            _say(f"# {note}")
-    # Whole documents need every row; what is printed as it comes, and kept in a file, need not be held for its end.
-    told = summary.Rows(_MOST_HELD if printer else None)
-    try:
-        for row in rows:
-            if writer:
-                writer.append(*row)
-            shown = [told.add(header.job, header, record) for record in row]
-            if printer:
-                printer.show([summary for summary in shown if summary is not None])
-    except Exception:
-        if not printer:  # one whole document also after a failure
-            _emit(_rendered(told.document({header.job: header}), args.format), args)
-        raise
-    header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
-    document = told.document({header.job: header})
-    if printer:
-        printer.finish(document)
-    else:
-        _emit(_rendered(document, args.format), args)
-    return _exit_code(document)
-
-
-def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -> Header:
-    """The header with what is known now of the hosts' clocks, more than at the beginning, and of their GPUs."""
-    from bench.store import jsonl
-
-    if clocks:
-        header = jsonl.with_clocks(header, clocks)
-    if gpus:
-        header = jsonl.with_gpus_at_end(header, gpus)
-    if clocks and writer:
-        writer.clocks(clocks)
-    if gpus and writer:
-        writer.end(gpus)
-    return header
-
-
-def _exit_code(document: Document) -> int:
-    """4 for wrong data or a failed row, 3 when every row was skipped, else 0."""
-    told = [f"{row['what']} (rank {row['rank']} on {row['host']})" for row in document.failures]
-    told += [
-        next((flag for flag in row.flags if flag.startswith("wrong: ")), "wrong data")
-        for row in document.summaries
-        if row.verified is False
-    ]
-    if told:
-        _say(f"bench: error: {len(told)} row{'s' * (len(told) > 1)} failed; first: {told[0]}")
-        return EXIT_MEASUREMENT
-    return EXIT_DONE if document.summaries else EXIT_REFUSED
-
-
-class _TablePrinter:
-    """Prints the head at once, then each size when its modes are there."""
-
-    def __init__(self, header: Header) -> None:
-        from bench.analysis.flops import PATTERN
-        from bench.analysis.localise_input import group_name
-        from bench.core.case import from_argv
-        from bench.report.table import Table
-
-        case = from_argv(header.case)
-        grouped = header.topology != "world"
-        last = (header.num_ranks or 1) - 1
-        widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
-        self._table = Table(case.modes, grouped=grouped, widest=widest, like=case.like,
-                            products=header.pattern == PATTERN)  # fmt: skip
-        self._pending: list[Summary] = []
-        print(self._table.lines_before(header), flush=True)
-
-    def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until its size is complete, then print it; a size of too many rows is printed as it comes."""
-        if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
-            self._flush()
-        self._pending += row
-        if len(self._pending) > _MOST_PENDING:
-            self._flush()
-
-    def finish(self, document: Document) -> None:
-        """The last size, and what the whole table says."""
-        self._flush()
-        print(self._table.lines_after(document), flush=True)
-
-    def _flush(self) -> None:
-        if self._pending:
-            print(self._table.line(self._pending), flush=True)
-        self._pending = []
-
-
-def _rendered(document: Document, form: str) -> str:
-    text: str = plugins.load("format", form).render(document)
-    return text
-
-
-def _emit(text: str, args: argparse.Namespace) -> None:
-    args.emitted = True
-    if args.output is None:
-        print(text, end="" if text.endswith("\n") else "\n", flush=True)
-        return
-    try:
-        Path(args.output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--output {args.output} can not be written ({error.strerror})") from None
-
-
-def _check_output(output: str | None) -> None:
-    """Said before anything is measured: a result that could not be kept is not worth the time."""
-    if output is not None and (Path(output).is_dir() or not Path(output).absolute().parent.is_dir()):
-        raise UsageError(f"--output {output} can not be written: name a file in a folder that is there")
+    header, rows = modelled.header_and_rows(case, args.job or case.pattern)
+    return delivery.deliver(header, rows, args)
 
 
 def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespace:
@@ -363,7 +224,3 @@ def _abort(transport_box: list[Transport], code: int) -> NoReturn:
     for transport in transport_box:
         transport.abort(code)
     os._exit(code)
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

@@ -13,22 +13,20 @@ from dataclasses import dataclass
 from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
 from bench.core.contention import parts, rounds
-from bench.core.dtypes import dtype_of, undefined_reduction
+from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copies, Group, Round
+from bench.core.program import Collective, Copies, Group, Round, Step
 from bench.core.record import Failure, Record, Samples
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
-from bench.rank import contention, ladder, overlap, sampling
+from bench.rank import contention, ladder, overlap, possible, sampling
+from bench.rank.buffer_sets import BufferSets
 from bench.rank.clocks import Clocks
 from bench.rank.oneway import OneWay
 from bench.rank.rows import Row, payloads, shape_of, traffic
 from bench.rank.verify import Verifier, Wrong
 
-_MOST_SETS = 64
-_IN_PLACE_ROOM_BYTES = 64 << 20
-_ANY_BATCH = 1 << 30
 _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only the slowest rank's
 
 _Reason = str | Failure  # why a row is not measured: it was refused, or tried and failed
@@ -64,6 +62,8 @@ class Measurer:
         self._clocks = Clocks(self._transport, setting.hosts) if setting.pattern.one_way else None
         self._own_memory = setting.transport.available_bytes() is not None
         self._of_device = setting.transport.clock == "device" or self._own_memory
+        sharing = 1 if setting.own_cache else setting.world.ranks_per_node
+        self._sets = BufferSets(setting.pattern, setting.cache_bytes, sharing, setting.case.cache == "cold")
         self._kept = 0
         self._contest: contention.Contest | None = None
         self._beside: overlap.Beside | None = None
@@ -120,11 +120,12 @@ class Measurer:
         self._s.beat(f"{what}: preparing")
         group = next((group for group in row.round if self._rank in group.ranks), None)
         member = group.ranks.index(self._rank) if group else 0
-        in_place = self._in_place(row.shape)
-        reason = self._agreed(self._why_not(row, group, member, in_place))
+        case, pattern, transport = self._case, self._s.pattern, self._transport
+        in_place = possible.in_place(case, pattern, transport, row.shape)
+        reason = self._agreed(possible.why_not(case, pattern, transport, row, member, in_place))
         if reason is not None:
             return self._left_out(row, reason)
-        self._transport.open_groups(_together(self._s.pattern, row.shape, row.round))
+        transport.open_groups(_together(pattern, row.shape, row.round))
         buffers, reason = self._allocate(row, group, member, in_place)
         if reason is not None:
             return self._left_out(row, reason)
@@ -138,27 +139,25 @@ class Measurer:
             return self._failed(row, before, in_place)
         if prepared:
             prepared.arm()
-        compiled, most = prepared.compiled if prepared else None, self._most_batch(row, in_place)
+        compiled, most = prepared.compiled if prepared else None, self._sets.most_batch(row.shape, in_place)
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
         one_way = OneWay(self._transport, self._clocks, row.round, compiled) if self._clocks else None
-        if self._contest:
-            taken = self._contest.take(row, compiled, most, room, beat)
-        elif self._beside:
-            taken = self._beside.take(row, compiled, most, room, beat)
+        against = self._contest or self._beside
+        if against:
+            taken = against.take(row, compiled, most, room, beat)
         else:
             most = 1 if one_way else most
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
         self._s.beat(f"{what}: last check")
-        beside = (self._contest or self._beside).wrong() if self._contest or self._beside else Wrong(0)  # type: ignore[union-attr]
         own = prepared.check_last() if prepared else Wrong(0)
-        last = self._shared(own if own.num_wrong else beside)
+        last = self._channel.gather(against.wrong() if against and not own.num_wrong else own)
         fresh = self._check_call(prepared, variation=1)
         told = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if self._rank != 0:
             return ()
-        wrongs = [a if a.num_wrong else b for a, b in zip(last, fresh or [], strict=True)]
+        wrongs = [a if a.num_wrong else b for a, b in zip(last or [], fresh or [], strict=True)]
         self._kept += sum(
             len(one.slowest) * len(group.ranks) for one, group in zip(taken.shares, row.round, strict=True)
         )
@@ -171,40 +170,6 @@ class Measurer:
 
     # -- before timing
 
-    def _in_place(self, shape: Shape) -> bool:
-        """In place where asked for, and where the library knows nothing else."""
-        steps = self._s.pattern.steps(shape, 0) if self._s.pattern.needs(shape) is None else ()
-        forced = any(isinstance(step, Collective) and step.op in self._transport.in_place_only for step in steps)
-        return forced or self._case.in_place
-
-    def _why_not(self, row: Row, group: Group | None, member: int, in_place: bool) -> str | None:
-        pattern, case, transport = self._s.pattern, self._case, self._transport
-        if row.max_s <= 0:
-            return f"the time budget of {case.budget_s:g} s was used up before this row"
-        # An idle rank asks as member 0 of the first group would: a library may need all ranks to find out.
-        group = group or row.round[0]
-        if pattern.one_way and transport.clock != "host":
-            return f"one-way times are read on the hosts' clocks, and {case.transport} does not complete there"
-        if case.root >= row.shape.num_ranks and pattern.rooted:
-            return f"root {case.root} is not in a group of {row.shape.num_ranks} ranks"
-        if pattern.overlaps and (lack := overlap.why_not(case, transport)) is not None:
-            return lack
-        if pattern.one_way and case.aggressor:
-            return f"{pattern.name} is timed from one clock to another, alone: pingpong can be disturbed"
-        if in_place and not pattern.in_place:
-            return f"{pattern.name} has no in-place form here"
-        undefined = undefined_reduction(self._dtype, case.reduce_op) if pattern.reduces else None
-        reason = pattern.needs(row.shape) or undefined
-        if reason is not None:
-            return reason
-        steps = pattern.steps(row.shape, member)
-        collectives = any(isinstance(step, Collective) for step in steps)
-        # Of any group, not of this rank's: what follows may need all ranks, so all must get there or none.
-        unsorted = any(each.ranks != tuple(sorted(each.ranks)) for each in row.round)
-        if collectives and not transport.keeps_order and unsorted:
-            return "this library sorts the ranks of a group: only the linear order can be run"
-        return next(filter(None, (transport.supports(step, self._reduction, in_place) for step in steps)), None)
-
     def _agreed(self, reason: _Reason | None) -> _Reason | None:
         """The first reason of any rank, on all of them."""
         return next((other for other in self._channel.share(reason) if other is not None), None)
@@ -212,71 +177,35 @@ class Measurer:
     def _allocate(
         self, row: Row, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, _Reason | None]:
-        """This rank's buffers, or why some rank can not have them: then none is used on any.
-
-        What can be told beforehand refuses the row; a rank that then runs out of memory after all fails it.
-        """
-        buffers: Buffers | None = None
-        reason: _Reason | None = None
-        if group is not None:
-            send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
-            if in_place:
-                send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
-            num_sets = self._num_sets(row.shape, in_place)
-            steps = self._s.pattern.steps(row.shape, member)
-            # What compares them takes a chunk at a time; libraries on a host keep copies of their own besides.
-            set_bytes = send_bytes + recv_bytes
-            need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._own_memory else 2 * set_bytes)
-            if need > self._s.available_bytes:
-                reason = (
-                    f"{format_size(row.shape.payload_bytes)} needs {need >> 20} MiB on rank {self._rank}, "
-                    f"{self._s.available_bytes >> 20} MiB are free for it"
-                )
-            else:
-                try:
-                    buffers = self._transport.allocate(send_bytes, recv_bytes, num_sets, steps)
-                except MemoryError:
-                    free = self._s.available_bytes >> 20
-                    what = f"ran out of memory for {need >> 20} MiB, with {free} MiB said to be free"
-                    reason = Failure(what, self._rank, self._s.hosts[self._rank])
+        """This rank's buffers, or why some rank can not have them: then none is used on any."""
+        steps = self._s.pattern.steps(row.shape, member) if group else ()
+        buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
         if agreed is None:
             # A rank that reaches into another's memory may find that it can not: then none is measured.
-            steps = self._s.pattern.steps(row.shape, member) if group is not None else ()
             agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
-    def _num_sets(self, shape: Shape, in_place: bool) -> int:
-        """Buffer sets to rotate through: those that share a cache together fill it twice when cold.
-
-        An in-place reduction changes its own input, so in pipelined mode every call of a batch needs a set of its own.
-        """
-        local_bytes = self._in_one_cache(shape)
-        if local_bytes == 0:
-            return 1
-        cold = -(-2 * self._s.cache_bytes // local_bytes) if self._case.cache == "cold" else 1
-        own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self._s.pattern.reduces else 1
-        return max(1, min(max(cold, own), _MOST_SETS))
-
-    def _set_bytes(self, shape: Shape) -> int:
-        """One rank's part of a set: twice the payload, more where a window of messages has places of its own."""
-        members = range(min(2, shape.num_ranks))
-        return max(2 * shape.payload_bytes, *(sum(self._s.pattern.buffers(shape, member)) for member in members))
-
-    def _most_batch(self, row: Row, in_place: bool) -> int:
-        """Calls of one pipelined sample: an in-place reduction may use each buffer set once before it is refilled."""
-        return self._num_sets(row.shape, in_place) if in_place and self._s.pattern.reduces else _ANY_BATCH
-
-    def _cache(self, shape: Shape, num_sets: int) -> str | None:
-        """What the buffers really were: hot where they all fit into twice the cache; None where its size is unknown."""
-        if not self._s.cache_bytes:
-            return None
-        return "cold" if num_sets * self._in_one_cache(shape) >= 2 * self._s.cache_bytes else "hot"
-
-    def _in_one_cache(self, shape: Shape) -> int:
-        """One set of each rank that shares this rank's cache, bytes."""
-        ranks = 1 if self._s.own_cache else min(self._s.world.ranks_per_node, shape.num_ranks)
-        return self._set_bytes(shape) * ranks
+    def _own_buffers(
+        self, row: Row, member: int, steps: tuple[Step, ...], in_place: bool
+    ) -> tuple[Buffers | None, _Reason | None]:
+        """What can be told beforehand refuses the row; memory that ends after all fails it."""
+        send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
+        if in_place:
+            send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
+        num_sets = self._sets.num(row.shape, in_place)
+        # What compares them takes a chunk at a time; libraries on a host keep copies of their own besides.
+        set_bytes = send_bytes + recv_bytes
+        need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._own_memory else 2 * set_bytes)
+        need_mib, free_mib = need >> 20, self._s.available_bytes >> 20
+        if need > self._s.available_bytes:
+            size = format_size(row.shape.payload_bytes)
+            return None, f"{size} needs {need_mib} MiB on rank {self._rank}, {free_mib} MiB are free for it"
+        try:
+            return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
+        except MemoryError:
+            what = f"ran out of memory for {need_mib} MiB, with {free_mib} MiB said to be free"
+            return None, Failure(what, self._rank, self._s.hosts[self._rank])
 
     def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
@@ -298,9 +227,6 @@ class Measurer:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
-    def _shared(self, wrong: Wrong) -> list[Wrong]:
-        return self._channel.gather(wrong) or []
-
     # -- records
 
     def _record(self, row: Row, k: int, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool,
@@ -311,12 +237,12 @@ class Measurer:
         # An aggressor that received wrong data disturbed by something else than it says.
         wrong = [wrongs[rank] for rank in (*group.ranks, *(self._contest.aggressors if self._contest else ()))]
         num_wrong = sum(one.num_wrong for one in wrong)
-        num_sets = self._num_sets(row.shape, in_place)
+        num_sets = self._sets.num(row.shape, in_place)
         flags = (() if kept else ("ranks-not-kept",)) + (
             ("may-overlap",) if self._s.pattern.rooted and row.mode == "pipelined" else ()
         )
         return self._blank(row, group, in_place)(
-            cache=self._cache(row.shape, num_sets),
+            cache=self._sets.state(row.shape, in_place),
             num_buffer_sets=num_sets,
             verified=num_wrong == 0,
             num_wrong=num_wrong,

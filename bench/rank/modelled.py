@@ -1,32 +1,62 @@
-"""Rows of the `model` transport: one process, all ranks simulated on a fabric, a virtual clock, nothing verified."""
+"""A run of the `model` transport: one process, all ranks simulated on a fabric, a virtual clock, nothing verified."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bench.core import plugins
 from bench.core.case import Case
-from bench.core.contention import parts, rounds, shape_of_aggressors, useful_bytes
+from bench.core.contention import Parts, parts, rounds, shape_of_aggressors, useful_bytes
+from bench.core.errors import UsageError
+from bench.core.fabric import Fabric
+from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, needs_device
-from bench.core.record import Contention, Record, Samples
+from bench.core.record import Contention, Header, Record, Samples
 from bench.core.world import World
+from bench.hardware import catalogue
 from bench.rank import ladder
+from bench.rank.header import described, links_of
 from bench.rank.rows import payloads, shape_of, traffic
 
 if TYPE_CHECKING:
     from bench.transports.model import MemberSteps, Model
 
 
+def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
+    """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
+    if not case.instance:
+        raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
+    case = replace(case, transport="model")
+    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
+    world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
+    links = NodeLinks.from_dict(links_of(case, world))
+    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
+    head = Header(
+        **described(case, pattern, world, job),
+        clock="virtual",
+        modelled=True,
+        facts=model.facts(),
+        settings={"seed": case.seed},
+        links=links.to_dict(),
+        notes=(f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
+               "isolated and pipelined alike, no cache, nothing measured",),
+    )  # fmt: skip
+    return head, rows(case, pattern, world, model)
+
+
 def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[tuple[Record, ...]]:
     """Each row's records: exactly one virtual sample per group."""
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
+    row = partial(_row, case, pattern, model, hosts, parts(case, world))
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = shape_of(case, 2, payload, case.modes[0])
-        yield from ladder.climb(case, where, lambda asked: asked, True, lambda: True,
-                                lambda groups: _row(case, pattern, world, model, shape, requested, groups))  # fmt: skip
+        yield from ladder.climb(case, where, lambda asked: asked, True, lambda: True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
@@ -34,17 +64,15 @@ def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[t
         for mode in case.modes:
             shape = shape_of(case, num_ranks, payload, mode)
             for groups in all_rounds:
-                yield _row(case, pattern, world, model, shape, requested, groups)
+                yield row(shape, requested, groups)
 
 
-def _row(case: Case, pattern: Pattern, world: World, model: Model, shape: Shape, requested_all: tuple[int, ...],
-         groups: Round) -> tuple[Record, ...]:  # fmt: skip
-    hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
-    split, mode, num_ranks = parts(case, world), shape.mode, shape.num_ranks
+def _row(case: Case, pattern: Pattern, model: Model, hosts: tuple[str, ...], split: Parts | None, shape: Shape,
+         requested_all: tuple[int, ...], groups: Round) -> tuple[Record, ...]:  # fmt: skip
     reason = pattern.needs(shape) or _why_not_modelled(pattern, shape)
     seconds: Sequence[float] = (0.0,) * len(groups)
     disturbed: Sequence[Contention | None] = (None,) * len(groups)
-    steps = tuple(pattern.steps(shape, member) for member in range(num_ranks)) if reason is None else ()
+    steps = tuple(pattern.steps(shape, member) for member in range(shape.num_ranks)) if reason is None else ()
     if reason is None and split is not None:
         seconds, disturbed = _against(case, model, groups, (steps,) * len(groups), split.aggressors,
                                       pattern.operations(shape))  # fmt: skip
@@ -52,7 +80,7 @@ def _row(case: Case, pattern: Pattern, world: World, model: Model, shape: Shape,
         seconds = model.simulate(groups, (steps,) * len(groups))
     return tuple(
         Record(
-            mode=mode,
+            mode=shape.mode,
             requested_bytes=requested_all,
             in_place=case.in_place,
             modelled=True,

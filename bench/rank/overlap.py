@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench.analysis import interference, stats
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of
@@ -23,7 +22,7 @@ from bench.core.record import Overlap
 from bench.core.sweep import TILE
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Together, Transport
 from bench.core.units import format_size
-from bench.rank import sampling
+from bench.rank import sampling, turns
 from bench.rank.gathered import Gathered
 from bench.rank.rows import Row
 from bench.rank.verify import Verifier, Wrong
@@ -36,8 +35,6 @@ _MOST_PRODUCTS = 256
 _PROBE_ORDER, _TRIES = 512, 3
 _PROBES = 3  # bursts, the first of which warms up
 _COVERED = 0.9  # counted products end within this part of the collective, so that most bursts cover them
-_LEAST_BLOCK_S, _BLOCKS, _MOST_PER_BLOCK = 0.02, 40, 1000  # as of contention
-_LEAST_BLOCKS, _MOST_BLOCKS = 21, 101
 
 
 @dataclass(slots=True)
@@ -102,9 +99,7 @@ class Beside:
         call_s = self._slowest([self._burst(compiled, _Plan(num_calls, 0, 0)).calls_s for _ in range(_PROBES)])
         products = self._chosen(call_s * num_calls)
         plan, sample_s = self._plan(compiled, products, num_calls, call_s)
-        per_block = max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
-        if self._case.iterations is not None:
-            per_block = max(1, self._case.iterations // _LEAST_BLOCKS)
+        per_block = turns.per_block(self._case, row, sample_s)
         together = Gathered(row.round, room)
         alone, products_alone, products_together = (Gathered(row.round, 0) for _ in range(3))
         not_covered, num_blocks, began, reason = [0] * len(row.round), 0, time.monotonic(), None
@@ -122,10 +117,10 @@ class Beside:
                     for k, group in enumerate(row.round):
                         not_covered[k] += max(told[rank].not_covered for rank in group.ranks)
                 num_blocks += 1
-                sides = [side.slowest() for side in (alone, together, products_alone, products_together)]
-                reason = self._channel.broadcast(
-                    self._stop(row, sides, num_blocks, per_block, time.monotonic() - began)
-                )
+                pairs = [*zip(alone.slowest(), together.slowest(), strict=True),
+                         *zip(products_alone.slowest(), products_together.slowest(), strict=True)]  # fmt: skip
+                stop = turns.stop(self._case, row, pairs, per_block, num_blocks, time.monotonic() - began, 3)
+                reason = self._channel.broadcast(stop)
         overlaps = tuple(
             Overlap(self._reduction.dtype, products.order, plan.num_products, plan.num_counted, per_block,
                     alone.slowest()[k], products_alone.slowest()[k], products_together.slowest()[k], not_covered[k])
@@ -207,27 +202,6 @@ class Beside:
             compiled if plan.num_calls else None, plan.num_calls,
             products.compiled if products and plan.num_products and not idle else None, plan.num_products,
         )  # fmt: skip
-
-    def _stop(self, row: Row, sides: Sequence[Sequence[Sequence[float]]], num_blocks: int, per_block: int,
-              elapsed_s: float) -> str | None:  # fmt: skip
-        """Why this row is finished, on rank 0: when both factors of every group are known well enough."""
-        if self._case.iterations is not None:
-            return "fixed" if num_blocks * per_block >= self._case.iterations else None
-        if self._rank != 0:
-            return None
-        for calls, calls_beside, products, products_beside in zip(*sides, strict=True):
-            for without, with_it in ((calls, calls_beside), (products, products_beside)):
-                reason = stats.should_stop(
-                    interference.block_factors(without, with_it, per_block),
-                    target=sampling.TARGET_HALF_WIDTH["isolated"],
-                    n_min=_LEAST_BLOCKS,
-                    n_max=_MOST_BLOCKS,
-                    elapsed_s=elapsed_s,
-                    max_s=3 * row.max_s,  # three sides take their time
-                )
-                if reason is None:
-                    return None
-        return reason
 
     def _product_s(self, products: _Products) -> float:
         """Seconds of one product on the slowest rank."""

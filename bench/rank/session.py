@@ -1,38 +1,28 @@
-"""From a case to ranks that are ready to measure: the transport opened, the world checked, the header written."""
+"""From a case to ranks that are ready to measure: the transport chosen and opened, the world checked."""
 
 from __future__ import annotations
 
 import os
-import re
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from bench.analysis import stats
 from bench.core import plugins
 from bench.core.case import ON_GPUS, Case, to_argv, unheard
-from bench.core.errors import RefusedError, UsageError
-from bench.core.fabric import Fabric, NodeLinks
+from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
-from bench.core.record import Header, Record
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import Place, World
-from bench.hardware import catalogue, live
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS
 from bench.launchers import mpirun
-from bench.probes import environment, machine, nvml, sysfs, versions
-from bench.rank import binding, calibrate, measure, nics, preflight, sampling
+from bench.probes import machine, nvml, sysfs
+from bench.rank import binding, measure, nics, preflight
 from bench.rank.clocks import Clocks
 from bench.store import heartbeat
 
 _ANY_BYTES = 64  # of a shape whose size does not matter
-# What a transport says of a package that would have to be installed.
-_IN_VAIN = re.compile(r"is not installed|can not be loaded|this torch \(.*\) was built without")
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
@@ -112,8 +102,8 @@ def _opened(name: str, library: type[Transport], me: Place, options: Options) ->
     """The transport. Where it misses a package and there is no GPU at all, that is said: packages would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
-    except RefusedError as error:
-        if name not in ON_GPUS or not _IN_VAIN.search(str(error)) or nvml.has_device():
+    except NotInstalledError as error:
+        if name not in ON_GPUS or nvml.has_device():
             raise
         raise RefusedError(
             f"rank {me.rank}: no NVIDIA GPU was found on {socket.gethostname()}, and {name} needs one for each rank: "
@@ -207,140 +197,3 @@ def _multiplies(pattern: Pattern) -> bool:
     """Is this what each GPU computes by itself?"""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))
-
-
-def header(opened: Opened, job: str, launch: int = 1) -> Header | None:
-    """The results file's first line, on rank 0. All ranks take part: each tells its own facts."""
-    case, transport, world = opened.case, opened.transport, opened.world
-    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
-    opened.beat("calibrating")
-    calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
-    transport.sync()
-    transport.stir()
-    stirred = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node, by its ranks
-    under_load = transport.clock == "device" and nvml.count_gpus({}) <= stirred
-    mine = {
-        "host": socket.gethostname(),
-        "local_rank": transport.place.local_rank,
-        "process": os.getpid(),
-        "cpus": sorted(os.sched_getaffinity(0)),
-        "nic": nics.of(case, transport.place.local_rank),
-        "environment": environment.allowed(os.environ),
-        "node": machine.facts(under_load=under_load) | {"num_cpus": opened.num_cpus}
-        if transport.place.local_rank == 0
-        else None,
-    }
-    gathered = transport.channel.gather(mine)
-    if gathered is None:
-        return None
-    nodes = {one["host"]: one["node"] | _rack(case, one["host"]) for one in gathered if one["node"] is not None}
-    real = () if case.transport in HOST_MEMORY_TRANSPORTS else nodes.values()
-    links, linked = live.bounding(_links(case, world), real)
-    shared = gathered[0]["environment"]
-    odd = sorted({name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
-                 - _PER_RANK)  # fmt: skip
-    notes = [*opened.notes, *(f"the variable {name} is not the same on all ranks" for name in odd)]
-    return Header(
-        **_described(case, pattern, world, job),
-        clock=transport.clock,
-        modelled=False,
-        facts=transport.facts(),
-        settings=_settings(case, transport, opened.bound),
-        environment=shared,
-        nodes=nodes,
-        ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for one in gathered),
-        calibration=calibration,
-        links=links,
-        notes=(*notes, *linked),
-        launch=launch,
-    )
-
-
-def _rack(case: Case, host: str) -> dict[str, str]:
-    rack = next((rack for rack, hosts in case.racks if host in hosts), None)
-    return {} if rack is None else {"rack": rack}
-
-
-# Set by launchers to tell ranks apart.
-_PER_RANK = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_orte_ess_vpid",
-             "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION",
-             *nics.VARIABLES}  # fmt: skip
-
-
-def _described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """The part of a header that measured and modelled runs have alike. `argv`: what a person would type on a rank."""
-    name, *options = to_argv(case)
-    return {
-        "job": job,
-        "case": (name, *options),
-        "argv": ("python", "-m", f"bench.{name}", *options),
-        "pattern": case.pattern,
-        "transport": case.transport,
-        "dtype": case.dtype,
-        "reduce_op": case.reduce_op if pattern.reduces else "",
-        "root": case.root if pattern.rooted else None,
-        "direction": pattern.way(case.direction) or None,
-        "topology": pattern.topology_of(case.topology),
-        "num_ranks": world.num_ranks,
-        "num_nodes": world.num_nodes,
-        "ranks_per_node": world.ranks_per_node,
-        "started": now(),
-        "versions": versions.versions(),
-        "instance": case.instance or None,
-    }
-
-
-def now() -> str:
-    """The time as the files have it: ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
-    return {
-        "sync": transport.sync_method,
-        "rank_reduction": "max",
-        "iteration_reduction": "median",
-        "cache": case.cache,
-        "data": "position- and rank-dependent",
-        "seed": case.seed,
-        "min_samples": sampling.MIN_SAMPLES,
-        "confidence": float(stats.CONFIDENCE),
-        "ci_method": "order statistics on the effective sample size",
-        "target_half_width": sampling.TARGET_HALF_WIDTH,
-        "max_s": case.max_s,
-        "budget_s": case.budget_s,
-        "garbage_collection": "off while timing",
-        "clock_resolution_s": time.get_clock_info("perf_counter").resolution,
-        "launcher": transport.place.launcher,
-        "binding": bound,
-    }
-
-
-def _links(case: Case, world: World) -> dict[str, Any]:
-    """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
-    one_per_gpu = case.transport in ("nccl", "mpi_cuda", "model")
-    return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
-
-
-def modelled(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
-    """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
-    from bench.rank import modelled as model_rows
-
-    if not case.instance:
-        raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
-    case = replace(case, transport="model")
-    pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
-    world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
-    links = NodeLinks.from_dict(_links(case, world))
-    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
-    head = Header(
-        **_described(case, pattern, world, job),
-        clock="virtual",
-        modelled=True,
-        facts=model.facts(),
-        settings={"seed": case.seed},
-        links=links.to_dict(),
-        notes=(f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
-               "isolated and pipelined alike, no cache, nothing measured",),
-    )  # fmt: skip
-    return head, model_rows.rows(case, pattern, world, model)

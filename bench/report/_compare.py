@@ -13,6 +13,7 @@ from bench.analysis.compare import Alone, Compared, Comparison, num_launches
 from bench.analysis.launches import between
 from bench.core.units import format_size
 from bench.report import _text
+from bench.report._grid import pipes
 
 _MAX_WIDTH = 130
 _NO_SPREAD = f"{_text.NOTHING}/{_text.NOTHING}"
@@ -54,9 +55,9 @@ def markdown(comparison: Comparison, sides: Sides) -> str:
     shown = [index for index, column in enumerate(zip(*rows, strict=True)) if _says(column)]
     text = [f"# {sides.new} against {sides.base}", "", f"**{_sentence(conclusion(comparison, sides))}**", ""]
     text += [f"- {line}" for line in reading(comparison)]
-    text += ["", _pipes(["what", *(titles[index] for index in shown)]), _pipes([":---"] * (len(shown) + 1))]
+    text += ["", pipes(["what", *(titles[index] for index in shown)]), pipes([":---"] * (len(shown) + 1))]
     for row, cells in zip(comparison.rows, rows, strict=True):
-        text.append(_pipes([title(row, comparison), *(cells[index] for index in shown)]))
+        text.append(pipes([title(row, comparison), *(cells[index] for index in shown)]))
     after = [*remarks(comparison), *changed(comparison)]
     return "\n".join([*text, "", *(f"- {line}" for line in after)]).rstrip() + "\n"
 
@@ -253,7 +254,3 @@ def _comments(lines: Iterable[str]) -> list[str]:
         for part in textwrap.wrap(line, _MAX_WIDTH, initial_indent="# ", subsequent_indent="#     ",
                                   break_on_hyphens=False)
     ]  # fmt: skip
-
-
-def _pipes(words: Iterable[str]) -> str:
-    return f"| {' | '.join(word.replace('|', '/') for word in words)} |"

@@ -10,7 +10,7 @@ from bench.analysis.compute import compute
 from bench.analysis.draws import NUM_DRAWS, Draws, Range
 from bench.analysis.predict import CONFIDENCE, Prediction
 from bench.analysis.training import Communication, bus_factor
-from bench.core.fabric import NVLINK_PEERS
+from bench.core.links import NVLINK_PEERS
 from bench.core.units import format_bytes
 from bench.hardware import reference
 from bench.hardware.reference import Reference

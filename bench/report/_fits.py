@@ -12,6 +12,7 @@ from bench.core.derived import Fit, Segment
 from bench.core.record import Header
 from bench.core.units import format_bytes, format_size
 from bench.report import _text
+from bench.report._grid import pipes
 
 MEANING = (
     "time = latency + size / bandwidth: least squares on the relative error, in pieces where the curve bends",
@@ -72,8 +73,8 @@ def table(headers: Mapping[str, Header], fits: Sequence[Fit], remarks: Sequence[
 def markdown(headers: Mapping[str, Header], fits: Sequence[Fit], remarks: Sequence[str] = ()) -> str:
     """The same as one Markdown table, the job in its first column."""
     text = ["# Models", "", *(f"- {line}" for line in MEANING), ""]
-    text += [_pipes(["job", *TITLES]), _pipes([":---"] * (len(TITLES) + 1))]
-    text += [_pipes([_named(headers, fit), *row]) for fit in fits for row in cells(fit)]
+    text += [pipes(["job", *TITLES]), pipes([":---"] * (len(TITLES) + 1))]
+    text += [pipes([_named(headers, fit), *row]) for fit in fits for row in cells(fit)]
     return "\n".join([*text, "", *(f"- {remark}" for remark in remarks)]).rstrip() + "\n"
 
 
@@ -135,7 +136,3 @@ def _us(seconds: float | None) -> str:
 
 def _row(words: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(f"{word:<{width}}" for word, width in zip(words, widths, strict=False) if width).rstrip()
-
-
-def _pipes(words: Iterable[str]) -> str:
-    return f"| {' | '.join(word.replace('|', '/') for word in words)} |"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,11 @@ def markdown(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks:
     head = "| " + " | ".join(column.title for column in columns) + " |"
     body = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in cells]
     return "\n".join([head, rule, *body, *(["", *(f"- {each}" for each in remarks)] if remarks else [])])
+
+
+def pipes(words: Iterable[str]) -> str:
+    """One line of a GitHub table, for pages that write theirs line by line."""
+    return f"| {' | '.join(word.replace('|', '/') for word in words)} |"
 
 
 def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int]) -> str:

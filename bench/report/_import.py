@@ -10,6 +10,7 @@ from typing import Any
 from bench.core.foreign import Matrix, Remark, Row, Run
 
 SCHEMA = "bench.import/1"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def render(runs: Iterable[tuple[str, Run]]) -> str:
@@ -90,4 +91,4 @@ def _number(value: float | None) -> float | None:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)

@@ -11,6 +11,7 @@ from bench.analysis.lint import FAILED, PASSED, Finding
 from bench.core.derived import Document
 from bench.core.units import format_size
 from bench.report import _text
+from bench.report._grid import pipes
 
 _MAX_WIDTH = 130
 _MOST_JOBS = 8  # of one offence in the table; all of them are in JSON and CSV
@@ -31,14 +32,14 @@ def table(document: Document, findings: Sequence[Finding]) -> str:
 def markdown(document: Document, findings: Sequence[Finding]) -> str:
     """The same as a Markdown table, a row for each rule."""
     lines = ["# Twelve rules", "", *(f"- {line}" for line in looked_at(document)), ""]
-    lines += [_pipes(("rule", "", "verdict", "what was found")), _pipes((":---",) * 4)]
+    lines += [pipes(("rule", "", "verdict", "what was found")), pipes((":---",) * 4)]
     for finding in findings:
         found = [
             f"{sentence} ({'; '.join(where(finding, sentence))})" if finding.rows else sentence
             for sentence in finding.sentences
         ]
         verdict = f"**{finding.status}**" if finding.status == FAILED else finding.status
-        lines.append(_pipes((str(finding.rule), finding.title, verdict, "<br>".join(found))))
+        lines.append(pipes((str(finding.rule), finding.title, verdict, "<br>".join(found))))
     return "\n".join([*lines, "", *(f"- {line}" for line in _conflicts(document)), f"- {conclusion(findings)}"]) + "\n"
 
 
@@ -99,7 +100,3 @@ def _count(number: int, word: str) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, _MAX_WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _pipes(words: Iterable[str]) -> str:
-    return f"| {' | '.join(word.replace('|', '/') for word in words)} |"

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from string import ascii_lowercase
 from typing import Any
 
 from bench.core import hostlist
@@ -123,7 +125,12 @@ def wrong(summaries: Iterable[Summary]) -> str:
 
 def marks(summary: Summary) -> str:
     """The marks beside a figure, the gravest first."""
-    return "".join(dict.fromkeys(mark for flag, (mark, _) in MARKS.items() if flag in summary.flags))
+    return _marks(summary.flags)
+
+
+@lru_cache(maxsize=1024)
+def _marks(flags: tuple[str, ...]) -> str:
+    return "".join(dict.fromkeys(mark for flag, (mark, _) in MARKS.items() if flag in flags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +151,19 @@ class BoundLine:
         return f"{values} GB/s of busbw: {self.name} ({kind})"
 
 
+def letter(index: int) -> str:
+    """What stands for the bound that rows name first (0), second, ..."""
+    return ascii_lowercase[index % len(ascii_lowercase)]
+
+
 def bound_lines(summaries: Iterable[Summary]) -> dict[tuple[str, str], BoundLine]:
     """The bounds that rows name, lettered a, b, ... in the order of their appearance, by (name, kind)."""
     rates: dict[tuple[str, str], list[float]] = {}
     for row in summaries:
         if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
             rates.setdefault((row.bound_name, row.bound_kind), []).append(row.bound_bytes_per_s)
-    letters = "abcdefghijklmnopqrstuvwxyz"
     return {
-        (name, kind): BoundLine(letters[index % len(letters)], name, kind, min(values), max(values))
+        (name, kind): BoundLine(letter(index), name, kind, min(values), max(values))
         for index, ((name, kind), values) in enumerate(rates.items())
     }
 

@@ -94,6 +94,7 @@ class Table:
         self._modes, self._like, self._products = tuple(modes), like, products
         self._imported, self._wire = imported, (_WIRE,) if wire else ()
         self._columns = (_COPIES_ROW if imported else _grouped_row(widest)) if grouped else _ROW
+        self._by_mode = {mode: self._mode_columns(mode) for mode in self._modes}
         self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
 
     def lines_before(self, header: Header) -> str:
@@ -109,8 +110,7 @@ class Table:
         """The titles and units of the columns."""
         over = "#" + " " * (sum(column.width for column in self._columns) - 1)
         titles, units = _titles(self._columns)
-        for mode in self._modes:
-            columns = self._mode_columns(mode)
+        for mode, columns in self._by_mode.items():
             mode_titles, mode_units = _titles(columns)
             over += f"{mode:^{len(mode_titles)}}"
             titles += mode_titles
@@ -164,14 +164,13 @@ class Table:
     def _bound(self, row: Summary) -> str:
         if row.bound_fraction is None or row.bound_name is None or row.bound_kind is None:
             return _text.NOTHING
-        letter = _text.bound_lines(self._bounds.values())[row.bound_name, row.bound_kind].letter
+        letter = _text.letter(tuple(self._bounds).index((row.bound_name, row.bound_kind)))
         return f"{_text.percent(row.bound_fraction)}{letter}"
 
     def _line(self, by_mode: dict[str, Summary]) -> str:
         first = next(iter(by_mode.values()))
         text = "".join(f"{column.show(first):>{column.width}}" for column in self._columns)
-        for mode in self._modes:
-            columns = self._mode_columns(mode)
+        for mode, columns in self._by_mode.items():
             cells = zip(columns, _cells(columns, by_mode.get(mode)), strict=True)
             text += "".join(f"{cell:>{column.width}}" for column, cell in cells)
         return text + f"{_text.wrong(by_mode.values()):>{_WRONG_WIDTH}}"

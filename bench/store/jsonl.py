@@ -40,6 +40,8 @@ _AT_ONCE = 256  # records written before the disk is waited for
 _READABLE = (*(f"bench.results/{number}" for number in range(1, 5)), SCHEMA)
 _ALWAYS = ("num_ranks", "num_nodes")  # told even where they are unknown: a line without them is not whole
 _TIMES = ("seconds", "host_s", "enqueue_s")
+_OF_HEADER, _OF_RECORD = (tuple(each.name for each in fields(kind)) for kind in (Header, Record))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
 
 T = TypeVar("T")
@@ -67,13 +69,12 @@ class Writer:
     def __init__(self, path: Path, header: Header) -> None:
         """Open (or continue) the file and write the header. Raises MeasurementError when it can not be written."""
         self._path = path
-        self._write({"type": "header", "schema": SCHEMA, **asdict(header)}, fresh_line=_ends_torn(path))
+        self._write(_headed(header), fresh_line=_ends_torn(path))
 
     def append(self, *records: Record) -> None:
         """Write records, together where there are several. Raises MeasurementError when the disk is full."""
         for first in range(0, len(records), _AT_ONCE):
-            lines = [_told(_plain(record)) for record in records[first : first + _AT_ONCE]]
-            self._write(*({"type": "record", **line} for line in lines))
+            self._write(*map(_told, records[first : first + _AT_ONCE]))
 
     def clocks(self, clocks: Mapping[str, Mapping[str, float]]) -> None:
         """Write what is known of each host's clock after the last row. Raises MeasurementError: the disk is full."""
@@ -84,8 +85,7 @@ class Writer:
         self._write({"type": "end", "gpus": gpus})
 
     def _write(self, *lines: Mapping[str, Any], fresh_line: bool = False) -> None:
-        texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines]
-        data = ("\n" * fresh_line + "".join(texts)).encode()
+        data = ("\n" * fresh_line + "".join(map(_line, lines))).encode()
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -96,10 +96,29 @@ class Writer:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise MeasurementError(
-                f"results file {self._path} can not be written ({error.strerror or error}): "
-                "make room or choose another place; the rows written before are kept"
-            ) from None
+            raise _not_written(self._path, error) from None
+
+
+def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[Record]:
+    """A new file of records that can be had again, each given on as it is written; all are there after the last.
+
+    The disk is not waited for: what is lost with the machine's power can be imported again. Raises MeasurementError.
+    """
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(_line(_headed(header)))
+            for record in records:
+                file.write(_line(_told(record)))
+                yield record
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> MeasurementError:
+    return MeasurementError(
+        f"results file {path} can not be written ({error.strerror or error}): "
+        "make room or choose another place; the rows written before are kept"
+    )
 
 
 def _ends_torn(path: Path) -> bool:
@@ -111,23 +130,28 @@ def _ends_torn(path: Path) -> bool:
         return False
 
 
-def _told(plain: Mapping[str, Any]) -> dict[str, Any]:
+def _line(told: Mapping[str, Any]) -> str:
+    return _ENCODER.encode(told) + "\n"
+
+
+def _headed(header: Header) -> dict[str, Any]:
+    return {"type": "header", "schema": SCHEMA, **{name: getattr(header, name) for name in _OF_HEADER}}
+
+
+def _told(record: Record) -> dict[str, Any]:
     """What a line says of a record: not what is unknown or empty, for brevity."""
-    return {key: value for key, value in plain.items() if value not in (None, [], {}) or key in _ALWAYS}
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    plain = {each.name: getattr(record, each.name) for each in fields(record)}
+    held = ((name, getattr(record, name)) for name in _OF_RECORD)
+    told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
     if record.failed is not None:
-        plain["failed"] = asdict(record.failed)
+        told["failed"] = asdict(record.failed)
     if record.contention is not None:
-        plain["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
+        told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
     if record.overlap is not None:
         sides = ("alone_s", "product_alone_s", "product_s")
-        plain["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
+        told["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
     if record.samples is not None:
         samples = record.samples
-        told = {
+        taken = {
             "seconds": [] if _implied(samples) else _rounded(samples.seconds),
             "by_rank": [_rounded(own) for own in samples.by_rank],
             "warmup": _rounded(samples.warmup),
@@ -138,8 +162,8 @@ def _plain(record: Record) -> dict[str, Any]:
             "host_s": _rounded(samples.host_s),
             "enqueue_s": _rounded(samples.enqueue_s),
         }
-        plain["samples"] = {key: value for key, value in told.items() if value not in ([], ())}
-    return plain
+        told["samples"] = {key: value for key, value in taken.items() if value not in ([], ())}
+    return {"type": "record", **told}
 
 
 def _implied(samples: Samples) -> bool:

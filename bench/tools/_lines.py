@@ -13,7 +13,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from bench.core.foreign import Line
 
@@ -50,20 +50,31 @@ _NAME_PREFIX = re.compile(
 _DOCKER = '{"log":"'  # what docker and kubelet keep of a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
 # The commonest tag, at the beginning of lines: taken off many lines at once, which is far cheaper than one by one.
-_TAGS = re.compile(r"\n\[[\w.@:-]{1,255},\s?\d+\]<std(?:out|err)>:")
+_TAG = r"\[[A-Za-z0-9_.@:-]{1,255},\s?[0-9]+\]<std(?:out|err)>:"
+_TAGS = re.compile(rf"\n{_TAG}")
+# What NCCL says of its work, line after line, and most of a large log: nothing but its version is a result.
+_INFO = "NCCL INFO "
+_TALK = re.compile(
+    rf"\n(?:{_TAG}|[0-9]{{1,7}}: )?[A-Za-z][A-Za-z0-9_.-]{{0,255}}:[0-9]+:[0-9]+ \[[0-9]+\] {_INFO}"
+    r"(?!.* version )[^\n\r<\x1b]*(?=\n)"
+)
+_LEFT_OUT = "\0"  # in its place, at the end of the line before; no other NUL is left in a text
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
 _BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
 _MOST_PREFIXES = 8
 
 
-def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
+def lines(
+    chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None, *, talk: bool = True
+) -> Iterator[Line]:
     """The lines of a text that comes in chunks of any size, cleaned and stripped; numbers are those of the file.
 
     What a lone CR or a tag of mpirun in the middle divides are lines of one number. Bytes are read as UTF-8, what is
     not UTF-8 is replaced; NULs are left out, which also makes UTF-16 of plain text readable. Never raises.
+    `look` sees each stretch of the text before its lines come. Without `talk` most of NCCL's own lines are left out.
     """
     number = 1
-    for text, ended in _physical(_decoded(chunks)):
+    for text, num_ended in _physical(_texts(chunks, look, talk)):
         if number == 1:
             text = text.lstrip(_BYTE_ORDER)
         if "\r" in text:
@@ -78,7 +89,12 @@ def lines(chunks: Iterable[bytes | str]) -> Iterator[Line]:
                     yield Line(number, clean(part))
             else:
                 yield Line(number, cleaned)
-        number += ended
+        number += num_ended
+
+
+def results(chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None) -> Iterator[Line]:
+    """The same without talk: all that a reader of results takes in."""
+    return lines(chunks, look, talk=False)
 
 
 def clean(text: str) -> str:
@@ -116,6 +132,14 @@ def _inside(text: str) -> str:
     return held if isinstance(held, str) else text
 
 
+def _texts(chunks: Iterable[bytes | str], look: Callable[[str], object] | None, talk: bool) -> Iterator[str]:
+    for text in _decoded(chunks):
+        kept = text if talk or _INFO not in text else _TALK.sub(_LEFT_OUT, text)
+        if look is not None:
+            look(kept)
+        yield kept
+
+
 def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for chunk in chunks:
@@ -124,16 +148,17 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-def _physical(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """What newlines divide, and whether a newline has ended it: a long line is given out early where a CR stands."""
+def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """What newlines divide, and how many lines have ended with it: none where a long one is given out early at a CR,
+    several where others were left out behind it."""
     held: list[str] = []
     size = 0
     for text in texts:
         first, *others = (_TAGS.sub("\n", text) if "]<std" in text else text).split("\n")
         if others:
-            yield "".join(held) + first if held else first, True
+            yield _counted("".join(held) + first if held else first)
             for whole in others[:-1]:
-                yield whole, True
+                yield _counted(whole)
             held, size, first = [], 0, others[-1]
         most = LONGEST_DOCUMENT if (held[0] if held else first).lstrip()[:1] == "{" else LONGEST
         if first and size < most:
@@ -141,7 +166,13 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
             size += len(held[-1])
         if size >= LONGEST and "\r" in first:
             whole, _, rest = "".join(held).rpartition("\r")
-            yield whole, False
+            yield whole, 0
             held, size = [rest], len(rest)
     if size:
-        yield "".join(held), True
+        yield "".join(held), 1
+
+
+def _counted(whole: str) -> tuple[str, int]:
+    """A line, and how many it stands for: itself, and those that were left out behind it."""
+    text = whole.rstrip(_LEFT_OUT)
+    return text, 1 + len(whole) - len(text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ _POLL_S = 0.001
 # Ranks load their libraries at different speeds; the desk allows a minute for it and could give no name.
 STORE_S = 50.0
 _LATER_S = 3.0  # the others give rank 0 this much longer, so that it can say who is missing
+_CAN_NOT = "can not: "
 
 
 def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
@@ -42,19 +43,20 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
         raise AbsentError(missing, limit_s)
 
 
-def over_store(store: Any, place: Place, device: str | None, limit_s: float) -> None:
+def over_store(store: Any, place: Place, device: str | None, limit_s: float, wrong: str | None = None) -> None:
     """A key from every rank and one from rank 0, in the store where torch's ranks meet.
 
-    `device`: what names this rank's GPU in all the world. Raises AbsentError after `limit_s`, RefusedError when two
-    ranks have the same GPU.
+    `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on. Raises AbsentError
+    after `limit_s`; RefusedError, on all ranks alike, when one of them can not go on or two have the same GPU.
     """
-    store.set(f"bench/arrived/{place.rank}", device or "-")
+    store.set(f"bench/arrived/{place.rank}", _CAN_NOT + wrong if wrong else device or "-")
     if place.rank != 0:
         try:
             store.wait(["bench/all"], timedelta(seconds=limit_s + _LATER_S))
         except (RuntimeError, ValueError):
             raise AbsentError((0,), limit_s + _LATER_S) from None
         verdict = store.get("bench/all").decode()
+        store.set(f"bench/heard/{place.rank}", "-")
         if verdict == "absent":
             raise AbsentError((), limit_s)
         if verdict:
@@ -63,14 +65,24 @@ def over_store(store: Any, place: Place, device: str | None, limit_s: float) -> 
     keys = [f"bench/arrived/{rank}" for rank in range(place.num_ranks)]
     with contextlib.suppress(RuntimeError, ValueError):  # it has timed out: the check says for whom
         store.wait(keys, timedelta(seconds=limit_s))
-    missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    told = {rank: store.get(key).decode() for rank, key in enumerate(keys) if store.check([key])}
+    missing = [rank for rank in range(place.num_ranks) if rank not in told]
     if missing:
-        store.set("bench/all", "absent")
+        _tell(store, "absent", told)
         raise AbsentError(missing, limit_s)
-    shared = twice({rank: store.get(key).decode() for rank, key in enumerate(keys)})
-    store.set("bench/all", shared or "")
-    if shared:
-        raise RefusedError(shared)
+    refused = next((words.removeprefix(_CAN_NOT) for words in told.values() if words.startswith(_CAN_NOT)), None)
+    refused = refused or twice(told)
+    _tell(store, refused or "", told)
+    if refused:
+        raise RefusedError(refused)
+
+
+def _tell(store: Any, verdict: str, ranks: Iterable[int]) -> None:
+    """Say it to those who are there. What ends rank 0, which may keep the store, is heard by all of them before."""
+    store.set("bench/all", verdict)
+    if verdict:
+        with contextlib.suppress(RuntimeError, ValueError):
+            store.wait([f"bench/heard/{rank}" for rank in ranks if rank != 0], timedelta(seconds=_LATER_S))
 
 
 def twice(devices: Mapping[int, str]) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.world import Place
 
 # Numbers of cudaError_t, which never change.
@@ -34,19 +34,21 @@ class Device:
 
 
 def load_cupy() -> Any:
-    """The module; RefusedError when it is not there or does not load."""
+    """The module; NotInstalledError when it is not there or does not load."""
     try:
         import cupy
         import cupy.cuda
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise RefusedError(f"CuPy can not be loaded here ({error}): install it again") from None
-        raise RefusedError(
+            raise NotInstalledError(f"CuPy can not be loaded here ({error}): install it again") from None
+        raise NotInstalledError(
             "CuPy is not installed here: pip install cupy-cuda13x (or cupy-cuda12x, for a driver older than CUDA 13)"
         ) from None
     except ImportError as error:
         words = next((line for line in str(error).splitlines() if line.strip(" =")), "no reason given")
-        raise RefusedError(f"CuPy can not be loaded here ({words}): install the wheel for this driver again") from None
+        raise NotInstalledError(
+            f"CuPy can not be loaded here ({words}): install the wheel for this driver again"
+        ) from None
     return cupy
 
 

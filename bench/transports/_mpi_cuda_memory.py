@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.core.arrays import Memory
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
@@ -23,18 +23,18 @@ _RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
 
 
 def load_cupy() -> Any:
-    """CuPy. Raises RefusedError when it is not installed, or can not be loaded."""
+    """CuPy. Raises NotInstalledError when it is not installed, or can not be loaded."""
     try:
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise RefusedError(f"CuPy can not be loaded: {error}") from None
-        raise RefusedError(
+            raise NotInstalledError(f"CuPy can not be loaded: {error}") from None
+        raise NotInstalledError(
             "CuPy is not installed here, which holds the GPU memory for MPI: pip install cupy-cuda13x (or cupy-cuda12x)"
         ) from None
     except ImportError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
-        raise RefusedError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
+        raise NotInstalledError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
     return cupy
 
 

@@ -29,12 +29,9 @@ def problem(
     torch: Any, place: Place, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
     """Why this rank can not run on a GPU, in one sentence with what to do; None when it can."""
-    if torch.version.cuda is None:
-        return (
-            f"this torch ({torch.__version__}) was built without CUDA: install a CUDA build of torch, or use {_OTHER}"
-        )
-    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
-        return f"this torch ({torch.__version__}) was built without NCCL: install another build, or use {_OTHER}"
+    if lack := built_without(torch):
+        wanted = "a CUDA build of torch" if lack == "CUDA" else "another build"
+        return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0 or not torch.cuda.is_available():
         return _none(torch, environ, devices)
@@ -44,6 +41,13 @@ def problem(
             f"node, let them share for a try (--share-gpu 1), or use {_OTHER}"
         )
     return None
+
+
+def built_without(torch: Any) -> str:
+    """What this torch lacks, "CUDA" or "NCCL"; "" when it has both."""
+    if torch.version.cuda is None:
+        return "CUDA"
+    return "" if torch.distributed.is_available() and torch.distributed.is_nccl_available() else "NCCL"
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
@@ -70,6 +74,17 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
     except Exception as error:  # a driver may fail in any way; its words are the answer
         why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
     return f"the NVIDIA driver is there, and torch sees no GPU ({why}): see nvidia-smi, or use {_OTHER}"
+
+
+def unusable(torch: Any, device: Any, rank: int) -> str | None:
+    """Why a GPU that is there can not be used, tried by a first byte in its memory; None when it can. It is current."""
+    try:
+        torch.cuda.set_device(device)
+        torch.full((1,), 1.0, device=device)
+        torch.cuda.synchronize()
+    except RuntimeError as error:  # another process has it alone, its memory is full, it has fallen off the bus
+        return f"rank {rank} can not use {device} ({str(error).splitlines()[0]}): see nvidia-smi, or use {_OTHER}"
+    return None
 
 
 def loaded() -> ctypes.CDLL | None:

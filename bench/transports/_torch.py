@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.channel import Channel
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, chain
 from bench.core.world import Place
@@ -28,12 +28,14 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 
 
 def load_torch() -> Any:
-    """torch with torch.distributed; RefusedError when it is not installed."""
+    """torch with torch.distributed; NotInstalledError when it is not installed."""
     try:
         import torch
         import torch.distributed
     except ImportError:
-        raise RefusedError("torch is not installed here: pip install torch (a CPU build first, if wanted)") from None
+        raise NotInstalledError(
+            "torch is not installed here: pip install torch (a CPU build first, if wanted)"
+        ) from None
     return torch
 
 
@@ -54,16 +56,17 @@ def reduce_operation(dist: Any, reduce_op: str) -> Any:
 
 
 def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float, device: str | None = None,
-                       **options: Any) -> None:  # fmt: skip
+                       wrong: str | None = None, **options: Any) -> None:  # fmt: skip
     """Join the world of all ranks; on one host without a rendezvous the ranks find each other by a file.
 
-    `device`: what names this rank's GPU in all the world. Raises RefusedError when the ranks lie on several hosts and
-    nobody said where to meet or when two are on one GPU, AbsentError naming the ranks that did not come.
+    `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on, which ends all of them.
+    Raises RefusedError when the ranks lie on several hosts and nobody said where to meet, when one can not go on, or
+    when two are on one GPU; AbsentError naming the ranks that did not come.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
     store = _store(dist, place, timeout)
-    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s))
+    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s), wrong)
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
     )

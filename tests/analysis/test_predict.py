@@ -15,7 +15,7 @@ from bench.analysis._predict_pool import Curve, Query, estimate, student
 from bench.analysis.predict import Evidence, Rows
 from bench.core import plugins
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.pattern import Shape
 from bench.core.record import Samples
 from bench.hardware import catalogue, curves

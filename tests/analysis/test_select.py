@@ -18,7 +18,7 @@ from bench.analysis.predict import Evidence, Prediction
 from bench.analysis.select import Selection, Verdict, select
 from bench.analysis.training import Communication, Group, bus_factor
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.workload import Mesh, Model, Workload
 from bench.driver.workload import load_workload
 from bench.hardware import catalogue

@@ -116,6 +116,18 @@ def test_json_keeps_no_run_unless_results_are_named(capsys: Out) -> None:
     assert main(["import", "a.log"]) == 0 and len(stored()) == 2
 
 
+def test_rows_beyond_what_people_read_are_counted_and_kept(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins.load("command", "import"), "_MOST_READ", 2)
+    log = written("a.log", samples.NCCL)
+    assert main(["import", log]) == 0
+    text = capsys.readouterr().out
+    assert len([line for line in text.splitlines() if line[:1] == " "]) == 2
+    assert "# 4 rows more are not shown, none with wrong data: `bench report` shows all that a run keeps" in text
+    assert sum(len(attempt.records) for _, attempt in stored()) == 6
+    assert main(["import", log, "--no-store", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 7
+
+
 def test_a_log_comes_from_stdin_as_it_is_written(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as end:

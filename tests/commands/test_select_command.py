@@ -160,7 +160,7 @@ def test_output_and_plot_are_written(capsys: pytest.CaptureFixture[str], tmp_pat
         (("--region", "mars"), "no price of a region 'mars' is known; there are: "),
         (("--instances", "DGX H100"), "nothing to rank by cost: DGX H100: no price is known: give one by --price"),
         (("--price-date", "2020-01-01"), "no price of 2020-01-01 is known, the first is of 2023-09-18"),
-        (("--nodes", "0"), "'0' is not a whole number of 1 or more"),
+        (("--nodes", "0"), "'0' must be a whole number of 1 or more"),
         (("--gpus", "9"), "has 8 GPUs, not 9"),
         (("--explain", "p5.48xlarge"), "is none of --instances"),
         (("--price", "p4d.24xlarge=-1"), "must be above zero"),

@@ -18,7 +18,6 @@ from bench.core.case import (
     LOOPS,
     MEMORIES,
     MODES,
-    REQUIRABLE,
     SCHEDULES,
     SYNCS,
     THREAD_LEVELS,
@@ -32,6 +31,7 @@ from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
 from bench.core.plugins import names
 from bench.core.topology import SPLITS
+from bench.core.words import REQUIRABLE
 
 SECONDS = st.floats(1e-9, 1e9)
 SMALL = st.integers(0, 10_000)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
-from bench.core.fabric import SWITCH, Fabric, NodeLinks
+from bench.core.fabric import SWITCH, Fabric
 from bench.core.fairness import fair_rates
+from bench.core.links import NodeLinks
 from bench.core.world import World
 
 GB = 1e9

@@ -11,7 +11,8 @@ import pytest
 
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.driver.config import Cluster, Measurement, Scenario, cluster, load_clusters, load_scenario
+from bench.driver.config import Cluster, cluster, load_clusters
+from bench.driver.scenario import Measurement, Scenario, load_scenario
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[[str], Path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.driver import execute
-from bench.driver.supervise import Evidence, Guilt
+from bench.driver.inquest import Evidence, Guilt
 from bench.store import runs
 from bench.store.heartbeat import Beat
 from tests.driver.test_batch import job

@@ -16,11 +16,12 @@ from bench.core.case import from_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
-from bench.driver import preflight
-from bench.driver.config import Cluster, Measurement, Scenario
+from bench.driver import preflight, survey
+from bench.driver.config import Cluster
 from bench.driver.expand import MIN_ROW_S, NOT_MODELLED, expand
 from bench.driver.jobs import Machine, Plan
-from bench.rank import session
+from bench.driver.scenario import Measurement, Scenario
+from bench.rank import modelled
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
 LAUNCHERS: Mapping[str, Launcher] = {
@@ -306,7 +307,7 @@ def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
 def test_the_network_devices_that_jobs_name_are_looked_for(tmp_path: Path) -> None:
     def devices(transport: str, **cluster: Any) -> list[tuple[str, str, bool, bool]]:
         jobs = plan_of(Measurement(("pairs",), (transport,), nodes=(1,)), cluster=replace(P4D, **cluster)).jobs
-        wanted = preflight.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
+        wanted = survey.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
         return [(device.where, device.name, device.adapter, device.begins) for device in wanted.devices]
 
     gloo, nccl = "GLOO_SOCKET_IFNAME in `env:`", "NCCL_SOCKET_IFNAME in `env:`"
@@ -372,7 +373,7 @@ def test_what_the_model_is_said_to_know_nothing_of_is_all_that_it_can_not_do() -
     unknown = set()
     for name in PATTERNS:
         words = f"{name} --transport model --instance p4d.24xlarge --nodes 1 --ranks-per-node 8 --sizes 4M"
-        _, rows = session.modelled(from_argv(words.split()), "job")
+        _, rows = modelled.header_and_rows(from_argv(words.split()), "job")
         if not any(record.samples for row in rows for record in row):
             unknown.add(name)
     assert unknown == NOT_MODELLED & set(PATTERNS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.core import plugins
 from bench.core.launcher import Launcher
-from bench.driver import here, preflight
+from bench.driver import here, survey
 from bench.driver.config import Cluster
 from bench.driver.judge import Wanted
 from tests.driver.test_batch import job
@@ -48,7 +48,7 @@ def test_what_a_scheduler_starts_is_not_tried_here() -> None:
 def test_an_interpreter_that_is_not_here_is_told_and_one_that_is_answers(tmp_path: Path) -> None:
     wanted = Wanted((), results=str(tmp_path / "results"))
     cluster = Cluster("lab", setup=("echo welcome",))
-    [finding] = preflight.survey_here(wanted, cluster, "/opt/none/python", ROOT).findings
+    [finding] = survey.of_this_machine(wanted, cluster, "/opt/none/python", ROOT).findings
     assert "has no interpreter /opt/none/python: install it there" in finding.what
-    survey = preflight.survey_here(wanted, cluster, sys.executable, ROOT)
-    assert [told.software["python"][:7] for told in survey.facts.values()] == ["CPython"]
+    found = survey.of_this_machine(wanted, cluster, sys.executable, ROOT)
+    assert [told.software["python"][:7] for told in found.facts.values()] == ["CPython"]

@@ -8,8 +8,9 @@ import pytest
 
 from bench.analysis.gate_rules import Limit
 from bench.core.errors import UsageError
-from bench.driver.config import load_scenario
-from bench.driver.rules import find, load_rules
+from bench.core.yaml_file import find
+from bench.driver.rules import load_rules
+from bench.driver.scenario import load_scenario
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED = sorted((ROOT / "rules").glob("*.yaml"))
@@ -150,10 +151,10 @@ def test_rules_that_ship_are_read_and_speak_of_what_their_scenario_measures(path
 
 
 def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:
-    assert find("acceptance", ROOT / "rules") == ROOT / "rules" / "acceptance.yaml"
-    assert find("some/where.yaml", ROOT / "rules") == Path("some/where.yaml")
+    assert find("rules", "acceptance", ROOT / "rules") == ROOT / "rules" / "acceptance.yaml"
+    assert find("rules", "some/where.yaml", ROOT / "rules") == Path("some/where.yaml")
     with pytest.raises(UsageError, match="did you mean 'acceptance'"):
-        find("acceptence", ROOT / "rules")
+        find("rules", "acceptence", ROOT / "rules")
 
 
 @pytest.mark.parametrize("demand", [

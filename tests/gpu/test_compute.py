@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import pytest
 
 # torch may warn as it is imported (of another numpy, of NVML): that is no failure of ours.
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parent.parent.parent
+PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
 Missing = Callable[[str, str], NoReturn]
 
 
@@ -34,8 +35,7 @@ def document(*words: str) -> Any:
     """What one rank on one GPU prints as JSON."""
     ran = subprocess.run(
         (sys.executable, "-m", "bench.gpu_baseline", "--transport", "nccl", "--format", "json", *words),
-        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=100, check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": PATH},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

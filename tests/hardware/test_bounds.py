@@ -6,7 +6,7 @@ import pytest
 
 from bench.core import plugins
 from bench.core.derived import Bound
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, copy_bounds, floor_of

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bench.core.errors import UsageError
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.hardware import catalogue
 from bench.hardware.catalogue import gpu, gpus, instance, instances, node_links, pcie_bytes_per_s, pcie_packet_share
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.fabric import NodeLinks
+from bench.core.links import NodeLinks
 from bench.hardware.catalogue import bounding_links, node_links
 from bench.hardware.live import as_linked, bounding, links_of, links_of_all
 from bench.probes.topology import inventory_of

@@ -9,18 +9,18 @@ from bench.core.case import from_argv
 from bench.core.contention import shape_of_aggressors
 from bench.core.derived import Interference
 from bench.core.errors import UsageError
-from bench.rank import session
+from bench.rank import modelled
 
 P4D = "--transport model --instance p4d.24xlarge --nodes 2 --ranks-per-node 8 --mode pipelined"
 
 
-def modelled(words: str) -> list[Interference]:
-    header, rows = session.modelled(from_argv([*words.split(), *P4D.split()]), "job")
+def interferences_of(words: str) -> list[Interference]:
+    header, rows = modelled.header_and_rows(from_argv([*words.split(), *P4D.split()]), "job")
     return list(summary.document([(header.job, header, [record for row in rows for record in row])]).interferences)
 
 
 def test_on_p4d_two_gpus_share_a_nic_and_lose_half_each() -> None:
-    (found,) = modelled("sendrecv --sizes 1G --aggressor sendrecv:1G --split 0,8/1,9")
+    (found,) = interferences_of("sendrecv --sizes 1G --aggressor sendrecv:1G --split 0,8/1,9")
     assert found.factor == pytest.approx(2.0, rel=1e-3)
     assert found.aggressor_bytes_per_s == pytest.approx(6.25e9, rel=1e-3)
     assert found.aggressor_alone_bytes_per_s == pytest.approx(12.5e9, rel=1e-3)
@@ -28,20 +28,20 @@ def test_on_p4d_two_gpus_share_a_nic_and_lose_half_each() -> None:
 
 
 def test_gpus_with_nics_of_their_own_lose_nothing() -> None:
-    (found,) = modelled("sendrecv --sizes 1G --aggressor sendrecv:1G --split 0,8/2,10")
+    (found,) = interferences_of("sendrecv --sizes 1G --aggressor sendrecv:1G --split 0,8/2,10")
     assert found.factor == 1.0
     assert found.aggressor_bytes_per_s == found.aggressor_alone_bytes_per_s
 
 
 def test_inside_a_node_the_network_does_not_matter() -> None:
-    found = modelled("allreduce --sizes 1G --topology node --aggressor sendrecv:1G --split 0-3/4,12")
+    found = interferences_of("allreduce --sizes 1G --topology node --aggressor sendrecv:1G --split 0-3/4,12")
     assert [one.group for one in found] == ["node0"]
     assert found[0].factor == pytest.approx(1.0, abs=1e-12)
 
 
 def test_a_small_message_beside_a_long_one_loses_on_the_average_of_its_pass() -> None:
     # The aggressors' alltoall is on the network for a part of the time only.
-    (small,) = modelled("sendrecv --sizes 1M --aggressor alltoall:64M --split alternate")
+    (small,) = interferences_of("sendrecv --sizes 1M --aggressor alltoall:64M --split alternate")
     assert 1.05 < small.factor < 2.0
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,9 @@ from typing import Any
 import pytest
 
 from bench.core import plugins
-from bench.core.case import Case
 from bench.core.pattern import Shape
-from bench.core.world import Place, World
-from bench.rank import measure, session
+from bench.rank import session
+from bench.rank.buffer_sets import BufferSets
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -75,20 +75,14 @@ def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(
     assert all(len(one.samples.host_s) == len(one.samples.enqueue_s) == 6 for one in attempt.records if one.samples)
 
 
-@pytest.mark.parametrize(("own_cache", "sets"), [(True, 20), (False, 3)])
-def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(
-    own_cache: bool, sets: int, a_case: Callable[..., Case]
-) -> None:
+@pytest.mark.parametrize(("num_sharing", "sets"), [(1, 20), (8, 3)])
+def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(num_sharing: int, sets: int) -> None:
     pattern = plugins.load("pattern", "allreduce").PATTERN
-    transport: Any = SimpleNamespace(
-        place=Place(0, 8, 0, 8, "direct"), channel=None, clock="device", available_bytes=lambda: None
-    )
-    setting = measure.Setting(
-        a_case(), pattern, transport, World(1, 8), ("h",) * 8, 10 << 20, 1 << 30, print, own_cache
-    )
-    measurer, shape = measure.Measurer(setting), Shape(8, 512 << 10)
-    assert measurer._num_sets(shape, in_place=False) == sets
-    assert (measurer._cache(shape, sets), measurer._cache(shape, 2)) == ("cold", "hot")
+    cold = BufferSets(pattern, 10 << 20, num_sharing, cold=True)
+    shape = Shape(8, 512 << 10)
+    assert cold.num(shape, in_place=False) == sets
+    hot = replace(cold, cold=False)
+    assert (cold.state(shape, False), hot.state(shape, False)) == ("cold", "hot")
 
 
 def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(tmp_path: Path) -> None:

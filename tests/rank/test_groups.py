@@ -6,7 +6,7 @@ import pytest
 
 from bench.analysis import summary
 from bench.core.case import from_argv
-from bench.rank import session
+from bench.rank import modelled
 
 P4D = "--transport model --instance p4d.24xlarge --nodes 2 --ranks-per-node 8 --mode pipelined"
 
@@ -20,7 +20,7 @@ def test_on_p4d_two_rails_share_a_nic_and_what_stays_inside_a_node_shares_nothin
     told = []
     for asked in (topology, f"{topology} in turn"):
         words = ["allreduce", "--sizes", "1G", "--topology", asked, *P4D.split()]
-        header, rows = session.modelled(from_argv(words), asked.replace(" ", "-"))
+        header, rows = modelled.header_and_rows(from_argv(words), asked.replace(" ", "-"))
         told.append((header.job, header, [record for row in rows for record in row]))
     found = summary.document(told).sharings
     assert len(found) == num_groups == found[0].num_groups

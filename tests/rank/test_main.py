@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.core import plugins
-from bench.core.errors import RefusedError
-from bench.rank import main
+from bench.core.errors import NotInstalledError, RefusedError
+from bench.rank import delivery, main
 from bench.store import jsonl
 from benchmarks import gpu_copies
 
@@ -47,8 +47,8 @@ def test_each_pair_has_one_line_with_both_modes(capsys: pytest.CaptureFixture[st
 def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(main, "_MOST_PENDING", 10)
-    monkeypatch.setattr(main, "_MOST_HELD", 40)
+    monkeypatch.setattr(delivery, "_MOST_PENDING", 10)
+    monkeypatch.setattr(delivery, "_MOST_HELD", 40)
     file = tmp_path / "pairs.jsonl"
     lines = printed(capsys, "--records", str(file))
     rows = [line.split()[:2] for line in lines if not line.startswith("#")]
@@ -77,7 +77,7 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
     words: str, device: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
-        raise RefusedError("CuPy is not installed: install this")
+        raise NotInstalledError("CuPy is not installed: install this")
 
     monkeypatch.setattr("bench.probes.nvml.has_device", lambda: device)
     monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
@@ -87,6 +87,19 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
     told = capsys.readouterr().err
     assert ended.value.code == 3
     assert ("install this" in told) == device and ("no NVIDIA GPU was found on" in told) != device
+
+
+def test_where_there_is_no_gpu_a_refusal_of_another_kind_keeps_its_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RefusedError("CUDA_VISIBLE_DEVICES hides every GPU, though CuPy is not installed for nothing")
+
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: False)
+    monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("host_device", ["--sizes", "8"])
+    assert ended.value.code == 3 and "CUDA_VISIBLE_DEVICES hides" in capsys.readouterr().err
 
 
 def test_a_transport_of_copies_is_no_way_to_send(capsys: pytest.CaptureFixture[str]) -> None:

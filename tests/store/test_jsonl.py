@@ -68,6 +68,9 @@ def test_records_are_read_back_as_they_were_written(tmp_path_factory: Any, writt
         writer.append(record)
     [attempt] = jsonl.read(path).attempts
     assert (attempt.header, list(attempt.records)) == (header, written)
+    at_once = path.with_name("at-once.jsonl")
+    assert list(jsonl.written(at_once, header, written)) == written
+    assert at_once.read_bytes() == path.read_bytes()
 
 
 def test_a_line_cut_short_is_left_out_and_said_and_the_next_attempt_begins_a_line(
@@ -120,6 +123,8 @@ def test_no_number_that_is_none_is_written(tmp_path: Path, a_header: Make, a_rec
 def test_a_place_that_can_not_be_written_is_one_sentence(tmp_path: Path, a_header: Make) -> None:
     with pytest.raises(MeasurementError, match=r"can not be written \(No such file or directory\)"):
         jsonl.Writer(tmp_path / "nowhere" / "x.jsonl", a_header())
+    with pytest.raises(MeasurementError, match=r"can not be written \(No such file or directory\)"):
+        list(jsonl.written(tmp_path / "nowhere" / "x.jsonl", a_header(), ()))
 
 
 def test_every_line_is_json_by_itself(tmp_path: Path, a_header: Make, a_record: Make) -> None:

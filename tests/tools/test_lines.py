@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.foreign import Line
-from bench.tools._lines import LONGEST, clean, lines
+from bench.tools._lines import LONGEST, clean, lines, results
 
 ROW = "4096          1024     float     sum      -1    31.07    0.13    0.23       0    30.55    0.13    0.23       0"
 PREFIXES = (
@@ -142,3 +142,40 @@ def test_the_text_is_never_held() -> None:
 def test_nothing_makes_it_raise(text: str) -> None:
     found = list(lines([text]))
     assert sum(len(line.text) for line in found) <= len(text)
+
+
+# ---------------------------------------------------------------------------------------------------- without talk
+
+TALK = "node-7:4711:4799 [3] NCCL INFO Channel 03/0 : 3[3] -> 4[4] via P2P/CUMEM"
+SAID = (
+    "node-7:4711:4799 [3] NCCL INFO RCCL version 2.22.3",
+    "40.1 node-7:4711:4799 [3] NCCL INFO Channel 03/0",  # a figure before it
+    f"{TALK}\x1b[0m",
+    "node-7: Test NCCL failure all_reduce.cu:44",
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,12]<stdout>:", "[job@1,3]<stderr>:", "12: "])
+def test_what_a_library_says_is_left_out_and_lines_keep_their_numbers(prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in (ROW, TALK, TALK, "", *SAID, TALK, ROW, TALK))
+    assert [line.number for line in results([text])] == [1, 4, 5, 6, 7, 8, 10]
+    assert [line for line in lines([text]) if line.text != TALK or line.number == 7] == list(results([text]))
+
+
+def test_a_row_that_is_glued_to_talk_is_not_left_out_with_it() -> None:
+    assert [line.text for line in results([f"a\n{TALK}[1,0]<stdout>:{ROW}\n{TALK}\rb\nc"])][2::2] == [ROW, "b"]
+
+
+@given(st.lists(st.sampled_from([ROW, TALK, "", "# a", *SAID, "x\ry", f"[1,2]<stdout>:{TALK}"])), st.integers(1, 300))
+def test_without_talk_nothing_else_changes_wherever_chunks_end(texts: list[str], size: int) -> None:
+    whole = "\n".join(texts)
+    chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
+    kept = [line for line in lines([whole]) if line.text != TALK]
+    assert [line for line in results(chunks) if line.text != TALK] == kept
+
+
+def test_what_is_looked_at_is_the_text_of_the_lines_that_come_next() -> None:
+    seen: list[str] = []
+    came = [(line.text, len(seen)) for line in lines(["a\nb\n", "c\n"], seen.append)]
+    assert came == [("a", 1), ("b", 1), ("c", 2)]
+    assert "".join(seen) == "a\nb\nc\n"

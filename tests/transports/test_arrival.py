@@ -25,6 +25,7 @@ class Gather:
 
     def __init__(self, file: Path) -> None:
         self._file, self.ended = file, dict[int, Exception | None]()
+        self.wrong = dict[int, str]()
 
     def __call__(self, ranks: dict[int, str | None], num_ranks: int, limit_s: float) -> dict[int, Exception | None]:
         threads = [threading.Thread(target=self._rank, args=(r, num_ranks, d, limit_s)) for r, d in ranks.items()]
@@ -38,7 +39,8 @@ class Gather:
         from torch.distributed import FileStore
 
         try:
-            _arrival.over_store(FileStore(str(self._file), num_ranks), place(rank, num_ranks), device, limit_s)
+            store = FileStore(str(self._file), num_ranks)
+            _arrival.over_store(store, place(rank, num_ranks), device, limit_s, self.wrong.get(rank))
             self.ended[rank] = None
         except (AbsentError, RefusedError) as error:
             self.ended[rank] = error
@@ -75,6 +77,14 @@ def test_without_rank_0_it_is_rank_0_that_is_named(gather: Gather, monkeypatch: 
 def test_two_ranks_on_one_gpu_are_refused_on_all_ranks(gather: Gather) -> None:
     ended = gather({0: "GPU-a", 1: "GPU-b", 2: "GPU-a"}, 3, 30)
     assert {str(error) for error in ended.values()} == {_arrival.twice({0: "GPU-a", 2: "GPU-a"})}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_what_keeps_one_rank_from_going_on_ends_all_in_its_words(num_ranks: int, gather: Gather) -> None:
+    gather.wrong = {num_ranks - 1: "its GPU is broken"}
+    ended = gather(dict.fromkeys(range(num_ranks)), num_ranks, 30)
+    assert len(ended) == num_ranks and {str(error) for error in ended.values()} == {"its GPU is broken"}
 
 
 def test_a_gpu_is_shared_by_its_name_and_none_is_no_gpu() -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from bench.core import plugins
-from bench.core.fabric import Fabric, NodeLinks
+from bench.core.fabric import Fabric
+from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Exchange, Group, Message
 from bench.core.record import Header, Record, Samples

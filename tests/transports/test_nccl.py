@@ -186,7 +186,7 @@ def test_a_gpu_that_is_full_on_one_rank_fails_the_size_on_all_and_the_next_goes_
 def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: Path) -> None:
     done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "-n", "3", "--format",
                  "json", "--share-gpu", "1", env={"FAKE_GPUS": "1"})  # fmt: skip
-    assert [one.code for one in done] == [0, 0], done[0].err
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     document = json.loads(done[0].out)
     header = document["headers"]["allreduce"]
     assert header["facts"]["shared_gpu"] == "yes" and any("shared_gpu" in note for note in header["notes"])
@@ -195,6 +195,33 @@ def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: 
     hosts = {word for word in done[0].log.split() if word.startswith("NCCL_HOSTID=")}
     assert len(hosts) == 2, "an NCCL before 2.30.3 is told of two hosts"
     assert done[0].log.count("device cuda:0") == 2
+
+
+@pytest.mark.slow
+def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp_path: Path) -> None:
+    done = ranks(tmp_path, "-m", "bench.overlap", "--transport", "nccl", "--sizes", "64K", "--mode", "isolated", "-n",
+                 "21", "-w", "1", "--format", "json", env={})  # fmt: skip
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    document = json.loads(done[0].out)
+    assert document["summaries"][0]["verified"]
+    (overlap,) = document["overlaps"]
+    assert overlap["dtype"] == "bfloat16" and overlap["factor"] > 0 and overlap["product_factor"] > 0
+
+
+def test_a_gpu_that_one_rank_can_not_use_ends_all_before_they_wait_for_it(tmp_path: Path) -> None:
+    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "--format", "json",
+                 env={"FAKE_BROKEN_RANK": "1"})  # fmt: skip
+    assert [one.code for one in done] == [3, 3], done[0].err + done[1].err
+    assert "rank 1 can not use cuda:1 (CUDA error: all CUDA-capable devices are busy or unavailable)" in done[0].err
+    assert "did not" not in done[0].err and "bench: error" not in done[1].err
+
+
+@pytest.mark.slow
+def test_a_rank_for_which_nccl_can_not_be_opened_says_so_itself(tmp_path: Path) -> None:
+    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "--timeout", "3",
+                 env={"FAKE_LOST_RANK": "1"})  # fmt: skip
+    assert [one.code for one in done] == [3, 3], done[0].err + done[1].err
+    assert "rank 1 could not open NCCL on cuda:1 (NCCL error in: ProcessGroupNCCL.cpp:1, unhandled" in done[1].err
 
 
 @pytest.mark.parametrize(

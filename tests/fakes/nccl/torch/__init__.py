@@ -5,6 +5,7 @@ host memory, an event is a clock, a captured graph a list of calls that ran noth
 NCCL_DEBUG_FILE says. Only what the transports use is there; everything else of CUDA fails as it does without a GPU.
 
 FAKE_GPUS: how many. FAKE_GPU_BYTES: memory of each. FAKE_FULL_RANK: the rank whose GPU has 1 MiB left.
+FAKE_BROKEN_RANK: the one whose GPU another process has alone. FAKE_LOST_RANK: the one for which NCCL can not be opened.
 FAKE_NCCL_NETWORK: between ranks ("" for none). FAKE_NCCL_VERSION. FAKE_NO_CAPTURE: sends can not be captured.
 FAKE_LOG: a file in which each rank says what it was asked for.
 """
@@ -121,6 +122,9 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         """Nothing is outstanding."""
 
+    def wait_event(self, event: Event) -> None:
+        """It has happened."""
+
     def synchronize(self) -> None:
         """Nothing is outstanding."""
 
@@ -155,12 +159,20 @@ def graph(into: CUDAGraph, stream: Any = None, capture_error_mode: str = "global
     _log("captured", len(into.calls))
 
 
+def set_device(device: Any) -> None:
+    """Its context is made now."""
+    if os.environ.get("FAKE_BROKEN_RANK") == str(_RANK):
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors might ...")
+    _log("device", device)
+
+
 _current = Stream()
 for _name, _value in {
     "is_available": lambda: _GPUS > 0,
     "device_count": lambda: _GPUS,
-    "set_device": lambda device: _log("device", device),
+    "set_device": set_device,
     "synchronize": lambda: None,
+    "_sleep": lambda cycles: None,
     "empty_cache": lambda: _log("cache emptied"),
     "mem_get_info": lambda device: (_GPU_BYTES, _GPU_BYTES),
     "get_device_name": lambda device: "Fake GPU",
@@ -194,6 +206,8 @@ def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None
     _log(*(f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith("NCCL_")))
     if os.environ.get("NCCL_DEBUG") == "INFO" and "NCCL_DEBUG_FILE" in os.environ:
         _output = os.environ["NCCL_DEBUG_FILE"], os.environ.get("NCCL_DEBUG_SUBSYS", "INIT")
+    if os.environ.get("FAKE_LOST_RANK") == str(_RANK):
+        raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1, unhandled cuda error\nLast error:")
     _init("gloo", **rest)
     _info(f"Using network {_NETWORK or 'Socket'}")
     _info("4 coll channels, 4 collnet channels, 0 nvls channels, 8 p2p channels, 2 p2p channels per peer")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.core.errors import RefusedError
-from bench.driver import preflight
+from bench.driver import survey
 from bench.driver.config import Cluster
 from bench.driver.hosts import Answer
 from bench.driver.judge import Finding, Wanted
@@ -49,17 +49,17 @@ class Site:
         return line(asdict(probe.Answer(reached=reached)))
 
 
-def survey(tmp_path: Path, hosts: tuple[str, ...] = HOSTS, **broken: Answer) -> tuple[Site, list[Finding]]:
+def surveyed(tmp_path: Path, hosts: tuple[str, ...] = HOSTS, **broken: Answer) -> tuple[Site, list[Finding]]:
     """Ask; the mark in the results folder must be gone afterwards."""
     site = Site(broken)
     wanted = replace(WANTED, hosts=hosts, results=str(tmp_path / "results"))
-    found = preflight.survey(wanted, CLUSTER, "/opt/python", SUITE, site)
+    found = survey.of_hosts(wanted, CLUSTER, "/opt/python", SUITE, site)
     assert list(tmp_path.iterdir()) == []
     return site, list(found.findings)
 
 
 def test_hosts_that_are_well_are_asked_for_facts_and_then_try_each_other(tmp_path: Path) -> None:
-    site, found = survey(tmp_path)
+    site, found = surveyed(tmp_path)
     assert found == []
     assert site.saw_mark
     assert [asked.get("port") for asked in site.asked[:3]] == [29500, None, None]  # the ranks meet on the first
@@ -72,7 +72,7 @@ def test_hosts_that_are_well_are_asked_for_facts_and_then_try_each_other(tmp_pat
 
 def test_many_hosts_take_turns_and_each_tries_the_meeting_host(tmp_path: Path) -> None:
     hosts = tuple(f"n{number}" for number in range(150))
-    site, found = survey(tmp_path, hosts)
+    site, found = surveyed(tmp_path, hosts)
     assert found == []
     rounds = [asked for asked in site.asked if "peers" in asked]
     assert {asked["me"] for asked in rounds} == set(hosts)
@@ -97,13 +97,13 @@ def test_many_hosts_take_turns_and_each_tries_the_meeting_host(tmp_path: Path) -
     ],
 )  # fmt: skip
 def test_a_host_that_does_not_answer_is_named_with_what_it_lacks(tmp_path: Path, answer: Answer, sentence: str) -> None:
-    _, [finding] = survey(tmp_path, h1=answer)
+    _, [finding] = surveyed(tmp_path, h1=answer)
     assert sentence in finding.what
     assert (finding.hosts, finding.refuses) == (("h1",), True)
 
 
 def test_hosts_that_lack_the_same_are_told_together(tmp_path: Path) -> None:
-    _, found = survey(
+    _, found = surveyed(
         tmp_path,
         h0=Answer(255, "", "ssh: Could not resolve hostname h0: Name or service not known"),
         h2=Answer(255, "", "ssh: Could not resolve hostname h2: Name or service not known"),
@@ -124,7 +124,7 @@ def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.Monkey
         seen.extend(words_of.values())
         return dict.fromkeys(words_of, Answer(255, "", "no"))
 
-    preflight.survey(Wanted(("h0",), results=str(tmp_path)), CLUSTER, "/opt/python", SUITE, ask)
+    survey.of_hosts(Wanted(("h0",), results=str(tmp_path)), CLUSTER, "/opt/python", SUITE, ask)
     assert seen[0][:2] == ["sh", "-c"]
     assert seen[0][2].splitlines() == ["echo bench-reached", "module load x", 'exec "$@"']
     assert seen[0][3:-1] == [
@@ -140,8 +140,8 @@ def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_refusal_tells_the_first_findings_and_where_the_rest_is() -> None:
     wrong = tuple(Finding((host,), f"{host} is wrong") for host in ("a", "b", "c", "d"))
-    found = preflight.Survey(WANTED, {}, (Finding(("e",), "e is odd", refuses=False), *wrong))
+    found = survey.Survey(WANTED, {}, (Finding(("e",), "e is odd", refuses=False), *wrong))
     with pytest.raises(RefusedError) as error:
-        preflight.refuse(found, "lab")
+        survey.refuse(found, "lab")
     assert str(error.value) == "a is wrong; b is wrong; c is wrong; and 1 more: python -m bench doctor --cluster lab"
-    assert preflight.refuse(replace(found, findings=found.findings[:1]), "lab") == ["e is odd"]
+    assert survey.refuse(replace(found, findings=found.findings[:1]), "lab") == ["e is odd"]

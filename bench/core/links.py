@@ -1,0 +1,108 @@
+"""The links of one node: a value that a results file keeps, for whoever bounds, predicts or models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.core.plugins import nearest
+
+# How two GPUs of a node reach each other. The first four have ports of their own (`nvlink_bytes_per_s`); in a mesh two
+# GPUs are joined by `pair_bytes_per_s` only; `nvlink_pairs` bridges ranks 0-1, 2-3, ... and leaves PCIe to the others.
+PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
+NVLINK_PEERS = PEERS[:4]
+RATES = ("nvlink", "pcie", "nic", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
+
+    `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
+    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
+    `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
+    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
+    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `gpus_per_pcie_switch`: GPUs
+    that reach the others and the host through one link like their own (None: each has its own). `nic_kind` and
+    `nvlink_generation` say what the links are, and change no time; nor does `like`, the catalogue's type
+    that an own one was made from. `sources` and `verified` say for each link (nvlink,
+    pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
+    JSON: `to_dict`, `from_dict`.
+    """
+
+    instance: str
+    gpus: int
+    peer: str
+    nvlink_bytes_per_s: float | None = None
+    pair_bytes_per_s: float | None = None
+    pcie_bytes_per_s: float | None = None
+    nic_bytes_per_s: float | None = None
+    num_nics: int | None = None
+    memory_bytes_per_s: float | None = None
+    peer_s: float | None = None
+    host_s: float | None = None
+    network_s: float | None = None
+    nvls: bool = False
+    network_reduces: bool = False
+    nvlink_nodes: int = 1
+    nodes_per_leaf: int | None = None
+    oversubscription: float = 1.0
+    gpus_per_pcie_switch: int | None = None
+    nic_kind: str = ""
+    nvlink_generation: int | None = None
+    like: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    verified: Mapping[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a peer kind that nothing here understands."""
+        if self.peer not in PEERS:
+            hint = nearest(self.peer, PEERS)
+            raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
+        shares = (self.nodes_per_leaf, self.gpus_per_pcie_switch, self.oversubscription)
+        if any(share is not None and not share >= 1 for share in shares):
+            raise UsageError(
+                f"{self.instance}: nodes_per_leaf, gpus_per_pcie_switch, oversubscription must be 1 or more"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a results file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
+        """The links that `to_dict` wrote; keys of a later version are passed over."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{key: value for key, value in plain.items() if key in known})
+
+    def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
+        """The same node with other rates (bytes/s) of 'nvlink', 'pcie', 'nic' or 'memory'. UsageError: another name."""
+        for name in overrides:
+            if name not in RATES:
+                raise UsageError(f"no link is called {name!r}{nearest(name, RATES)}")
+        rates: dict[str, Any] = {f"{name}_bytes_per_s": rate for name, rate in overrides.items()}
+        given = {*overrides, *(("network",) if "nic" in overrides else ())}
+        return replace(
+            self,
+            num_nics=self.num_nics or (1 if "nic" in overrides else None),
+            pair_bytes_per_s=None if "nvlink" in overrides else self.pair_bytes_per_s,
+            sources={**self.sources, **dict.fromkeys(given, "given for this run")},
+            verified={**self.verified, **dict.fromkeys(given, True)},
+            **rates,
+        )
+
+    @property
+    def reduces(self) -> bool:
+        """Can the node's switch combine what its GPUs send?"""
+        return self.nvls and self.peer in NVLINK_PEERS
+
+    @property
+    def mesh(self) -> bool:
+        """Are GPUs joined pair by pair, without a switch?"""
+        return self.peer in ("nvlink_mesh", "infinity_fabric")
+
+    def nics_of_a_rank(self, ranks_per_node: int) -> float:
+        """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
+        return max(1.0, (self.num_nics or 1) / ranks_per_node)

@@ -1,0 +1,99 @@
+"""Bounds in a panel: a line each, with the name of the bound, or words where a line would press the data flat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.axes import Axes
+
+from bench.core.derived import Summary
+from bench.figures._rows import by
+from bench.figures._style import GREY, SMALL_TEXT
+
+# A bound so far above the data would press the data flat: it is named in the panel instead of drawn.
+_IN_VIEW = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One bound of one world over sizes, rising; rates in GB/s."""
+
+    name: str
+    kind: str
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def flat(self) -> bool:
+        """Is it the same at every size, but for rounding?"""
+        return max(self.rates) < 1.001 * min(self.rates)
+
+    def __str__(self) -> str:
+        rates = f"{max(self.rates):.4g}" if self.flat else f"{min(self.rates):.3g} to {max(self.rates):.3g}"
+        return f"{self.name}: {rates} GB/s ({self.kind})"
+
+
+def draw(axes: Axes, rows: Iterable[Summary]) -> None:
+    """Every bound that these rows name, as a line (hard: solid, reference: dashed), with its name in words.
+
+    Call it when the data are drawn and the y axis (GB/s, linear) is still free: it fixes the axis from zero up.
+    """
+    drawn = list(rows)
+    highest = max((row.busbw_bytes_per_s or 0.0 for row in drawn), default=0.0) / 1e9
+    curves = list({str(curve): curve for curve in _curves(drawn)}.values())
+    inside = [curve for curve in curves if min(curve.rates) <= _IN_VIEW * highest]
+    levels = [min(max(curve.rates), _IN_VIEW * highest) for curve in inside]
+    top = max([highest, *levels]) or 1.0
+    axes.set_ylim(0, 1.16 * top)
+    corner = [f"{curve}, above this axis" for curve in curves if curve not in inside]
+    for curve in inside:
+        dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"
+        if curve.flat:
+            axes.axhline(max(curve.rates), color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+        else:
+            axes.plot(curve.sizes, curve.rates, color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+            corner.append(f"{'- -' if dashes == '--' else '---'} {curve}")
+    corner += _name_levels(axes, [curve for curve in inside if curve.flat], 0.09 * top)
+    axes.text(
+        0.01,
+        0.99,
+        "\n".join(corner),
+        transform=axes.transAxes,
+        fontsize=SMALL_TEXT,
+        color=GREY,
+        va="top",
+        bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5},
+        zorder=4,
+    )
+
+
+def _curves(rows: Iterable[Summary]) -> list[_Curve]:
+    """A curve for each bound and world: the same name can mean another rate on other nodes."""
+    bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
+    worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
+    curves = []
+    for (name, kind, _, _), of_world in worlds.items():
+        points = sorted({row.payload_bytes: (row.bound_bytes_per_s or 0.0) / 1e9 for row in of_world}.items())
+        curves.append(_Curve(name, kind, tuple(size for size, _ in points), tuple(rate for _, rate in points)))
+    return curves
+
+
+def _name_levels(axes: Axes, curves: Sequence[_Curve], text_height: float) -> list[str]:
+    """Names on flat bounds. Of two close ones the upper is named above its line and the lower below its own.
+
+    Returns the names that would fall below the axis.
+    """
+    rates = sorted(max(curve.rates) for curve in curves)
+    unplaced = []
+    for curve in curves:
+        rate = max(curve.rates)
+        below = any(0 < other - rate < text_height for other in rates)
+        if below and rate < text_height:
+            unplaced.append(f"--- {curve}")
+            continue
+        axes.annotate(str(curve), (0.01, rate), xycoords=("axes fraction", "data"), xytext=(0, -3 if below else 3),
+                      textcoords="offset points", fontsize=SMALL_TEXT, color=GREY,
+                      va="top" if below else "bottom")  # fmt: skip
+    return unplaced

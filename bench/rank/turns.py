@@ -1,0 +1,45 @@
+"""Blocks of samples of several kinds that take turns within a row: how long one is, and when there are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bench.analysis import stats
+from bench.analysis.turns import block_factors
+from bench.core.case import Case
+from bench.rank.rows import Row
+from bench.rank.sampling import TARGET_HALF_WIDTH
+
+_LEAST_BLOCK_S = 0.02  # of samples: long beside the start and the end of what is beside them
+_BLOCKS = 40  # of one kind, that the time of a row is long enough for
+_MOST_PER_BLOCK = 1000
+_LEAST, _MOST = 21, 101  # blocks of a kind: 21 as alike as 0.5 still tell as much as the 6 of an interval
+
+
+def per_block(case: Case, row: Row, sample_s: float) -> int:
+    """Samples of one block."""
+    if case.iterations is not None:
+        return max(1, case.iterations // _LEAST)
+    return max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
+
+
+def stop(case: Case, row: Row, pairs: Iterable[tuple[Sequence[float], Sequence[float]]], num_in_block: int,
+         num_blocks: int, elapsed_s: float, num_kinds: int) -> str | None:  # fmt: skip
+    """Why a row is finished, on rank 0: when the factor of every pair is known well enough. None on the others.
+
+    `pairs`: samples of blocks without and with what is beside them. `num_kinds` of block take the time of the row each.
+    """
+    if case.iterations is not None:
+        return "fixed" if num_blocks * num_in_block >= case.iterations else None
+    reasons = [
+        stats.should_stop(
+            block_factors(without, with_it, num_in_block),
+            target=TARGET_HALF_WIDTH["isolated"],
+            n_min=_LEAST,
+            n_max=_MOST,
+            elapsed_s=elapsed_s,
+            max_s=num_kinds * row.max_s,
+        )
+        for without, with_it in pairs
+    ]
+    return None if None in reasons else reasons[-1]
