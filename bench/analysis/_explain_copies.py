@@ -122,7 +122,8 @@ def got(copying: Copying) -> Iterator[str]:
     """One line a direction: the copy engine's one-way figures, then the time of a load."""
     for direction, title in _TITLES.items():
         for way in copying.ways:
-            if way.direction == direction and way.matrix.engine in ("ce", None) and "all" not in way.matrix.name:
+            alone = not any(other.direction == direction and other.matrix.engine != "sm" for other in copying.ways)
+            if way.direction == direction and (alone or way.matrix.engine != "sm") and "all" not in way.matrix.name:
                 yield f"{title}: {_range(way)} ({way.matrix.name})"
     together = copying.named("host_to_all_memcpy_ce")
     if together is not None:
@@ -150,7 +151,8 @@ def possible(copying: Copying) -> Iterator[str]:
         if not ways[0].bounds:
             most = ways[0].most
             joined = nvlinks(copying, most) if directions == ("d2d",) else None
-            fits = f"{joined} between two GPUs (NVLink 2 to 4)" if joined else fitting(most)
+            nvlink = directions != ("through_host",)
+            fits = f"{joined} between two GPUs (NVLink 2 to 4)" if joined else fitting(most, ports=nvlink)
             yield f"{_name(ways[0])}: no bound is known; {format_rate(most)} fits {fits}"
         for bound in reversed(ways[0].bounds):
             kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
@@ -169,17 +171,18 @@ def _alike(way: Way) -> bool:
     return way.most < 1.01 * way.least
 
 
-def fitting(rate: float, newest: int = 6) -> str:
-    """The PCIe links of which a rate is what copies reach; where there is none, the NVLink ports."""
+def fitting(rate: float, newest: int = 6, ports: bool = True) -> str:
+    """The PCIe links of which a rate is what copies reach; where there is none and NVLink may be, its `ports`."""
     links = [(generation, lanes) for generation in range(3, newest + 1) for lanes in (4, 8, 16)]
     fitting = [
         f"PCIe {generation} x{lanes}"
         for generation, lanes in links
         if _LEAST_OF_LINK <= rate / pcie_bytes_per_s(generation, lanes) <= _MOST_OF_LINK
     ]
-    ports = {own.nvlink_bytes_per_s for name in gpus() if (own := gpu_links(name, 2)).nvlink_bytes_per_s}
-    near = [port for port in sorted(ports) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
-    fitting += [f"an NVLink port of {format_rate(port)}" for port in near if rate > _SLOWEST_NVLINK and not fitting]
+    if ports and rate > _SLOWEST_NVLINK and not fitting:
+        rates = {own.nvlink_bytes_per_s for name in gpus() if (own := gpu_links(name, 2)).nvlink_bytes_per_s}
+        near = [port for port in sorted(rates) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
+        fitting = [f"an NVLink port of {format_rate(port)}" for port in near]
     return " or ".join(fitting) or "no link that is known"
 
 
@@ -234,7 +237,7 @@ def stand(copying: Copying) -> Standing:
     if not ways and detour is not None:
         return _through_host(detour, copying.machine)
     if not ways:
-        return Standing(UNJUDGED, "no one-way bandwidth was read.")
+        return Standing(UNJUDGED, _nothing_to_judge(copying))
     over = [(way, bound) for way in copying.ways for bound in way.bounds if _over(way, bound)]
     if over:
         way, bound = over[0]
@@ -249,6 +252,13 @@ def stand(copying: Copying) -> Standing:
     if not judged:
         return Standing(UNJUDGED, _unknown(copying.machine))
     return min(judged, key=lambda found: ((FAR, LOW, NORMAL).index(found.word), found.ratio or 0.0))
+
+
+def _nothing_to_judge(copying: Copying) -> str:
+    kernels = [way.matrix.name for way in copying.ways if way.direction in _REFERENCE and way.matrix.engine == "sm"]
+    if kernels:
+        return f"only copies by kernels were read ({', '.join(kernels[:3])}): run the copy engine's (ce) as well."
+    return "no one-way bandwidth was read."
 
 
 def _unknown(machine: Machine) -> str:

@@ -7,6 +7,7 @@ from statistics import median
 
 from bench.analysis._explain_copies import Copying, fitting, nvlinks, span, wired
 from bench.analysis._explain_reason import Reason
+from bench.core.foreign import TRUNCATED
 from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
 
@@ -95,9 +96,12 @@ def some_pairs(copying: Copying) -> Reason | None:
         return None
     gpus = {end for cell in way.matrix.cells for end in (cell.src, cell.dst)}
     pairs = len(gpus) * (len(gpus) - 1)
-    filled = len(way.values)
-    if filled < pairs:
-        evidence = f"{filled} of {pairs} pairs have a value; the others go through host memory"
+    lost = sum(cell.status == "unreadable" for cell in way.matrix.cells)
+    refused = sum(cell.status == "waived" for cell in way.matrix.cells)
+    if copying.run.status != TRUNCATED:  # of a log that was cut, pairs that are not there were not printed
+        refused = pairs - len(way.values) - lost
+    if refused:
+        evidence = f"{pairs - refused} of {pairs} pairs have a value; the others go through host memory"
         return Reason(
             "only some pairs of GPUs reach each other directly", evidence, 0.7, "see which", "nvidia-smi topo -p2p r"
         )
@@ -111,6 +115,23 @@ def some_pairs(copying: Copying) -> Reason | None:
             "pairs differ by their number of links", evidence, 0.6, "see the number of links", "nvidia-smi topo -m"
         )
     return None
+
+
+def slower_than_the_host(copying: Copying) -> Reason | None:
+    """Copies that go from GPU to GPU at once are slower than those by way of host memory."""
+    way, detour = copying.way("d2d"), copying.way("through_host")
+    if way is None or detour is None or way.matrix.direction != "d2d":
+        return None
+    direct, staged = median(way.values.values()), median(detour.values.values())
+    if direct > 0.75 * staged:
+        return None
+    evidence = (
+        f"{format_rate(direct)} by peer access and {format_rate(staged)} through host memory (medians): what passes "
+        "between the GPUs is turned back, as by PCIe ACS, an IOMMU, or CPUs that forward little between their ports"
+    )
+    step = "see whether ACS or the IOMMU is on, and how the GPUs are joined; else try NCCL_P2P_DISABLE=1"
+    command = "sudo lspci -vvv | grep ACSCtl; cat /proc/cmdline; nvidia-smi topo -m"
+    return Reason("peer access is slower than the way through host memory", evidence, 0.85, step, command)
 
 
 def few_nvlinks(copying: Copying) -> Reason | None:
@@ -143,7 +164,7 @@ def kernels_slower(copying: Copying) -> Reason | None:
 
 
 COPY_RULES: tuple[Callable[[Copying], Reason | None], ...] = (
-    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, few_nvlinks, kernels_slower
+    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, slower_than_the_host, few_nvlinks, kernels_slower
 )  # fmt: skip
 
 

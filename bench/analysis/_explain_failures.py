@@ -16,6 +16,12 @@ _KNOWN = (
      "start the fabric manager of the driver's own version", "systemctl status nvidia-fabricmanager"),
     (("pattern", "h_errorFlag"), "the data that arrived were wrong: memory or a link is broken",
      "see the GPU's errors, and take the node out", "nvidia-smi -q -d ECC,ROW_REMAPPER"),
+    (("MultinodeMemoryAllocation",), "the IMEX daemon does not run, or its channel is not there",
+     "start it, and give the container its channel: multinode tests share memory by it, within one node as well",
+     "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels"),
+    (("several runs print into one log at once",),
+     "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
+     "build it again from the beginning (make clean), with MPI", "make clean; make MPI=1 MPI_HOME=/path/to/mpi"),
     (("out of memory",), "the buffers do not fit", "give a smaller largest size", "all_reduce_perf -b 8 -e 1G -f 2"),
     (("unhandled cuda error", "CUDA failure", "CUDA_ERROR", "illegal memory access"), "CUDA failed",
      "see what CUDA said, and the kernel's Xid lines", "dmesg | grep -i xid"),
@@ -32,6 +38,9 @@ _BETWEEN_GPUS = (
     "cat /proc/cmdline; ls /sys/kernel/iommu_groups | wc -l; sudo lspci -vvv | grep ACSCtl; "
     "nvidia-smi -q -d ECC,ROW_REMAPPER",
 )
+
+
+_AMONG_GPUS = ("device_to_device", "one_to_all", "all_to_one")  # in the names of nvbandwidth's tests
 
 
 def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
@@ -55,10 +64,12 @@ def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
 
 
 def _between_gpus(run: Run) -> bool:
-    """Did a copy between GPUs fail, and none between a GPU and its host?"""
-    said = run.failure or ""
+    """Did a copy between GPUs fail, and none between a GPU and its host? Of a test that never ended only the name is
+    left, as a remark."""
+    broken = [remark.text for remark in run.remarks if "never finished" in remark.text]
+    said = " ".join((run.failure or "", *broken))
     of_host = "host_to_device" in said or "device_to_host" in said
-    return not of_host and ("device_to_device" in said or _host_passed(run))
+    return not of_host and (any(name in said for name in _AMONG_GPUS) or _host_passed(run))
 
 
 def _host_passed(run: Run) -> bool:

@@ -15,7 +15,7 @@ def sockets(seen: Seen) -> Reason | None:
         return None
     other = seen.hint("path", "NET/") and not seen.hint("path", "NET/Socket")
     said = seen.hint("network", "Socket") or seen.hint("path", "NET/Socket")
-    rate = seen.wire_bytes_per_s
+    rate = seen.carried_bytes_per_s
     carried = f"{format_rate(rate)} leave each node"
     beside = f", of the {format_rate(network)} of its NICs" if network else ""
     step = "let NCCL load the plug-in of the fast network (aws-ofi-nccl, GPUDirect-TCPX/O, InfiniBand verbs)"
@@ -31,7 +31,7 @@ def sockets(seen: Seen) -> Reason | None:
 
 def fewer_nics(seen: Seen) -> Reason | None:
     """A flat curve at the rate of one NIC (or some) of many."""
-    rate, network, flat = seen.wire_bytes_per_s, seen.network_bytes_per_s, seen.flat_from
+    rate, network, flat = seen.carried_bytes_per_s, seen.network_bytes_per_s, seen.flat_from
     if not seen.over_nics or rate is None or flat is None:
         return None
     links = seen.machine.links
@@ -45,8 +45,9 @@ def fewer_nics(seen: Seen) -> Reason | None:
     if used is None:
         return None
     capacity, name = used
+    ring = " (round a ring, as NCCL sends this)" if seen.by_ring else ""
     evidence = (
-        f"flat from {format_bytes(flat)} on, with {format_rate(rate)} leaving each node each way: "
+        f"flat from {format_bytes(flat)} on, with {format_rate(rate)} leaving each node each way{ring}: "
         f"{rate / capacity:.0%} of {name} ({format_rate(capacity)}), which is full, where a node "
         f"{'has' if exact else 'of this kind has'} {format_rate(network)}"
     )

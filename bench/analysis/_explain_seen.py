@@ -14,6 +14,7 @@ from bench.core.foreign import Row, Run
 from bench.core.links import NodeLinks
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Header, Record
+from bench.core.units import format_bytes, format_rate
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
 from bench.hardware.catalogue import gpu_printed, instance
 from bench.hardware.machine import Machine
@@ -28,6 +29,10 @@ _RISES = 0.05  # of the bandwidth at the last step: less is called flat
 _ROUNDING, _STEP = 0.002, 0.005e9
 # busbw / algbw of n ranks is 2(n-1)/n or (n-1)/n.
 _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
+# What NCCL sends round a ring of all ranks, so that the NICs of each node carry what busbw counts, where two nodes need
+# half of it. It has nothing else for several GPUs per node, but where the network's own switches take part
+# (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
+_BY_RING = ("allgather", "reducescatter")
 # Bytes per second and direction of the NICs that are sold: 100, 200, 400 and 800 Gb/s.
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)
 _MOST_RANKS_OF_MESSAGES = 2048
@@ -35,6 +40,7 @@ _MOST_GPUS = 16  # of one node that is sold
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1
 _HOST_MEMORY_TOOLS = ("osu", "perftest")
+_NCCL_TOOLS = ("nccl_tests", "rccl_tests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,21 @@ class Seen:
         if self.best is None or self.wire_factor is None or not self.over_nics:
             return None
         return busbw(self.best) * self.wire_factor
+
+    @property
+    def by_ring(self) -> bool:
+        """Does this go round a ring, which crosses each node's NICs more often than it must?"""
+        nccl = self.run.tool in _NCCL_TOOLS or (self.own and self.run.tool.split()[-1] == "nccl")
+        ring = self.run.pattern in _BY_RING
+        if self.run.pattern == "allreduce" and (told := self.hint("setting", "NCCL_ALGO set by environment to ")):
+            ring = told.value.lower().rstrip(". ").endswith(" ring")
+        return nccl and self.over_nics and ring and self.num_ranks != self.num_nodes
+
+    @property
+    def carried_bytes_per_s(self) -> float | None:
+        """What one node's NICs carried in each direction at the best row, by the algorithm that is known to be taken,
+        else by the least that must leave the node."""
+        return busbw(self.best) if self.by_ring and self.best is not None else self.wire_bytes_per_s
 
     @property
     def network_bytes_per_s(self) -> float | None:
@@ -365,6 +386,8 @@ def _bounds(seen: Seen, pattern: str, row: Row, traffic: Traffic) -> tuple[Bound
             for bound in _of_links(seen, pattern, row, traffic, machine.likely)
             if bound.name.startswith("network")
         ]
+    if seen.by_ring:
+        found += [_of_ring(bound, seen, row, traffic) for bound in found if bound.name == "network"]
     if machine.links.peer == "nvlink_pairs" and seen.num_nodes == 1 and seen.num_ranks == 2:
         plain = replace(machine.links, peer="host", nvlink_bytes_per_s=None)
         found += [
@@ -373,6 +396,21 @@ def _bounds(seen: Seen, pattern: str, row: Row, traffic: Traffic) -> tuple[Bound
             if bound.kind == "hard"
         ]
     return tuple(sorted(found, key=lambda bound: bound.bytes_per_s))
+
+
+def _of_ring(bound: Bound, seen: Seen, row: Row, traffic: Traffic) -> Bound:
+    """The bound by a node's NICs, for a ring of all ranks."""
+    assert traffic.node_bytes and traffic.rank_bytes
+    share = traffic.node_bytes / traffic.rank_bytes
+    why = (
+        f"a node's NICs carry {format_rate(bound.bytes_per_s * share)} each way, and NCCL's {seen.run.pattern} goes "
+        f"round a ring of all ranks, so that {format_bytes(round(traffic.rank_bytes))} leave each node, where "
+        f"{format_bytes(round(traffic.node_bytes))} must"
+    )
+    why += ", if it is one of the machines named above" if bound.why.endswith("named above") else ""
+    return replace(
+        bound, bytes_per_s=bound.bytes_per_s * share, name="network, round a ring", kind="reference", why=why
+    )
 
 
 def _of_links(seen: Seen, pattern: str, row: Row, traffic: Traffic, links: NodeLinks) -> tuple[Bound, ...]:

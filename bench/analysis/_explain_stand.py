@@ -19,7 +19,10 @@ NORMAL, LOW, FAR, ABOVE, UNJUDGED = "normal", "low", "far too low", "above what 
 _NORMAL_OF_OTHERS, _LOW_OF_OTHERS = 0.85, 0.5
 # Of a bound, where nobody is there to compare with: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
+_NORMAL_OF_RING = 0.75  # of NICs round a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
 TOO_MANY = 1.5  # times the best that others reached: something is not what it is taken for, or others were held back
+_RING = "network, round a ring"
+_NETWORK = ("network", _RING)  # references that say what to expect, as no other way is taken
 _MAY_BE = 0.15  # a machine on which others came as near is one that the user may try
 
 
@@ -52,12 +55,12 @@ def _why_not(seen: Seen) -> str | None:
         return "the log does not tell how many ranks there were: say so with --num-ranks."
     if seen.misfit:
         return f"{seen.misfit}."
+    if seen.num_ranks == 1 and seen.run.pattern not in COPIES_OF_ONE_GPU:
+        return "with one rank nothing crosses a link."
     if seen.best is None:
         return "no row has a bandwidth."
     if seen.modelled:
         return "these rows are modelled: nothing was measured."
-    if seen.num_ranks == 1 and seen.run.pattern not in COPIES_OF_ONE_GPU:
-        return "with one rank nothing crosses a link."
     if shared := seen.hint("shared"):
         return f"ranks share a GPU ({shared.value}, line {shared.line}): what they exchange may cross no link at all."
     return contradiction(seen.machine, seen.other_gpus)
@@ -123,20 +126,20 @@ def _beside_others(seen: Seen) -> Standing | None:
     said += _of_limit(seen)
     if bound is not None:
         said += f", and {busbw(best) / bound.bytes_per_s:.0%} of the bound by {bound.name}"
-    network, wire = seen.network_bytes_per_s, seen.wire_bytes_per_s
+    network, wire = seen.network_bytes_per_s, seen.carried_bytes_per_s
     if wire and network and ratio < _NORMAL_OF_OTHERS:
         said += f"; {format_rate(wire)} leave each node each way, {wire / network:.0%} of {format_rate(network)}"
     if seen.over_nics and seen.machine.likely is not None and seen.machine.instance is None:
         said += ", if this machine has the NICs that others with this GPU have"
     reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
-    if seen.too_short and (word != NORMAL or reached < _NORMAL_OF_BOUND):
+    if seen.too_short and (word != NORMAL or reached < _normal_of(bound)):
         return Standing(UNJUDGED, f"{said}; {_short(seen)}.", ratio)
     share = None if bound is None else one.theirs / bound.bytes_per_s
-    if word == NORMAL and only and (share is None or share < _NORMAL_OF_BOUND):
+    if word == NORMAL and only and (share is None or share < _normal_of(bound)):
         word = LIKE
         if share is not None:
             said += f". That only result is itself {share:.0%} of the bound, so that nobody knows what is normal"
-    elif word == NORMAL and share is not None and share < _NORMAL_OF_BOUND:
+    elif word == NORMAL and share is not None and share < _normal_of(bound):
         said += f"; what others reached is itself at most {share:.0%} of it"
     if ratio > TOO_MANY:
         said = f"{said}. {too_many(ratio)}"
@@ -199,7 +202,7 @@ def _beside_bound(seen: Seen) -> Standing:
         return Standing(UNJUDGED, f"{what}; {said}.", share)
     if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND and not seen.over_nics:
         return Standing(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
-    word = _word(share, _NORMAL_OF_BOUND, _LOW_OF_BOUND)
+    word = _word(share, _normal_of(bound), _LOW_OF_BOUND)
     if word != NORMAL and seen.too_short:
         return Standing(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
     if word != NORMAL and seen.over_nics and seen.num_ranks == seen.num_nodes and (links.num_nics or 1) > 1:
@@ -249,8 +252,13 @@ def _own(seen: Seen) -> Standing:
 def tightest(seen: Seen) -> Bound | None:
     """The bound that says most: the tightest hard one, or a tighter reference on the network."""
     hard = [bound for bound in seen.bounds if bound.kind == "hard"]
-    network = [bound for bound in seen.bounds if bound.kind == "reference" and bound.name == "network"]
+    network = [bound for bound in seen.bounds if bound.kind == "reference" and bound.name in _NETWORK]
     return min(hard + network, key=lambda bound: bound.bytes_per_s, default=None)
+
+
+def _normal_of(bound: Bound | None) -> float:
+    """The share of a bound from which on a result is normal."""
+    return _NORMAL_OF_RING if bound is not None and bound.name == _RING else _NORMAL_OF_BOUND
 
 
 def shown(seen: Seen) -> Bound | None:

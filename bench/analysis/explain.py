@@ -146,11 +146,13 @@ def _got(seen: Seen) -> Iterator[str]:
             f"{format_rate(busbw(best))} of busbw at {format_bytes(best.payload_bytes or 0)} ({where}), the best "
             f"of {len(seen.rows)} rows{_flatness(seen)}"
         )
-        if seen.wire_bytes_per_s:
-            yield (
-                f"that is {format_rate(seen.wire_bytes_per_s)} each way through each node's NICs, if nothing crosses "
-                "them twice or is reduced on the way"
+        if rate := seen.carried_bytes_per_s:
+            how = (
+                "round a ring of all ranks"
+                if seen.by_ring
+                else "if nothing crosses them twice or is reduced on the way"
             )
+            yield f"that is {format_rate(rate)} each way through each node's NICs, {how}"
     yield from _heard(seen)
     if seen.small_s is not None and not seen.num_wrong:
         yield f"{seen.small_s * 1e6:.3g} us for messages up to 1 KiB (median)"
@@ -277,10 +279,11 @@ def _others(seen: Seen) -> Iterator[str]:
     if seen.of_hosts:
         yield "not compared: what is known here was measured by NCCL between GPUs, and this is another library"
         return
+    found: Sequence[Reference] = ()
     if seen.machine.links is None and seen.run.pattern and seen.num_ranks:
         found = best_of_each(seen.run.pattern, seen.num_ranks, seen.num_nodes)[:_MOST_ANYWHERE]
         yield from (f"as many ranks on another machine: {_reference(each, True)}" for each in found)
-    elif not seen.references:
+    if not found and not seen.references:
         yield "nobody's result of this pattern with as many ranks and nodes on such links is known here"
     good = [each for each in seen.references if each.limited is None]
     rate = busbw(seen.best) if seen.best else 0.0

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bench.core.foreign import Line
 
+FENCE = "```"  # around code in markdown: what is behind the closing one is no log
 LONGEST = 1 << 20  # characters; no row, banner or message is longer
 LONGEST_DOCUMENT = 1 << 28  # one line of JSON
 
@@ -47,6 +48,7 @@ _NAME_PREFIX = re.compile(
     r"|\d{1,19}\s+\d{1,19}\s+[a-z]\w{2,12}\s+(?:[a-z]{3,10}\s+)?-?\d)"
     r")\s*"
 )
+_RANK_LABEL = re.compile(r"\[\d{1,7}\](?=\s)")  # hydra -prepend-rank
 _DOCKER = '{"log":"'  # what docker and kubelet keep of a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
 # The commonest tag, at the beginning of lines: taken off many lines at once, which is far cheaper than one by one.
@@ -106,6 +108,8 @@ def clean(text: str) -> str:
         text = _inside(text).strip()
     if text[:1] == "#":
         return text
+    if text[:1] == "[" and (label := _RANK_LABEL.match(text)) and label[0] in text[label.end() :]:
+        text = re.sub(rf"(?<=[\w.]){re.escape(label[0])}(?=\s)", " ", text)  # before each piece of a line, too
     for _ in range(_MOST_PREFIXES):
         named = text[:1].isalpha()
         if named and _is_talk(text):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
 from bench.tools._nccl_judge import absent, asked_of, doubts
-from bench.tools._nccl_pattern import Evidence, evidence, fits, guess, ranks_of
+from bench.tools._nccl_pattern import Evidence, evidence, fits, guess, of_others_alone, ranks_of
 from bench.tools._nccl_rows import UNTITLED, Fields, Half, Shape
 
 _MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g
+_AT_ONCE = "several runs print into one log at once"
 
 
 @dataclass(slots=True)
@@ -109,8 +111,11 @@ class OpenRun:
         seen = evidence(self.rows, *self.checked)
         pattern = self._pattern(seen, known if complete else None)
         ranks = self._ranks(pattern, seen, known, complete)
-        self._judge_rows(pattern, ranks)
-        rows, translations = self._translated(pattern, ranks)
+        if ranks == 1 and not self.mixed:
+            self._judge_order()
+        others = self._ranks_of_others(pattern, seen, ranks)
+        self._judge_rows(pattern, others)
+        rows, translations = self._translated(pattern, others)
         self._check_average()
         asked = asked_of(self.settings, self.rows, ranks)
         self._check_asked(asked, ranks)
@@ -132,9 +137,15 @@ class OpenRun:
         keys = [(row.payload_bytes, row.dtype, row.reduce_op, row.root, row.in_place) for row in self.rows]
         sizes = [key for key in keys if key[0]]
         if len(set(sizes)) < len(sizes):
-            self.fail(f"several runs print into one log at once, their rows are mixed (line {line})")
+            self.fail(f"{_AT_ONCE}, their rows are mixed (line {line})")
         else:
             self.say(line, f"line {line}: a rank is listed again, of another process; one start has left no rows")
+
+    def _judge_order(self) -> None:
+        """Rows of one rank whose sizes go up and down: every process of a job has printed its own."""
+        sizes = [row.payload_bytes or 0 for row in self.rows if not row.in_place]
+        if any(later < earlier and later != sizes[0] for earlier, later in pairwise(sizes)):
+            self.fail(f"{_AT_ONCE}, of one rank each: their sizes go up and down")
 
     def _ranks_told(self) -> tuple[int | None, bool]:
         """Ranks of one collective by the device lines, and whether all are there. Groups run apart, at one time."""
@@ -208,8 +219,17 @@ class OpenRun:
             return len(set(self._of_first_group()))
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
+    def _ranks_of_others(self, pattern: str | None, seen: Evidence | None, ranks: int | None) -> int | None:
+        """The number of ranks where algbw counts what comes from the others alone, (n-1)/n of ours; else None."""
+        if pattern == "hypercube":
+            return ranks
+        if seen is not None and of_others_alone(seen) and pattern in (None, "allgather", "reducescatter"):
+            return ranks or seen.part
+        return None
+
     def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[Row], tuple[str, ...]]:
-        """hypercube prints (n-1)/n of our algbw; -C prints the time of the calls, not of the operation."""
+        """hypercube prints (n-1)/n of our algbw, as others did once; -C prints the time of the calls, not of the
+        operation. `ranks`: as `_ranks_of_others` says."""
         if "cputime" in self.title:
             self.say(None, "the time column is CPU time (-C): it is left out, algbw and busbw are of the operation")
             self.rows = [
@@ -218,20 +238,23 @@ class OpenRun:
             ]
         if "i_min" in self.title:
             self.say(None, "the columns of single iterations (i_min, i_max, i_p99, i_cv%) are not kept")
-        if pattern != "hypercube" or not ranks or ranks < 2:
+        if not ranks or ranks < 2:
             return self.rows, ()
         larger = ranks / (ranks - 1)
         rows = [
             row if row.algbw_bytes_per_s is None else replace(row, algbw_bytes_per_s=row.algbw_bytes_per_s * larger)
             for row in self.rows
         ]
-        return rows, (f"hypercube's algbw times n/(n-1) = {ranks}/{ranks - 1}: size / time",)
+        old = "the algbw of nccl-tests before June 2020"
+        whose = "hypercube's algbw" if pattern == "hypercube" else old if pattern else f"{old}, or of hypercube,"
+        return rows, (f"{whose} times n/(n-1) = {ranks}/{ranks - 1}: size / time",)
 
     def _judge_rows(self, pattern: str | None, ranks: int | None) -> None:
-        """Which rows contradict themselves, or are of another kind than all others of the run?"""
+        """Which rows contradict themselves, or are of another kind than all others of the run? `ranks`: as
+        `_ranks_of_others` says."""
         if pattern == "alltoallv":  # its rates are of the busiest rank
             return
-        share = (ranks - 1) / ranks if pattern == "hypercube" and ranks else 1.0
+        share = (ranks - 1) / ranks if ranks else 1.0
         timed = "cputime" not in self.title
         for index, why in doubts(self.rows, share, timed):
             row = self.rows[index]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from bench.core.foreign import Run
 from bench.tools import _nccl_words as forms
+from bench.tools._lines import FENCE
 from bench.tools._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
 from bench.tools._nccl_pieces import LONGEST_PIECE, Pieces
 from bench.tools._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
@@ -150,6 +151,9 @@ class Text:
     # ------------------------------------------------------------------------------------------------ words
 
     def _read_words(self, number: int, text: str) -> None:
+        if text.startswith(FENCE) and self._run is not None and self._run.footer:
+            self.close()  # what follows in a text around it is no part of it
+            return
         body = text.lstrip("# ")
         form, handle = _FORMS.get(_first_word(body), (None, None))
         found = form.match(body) if form else None
@@ -197,14 +201,15 @@ class Text:
         run.rccl, run.version = True, found[1]
 
     def _read_collective(self, number: int, found: re.Match[str]) -> None:
+        name = PROGRAM.search(found[2])
+        named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
         if found[1] == _CONCLUDED:
             if self._run is not None:
                 self._drop()
                 self._run.over = True
+                self._run.named = self._run.named or named
             return
-        run = self._fresh(number)
-        name = PROGRAM.search(found[2])
-        run.named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
+        self._fresh(number).named = named
 
     def _read_title(self, number: int, found: re.Match[str]) -> None:
         words = found.string.split()[:40]

@@ -35,9 +35,10 @@ OWN_FAILURE = re.compile(
     r"|Invalid number of GPUs: \d"
 )
 _FAILURE = re.compile(
-    r"unhandled (?:cuda|system) error|[Ss]egmentation fault|[Bb]us error|mpirun noticed|srun: error|slurmstepd: error"
-    r"|MPI_ABORT|An error occurred in MPI|Primary job +terminated|prterun noticed|command terminated with exit code"
-    r"|core dumped|terminate called|Signal: (?:Seg|Bus|Abort)|exited on signal|BAD TERMINATION|Killed$|Terminated$"
+    r"unhandled (?:cuda|system) error|[Ss]egmentation fault(?!s)|[Bb]us error(?!s)|mpirun noticed|srun: error"
+    r"|slurmstepd: error|MPI_ABORT|An error occurred in MPI|Primary job +terminated|prterun noticed"
+    r"|command terminated with exit code|core dumped|terminate called|Signal: (?:Seg|Bus|Abort)"
+    r"|exited on signal|BAD TERMINATION|Killed$|Terminated$"
 )
 _FAILURE_HINT = re.compile(
     r"error|fault|noticed|ABORT|terminate|dumped|ignal|TERMINATION|Killed|Terminated|failure|GPUs:"

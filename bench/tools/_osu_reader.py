@@ -1,4 +1,4 @@
-"""OSU's tables in anybody's log: collectives, latency, and the three bandwidth programs (MB/s is 1e6 bytes/s there).
+"""OSU's tables in anybody's log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s there).
 
 A bandwidth is of windows of messages with one acknowledgement, as a pipelined ping-pong is here. osu_bibw adds both
 directions and osu_mbw_mr all pairs; both are divided, so that a row is one direction of one pair.
@@ -12,19 +12,24 @@ from dataclasses import dataclass, replace
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
 from bench.tools import _osu_table
+from bench.tools._lines import FENCE
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
 _LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
+_ONE_SIDED_CALL = re.compile(r"MPI_(?:Put|Get|Accumulate|Get_accumulate|Fetch_and_op|Compare_and_swap)(?:-[A-Z]+)?")
 _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
 _PAIRS = re.compile(r"#?\s*\[ pairs: ([0-9]{1,9}) \]")
 _ERROR = re.compile(
-    r"Segmentation fault|exited on signal|MPI_ABORT was invoked|Process received signal|DATA VALIDATION ERROR"
-    r"|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
+    r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|Process received signal"
+    r"|DATA VALIDATION ERROR|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
 _WANTED = re.compile(r"[0-9#.…]|Size|Datatype|\[ ?[p.]")  # how lines begin that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
+# The largest message of a program that is given none, in bytes; fetch-and-op and compare-and-swap have one size.
+_LARGEST_OF_TWO, _LARGEST_OF_MANY = 1 << 22, 1 << 20
+_ONE_SIZE = ("MPI_Fetch_and_op", "MPI_Compare_and_swap")
 _DTYPES = {
     "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
 }  # fmt: skip
@@ -34,7 +39,7 @@ _MOST_REMARKS = 1000
 
 @dataclass(frozen=True)
 class _Program:
-    pattern: str
+    pattern: str | None
     mode: str = "isolated"
     block: bool = False  # is its size one rank's block?
     reduces: bool = False
@@ -55,7 +60,20 @@ _PROGRAMS = {
     "Bandwidth": _Program("pingpong", "pipelined"),
     "Bi-Directional Bandwidth": _Program("pingpong", "pipelined"),
     "Multiple Bandwidth / Message Rate": _Program("pairs", "pipelined"),
+    "Multi Latency": _Program("pairs"),
 }
+# Of MPI_Put, MPI_Get and their kin, whose titles are written in both ways. A time is until the call is complete.
+_ONE_SIDED = {
+    "latency": _Program(None),
+    "bandwidth": _Program("pingpong", "pipelined"),
+    "bi-directional bandwidth": _Program("pingpong", "pipelined"),
+}
+
+
+def _program_of(library: str, name: str) -> _Program | None:
+    if _ONE_SIDED_CALL.fullmatch(library):
+        return _ONE_SIDED.get(name.lower())
+    return _PROGRAMS.get(name) if _LIBRARY.fullmatch(library) else None
 
 
 class OsuReader(Reader):
@@ -77,6 +95,8 @@ class OsuReader(Reader):
         if found := _BEGIN.match(text):
             yield from self.finish()
             self._run = _Found(line.number, found)
+        elif self._run is not None and self._run.has_rows and text.startswith(FENCE):
+            yield from self.finish()
         elif self._run is not None and (_WANTED.match(text) or _ERROR.search(text)):
             self._run.take(line.number, text)
 
@@ -91,7 +111,7 @@ class _Found:
     def __init__(self, line: int, title: re.Match[str]) -> None:
         self._line = line
         self._library, self._name, self._version = title[1], title[2], title[3]
-        self._program = _PROGRAMS.get(title[2]) if _LIBRARY.fullmatch(title[1]) else None
+        self._program = _program_of(title[1], title[2])
         self._columns: list[str] | None = None
         self._dtype: str | None = None
         self._element = 0
@@ -102,6 +122,11 @@ class _Found:
         self._cuts: list[str] = []
         self._widths: set[int] = set()  # of all rows above: columns end at the same place
         self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
+
+    @property
+    def has_rows(self) -> bool:
+        """Was a row read?"""
+        return bool(self._rows)
 
     def take(self, line: int, text: str) -> None:
         """One line below the title."""
@@ -131,6 +156,7 @@ class _Found:
     def run(self) -> Run:
         """What was found."""
         self._check_last()
+        self._check_end()
         if not self._rows and not self._cuts:
             self._lose(self._line, f"{self._name} has no row")
         program = self._program
@@ -165,6 +191,17 @@ class _Found:
         self._short_line = line if aligned and other and len(text) < min(self._widths) else 0
         self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
 
+    def _check_end(self) -> None:
+        """Nothing marks the end of a table: one that ends early may be a hang, a cut, or what was asked for."""
+        if not self._rows or self._program is None or self._failures or self._cuts or self._library in _ONE_SIZE:
+            return
+        two = self._program.pattern in ("pingpong", "pairs", None)
+        largest = _LARGEST_OF_TWO if two else _LARGEST_OF_MANY
+        last = self._rows[-1]
+        if (last.payload_bytes or 0) < largest:
+            said = f"the table ends at {last.payload_bytes} bytes, where the program by itself goes on to {largest}"
+            self._say(last.line, f"{said}: it hung, was cut, or was asked for no more (-m, -M)")
+
     def _check_last(self) -> None:
         if self._short_line:
             self._rows[-1] = replace(self._rows[-1], num_iterations=None)
@@ -172,7 +209,7 @@ class _Found:
 
     def _row(self, values: dict[str, float], line: int) -> Row:
         size = int(values[_osu_table.SIZE])
-        program = self._program or _Program("")
+        program = self._program or _Program(None)
         rate, time = values.get("bytes_per_s"), values.get("mean_s")
         if rate is not None:
             rate = rate / self._share()
@@ -196,20 +233,24 @@ class _Found:
             return None
         if self._program.pattern == "pairs":
             return None if self._pairs is None else 2 * self._pairs
-        return 2 if self._program.pattern == "pingpong" else None
+        return 2 if self._program.pattern in ("pingpong", None) else None
 
     def _translations(self) -> Iterator[str]:
         if self._program is None:
             return
         if self._program.block:
             yield "sizes are one rank's block m: S = n * m needs the number of ranks, which is not printed"
-        if self._program.pattern not in ("pingpong", "pairs"):
+        if self._program.pattern is None:
+            yield "the time of a one-sided call is until it is complete at the other end; it is not halved"
+        elif self._program.pattern not in ("pingpong", "pairs"):
             yield "time is the mean over ranks of each rank's mean; min_s and max_s are the least and largest of those"
         if self._program.mode == "pipelined":
             yield "time is that of one message of a window: its size by the bandwidth"
         if self._name.startswith("Bi-"):
             yield "the bandwidth printed adds both directions: half of it is one direction"
-        if self._program.pattern == "pairs":
+        if self._program.pattern == "pairs" and self._program.mode == "isolated":
+            yield "time is the mean over all pairs; how many there were is not printed"
+        elif self._program.pattern == "pairs":
             yield f"the bandwidth printed adds {self._pairs or 'all'} pairs: divided, a row is one pair"
 
     def _say(self, line: int, text: str) -> None:

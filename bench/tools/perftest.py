@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
+from bench.tools._lines import FENCE
 
 _TITLE = re.compile(
     r"(?:RDMA_)?(Send|Write|Read|Atomic)(?:_imm)?(?: FETCH_AND_ADD| CMP_AND_SWAP)?(?: (?:Bidirectional|Post List|UD))*"
@@ -27,6 +28,7 @@ _BANNER = re.compile(r"Dual-port|Number of|Connection|Mtu|Link type|TX depth|GID
 _ERROR = re.compile(r"Completion with error|Failed status|Couldn't |Unable to |Failed to |Got bad completion|ERRNO:")
 _CLOCK = "Conflicting CPU frequency values detected"
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
+_RULE = "--------"
 _MOST_REMARKS = 1000
 
 
@@ -48,10 +50,14 @@ class Perftest(Reader):
         """Take one line in."""
         text = line.text.strip()
         if found := _TITLE.match(text):
+            if self._run is not None and self._run.waits_for(line.number, text):
+                return
             yield from self.finish()
-            self._run = _Found(line.number, found[1], found[2], "Bidirectional" in text)
+            self._run = _Found(line.number, found[1], found[2], "Bidirectional" in text, text)
+        elif text.startswith(FENCE) and self._run is not None and self._run.has_rows:
+            yield from self.finish()
         elif _HEADER.match(text):
-            if self._run is None or self._run.has_table:
+            if self._run is None or (self._run.has_table and not self._run.again(text)):
                 yield from self.finish()
                 self._run = _Found(line.number, None, "BW" if "BW" in text else "Latency", two_way=False)
             self._run.begin_table(line.number, text)
@@ -66,8 +72,10 @@ class Perftest(Reader):
 
 
 class _Found:
-    def __init__(self, line: int, verb: str | None, what: str, two_way: bool) -> None:
+    def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         self._line, self._verb, self._what, self._two_way = line, verb, what, two_way
+        self._title, self._header = title, ""
+        self._over = False  # has its closing line been there?
         self._columns: list[str] = []
         self._rows: list[Row] = []
         self._remarks: list[Remark] = []
@@ -81,8 +89,28 @@ class _Found:
         """Were the titles of its columns seen?"""
         return bool(self._columns)
 
+    @property
+    def has_rows(self) -> bool:
+        """Was a row read?"""
+        return bool(self._rows)
+
+    def waits_for(self, line: int, title: str) -> bool:
+        """Is this its own title again, before any table?"""
+        if title != self._title or self._columns or self._failures:
+            return False
+        self._say(line, "the test's name stands there twice: both its ends print here, or one start left nothing")
+        return True
+
+    def again(self, header: str) -> bool:
+        """Are these its own column titles again, before any row?"""
+        return header == self._header and not self._rows and not self._failures
+
     def begin_table(self, line: int, text: str) -> None:
         """The titles of the columns."""
+        if self._columns:
+            self._say(line, "the titles stand there twice: both ends of the test print into this log")
+            return
+        self._header = text
         self._columns = [title.lstrip("#") for title in _COLUMN.findall(text)]
         if self._verb is None:
             self._say(line, "the test's name is not told, nor whether both directions are added up")
@@ -103,7 +131,10 @@ class _Found:
             self._unsteady = True
             self._say(line, "the CPU's frequency is not steady: perftest times by its cycles, so that times may be off")
         elif _LEFT_OUT.match(text):
-            self._lose(line, "lines were left out here")
+            if not self._over:
+                self._lose(line, "lines were left out here")
+        elif text.startswith(_RULE):
+            self._over = bool(self._rows)
         elif not self._columns and _BANNER.match(text):
             for name, value in _SETTING.findall(text):
                 self._settings.setdefault(name.lower(), value)

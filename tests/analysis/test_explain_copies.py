@@ -12,7 +12,7 @@ from bench.analysis._explain_copies import Copying
 from bench.analysis._explain_log import Hint, Listener
 from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
 from bench.analysis.explain import page
-from bench.core.foreign import Cell, Matrix, Remark, Run
+from bench.core.foreign import TRUNCATED, Cell, Matrix, Remark, Run
 from bench.hardware.machine import machine_of
 from tests.analysis.logs import from_host, matrix, pairs, to_host
 
@@ -131,6 +131,37 @@ def test_pairs_without_a_value_are_counted() -> None:
     found = rules.some_pairs(seen(matrix("d2d", some), instance="g7e.48xlarge"))
     assert found is not None and found.evidence.startswith("4 of 12 pairs")
     assert rules.some_pairs(seen(matrix("d2d", pairs(4, 54.0)), instance="g7e.48xlarge")) is None
+    cut = {(pair[0], pair[1]): rate for pair, rate in pairs(4, 54.0).items() if pair[0] == "gpu0"}
+    first_row = matrix("d2d", cut)
+    lost = replace(
+        first_row, cells=(*first_row.cells, *(Cell("gpu1", f"gpu{to}", None, "unreadable") for to in (0, 2)))
+    )
+    for short in (first_row, lost):  # nothing says that the others can not reach each other
+        assert rules.some_pairs(seen(short, instance="g7e.48xlarge", status=TRUNCATED)) is None
+    refused = replace(first_row, cells=(*first_row.cells, Cell("gpu1", "gpu0", None, "waived")))
+    told = rules.some_pairs(seen(refused, instance="g7e.48xlarge", status=TRUNCATED))
+    assert told is not None and told.evidence.startswith("11 of 12 pairs")
+
+
+def test_peer_access_slower_than_host_memory_is_named() -> None:
+    """NVIDIA/nccl issue 814: 22 GB/s through the host, 10 GB/s directly."""
+    detour = matrix("through_host", pairs(4, 22.1), None)
+    found = rules.slower_than_the_host(seen(matrix("d2d", pairs(4, 9.9), None), detour))
+    assert found is not None and "9.9 GB/s by peer access and 22.1 GB/s" in found.evidence and "ACS" in found.evidence
+    assert rules.slower_than_the_host(seen(matrix("d2d", pairs(4, 21.0), None), detour)) is None
+    assert rules.slower_than_the_host(seen(matrix("d2d", pairs(4, 9.9), None))) is None
+
+
+def test_kernels_alone_are_told_apart_from_nothing() -> None:
+    kernels = matrix("h2d", from_host(35.2), "sm", "host_to_device_memcpy_sm")
+    found = seen(kernels)
+    standing = copies.stand(found)
+    assert (
+        standing.word == UNJUDGED and "only copies by kernels were read (host_to_device_memcpy_sm)" in standing.sentence
+    )
+    assert any("35.2 GB/s" in line for line in copies.got(found))
+    both = seen(kernels, matrix("h2d", from_host(55.0), "ce", "host_to_device_memcpy_ce"))
+    assert not any("35.2 GB/s" in line for line in copies.got(both))
 
 
 def test_waived_copies_are_told_with_their_line() -> None:

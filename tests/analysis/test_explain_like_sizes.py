@@ -110,7 +110,7 @@ def test_like_pairs_beside_like_pairs() -> None:
 
 def test_the_only_result_is_called_so_where_it_is_far_below_the_bound() -> None:
     seen = seen_of(a_run(268.0, 16, 2, name="allgather"), gpu="NVIDIA B200")
-    assert stand(seen).word == LIKE and "That only result is itself 35% of the bound" in stand(seen).sentence
+    assert stand(seen).word == LIKE and "That only result is itself 65% of the bound" in stand(seen).sentence
 
 
 BANNER = "#  Rank {:2} Group  0 Pid {:6} on  box device {:2} [{}] NVIDIA GeForce RTX 5090"

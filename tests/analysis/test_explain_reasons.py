@@ -11,7 +11,8 @@ from bench.analysis import _explain_reasons as rules
 from bench.analysis._explain_failures import failure_reason
 from bench.analysis._explain_remarks import remarks
 from bench.analysis._explain_seen import Seen
-from bench.core.foreign import FAILED, TRUNCATED, Row, Run
+from bench.analysis._explain_stand import LOW, NORMAL, stand
+from bench.core.foreign import FAILED, TRUNCATED, Remark, Row, Run
 from tests.analysis.logs import SIZES, a_run, curve, from_host, matrix, seen_of, to_host
 
 
@@ -35,6 +36,41 @@ def test_a_curve_at_no_nics_rate_is_not(busbw_gb: float) -> None:
 def test_a_curve_that_still_rises_is_not() -> None:
     short = a_run(92.2, 16, 2, rows=tuple(curve("allreduce", 16, 92.2, sizes=SIZES[:17])))
     assert network.fewer_nics(seen_of(short, gpu="NVIDIA H200")) is None
+
+
+@pytest.mark.parametrize("name", ["allgather", "reducescatter"])
+def test_a_ring_fills_the_nics_with_what_busbw_counts(name: str) -> None:
+    """Half of it must cross between two nodes, and all of it does: this is no half of the NICs."""
+    full = seen_of(a_run(189.0, 16, 2, name=name), "a3-megagpu-8g")
+    assert full.carried_bytes_per_s == pytest.approx(189e9, rel=0.01) and network.fewer_nics(full) is None
+    ring = next(bound for bound in full.bounds if bound.name == "network, round a ring")
+    assert ring.bytes_per_s == pytest.approx(200e9) and ring.kind == "reference" and stand(full).word == NORMAL
+    least = next(bound for bound in full.bounds if bound.name == "network")
+    assert least.bytes_per_s == pytest.approx(375e9)
+    half = network.fewer_nics(seen_of(a_run(97.0, 16, 2, name=name), "a3-megagpu-8g"))
+    assert half is not None and half.what == "a node uses 4 of 8 NICs" and "round a ring" in half.evidence
+    assert stand(seen_of(a_run(97.0, 16, 2, name=name), "a3-megagpu-8g")).word == LOW
+
+
+def test_an_allreduce_goes_round_a_ring_where_the_log_says_so() -> None:
+    """NVIDIA/nccl issue 949: 48 GB/s of busbw fill two 200 Gb/s NICs."""
+    run = a_run(47.5, 16, 2)
+    told = seen_of(run, "p4d.24xlarge", said={"setting": "NCCL_ALGO set by environment to RING"})
+    assert told.by_ring and network.fewer_nics(told) is None and stand(told).word == LOW
+    assert next(bound for bound in told.bounds if bound.name == "network, round a ring").bytes_per_s == 50e9
+    tree = seen_of(run, "p4d.24xlarge", said={"setting": "NCCL_ALGO set by environment to Tree"})
+    assert not tree.by_ring and not seen_of(run, "p4d.24xlarge").by_ring
+
+
+def test_no_ring_is_taken_for_granted_elsewhere() -> None:
+    for run, instance in (
+        (a_run(189.0, 16, 2), "a3-megagpu-8g"),
+        (a_run(20.0, 2, 2, name="allgather"), "a3-megagpu-8g"),
+        (a_run(20.0, 16, 2, name="allgather", tool="osu"), "a3-megagpu-8g"),
+        (a_run(200.0, 8, 1, name="allgather"), "a3-megagpu-8g"),
+    ):
+        seen = seen_of(run, instance)
+        assert not seen.by_ring and not any(bound.name.endswith("ring") for bound in seen.bounds)
 
 
 def test_a_log_that_names_all_nics_contradicts_few_of_them() -> None:
@@ -179,6 +215,10 @@ def test_wrong_elements_come_before_everything() -> None:
 @pytest.mark.parametrize(("failure", "what"), [
     ("CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized", "the NVSwitch fabric is not up"),
     ("unhandled cuda error", "CUDA failed"), ("out of memory", "the buffers do not fit"), ("boom", "the tool failed"),
+    ("[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(...) in MultinodeMemoryAllocation",
+     "the IMEX daemon does not run, or its channel is not there"),
+    ("several runs print into one log at once, of one rank each",
+     "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own"),
 ])  # fmt: skip
 def test_failures_are_told_by_their_words(failure: str, what: str) -> None:
     found = failure_reason(Run("nccl_tests", status=FAILED, failure=failure), 0, 0)
@@ -190,7 +230,10 @@ def test_wrong_data_between_gpus_are_an_iommu_before_they_are_broken_hardware() 
     said = "Invalid value when checking the pattern"
     hosts = (matrix("h2d", from_host(6.3)), matrix("d2h", to_host(6.7)))
     peers = Run("nvbandwidth", status=FAILED, failure=f"{said}; device_to_device_memcpy_read_ce never finished")
-    for run in (peers, replace(peers, failure=said, matrices=hosts)):
+    unnamed = replace(peers, failure=said, remarks=(Remark(4, "device_to_device_memcpy_read_ce has no table: it never "
+                                                          "finished, or the log was cut"),))  # fmt: skip
+    kernels = replace(unnamed, remarks=(Remark(4, "one_to_all_read_sm has no table: it never finished"),))
+    for run in (peers, replace(peers, failure=said, matrices=hosts), unnamed, kernels):
         found = failure_reason(run, 0, 0)
         assert found is not None and found.what.index("IOMMU") < found.what.index("broken")
         assert "before any hardware is suspected" in found.step and "iommu_groups" in found.command

@@ -67,7 +67,7 @@ PAGES: tuple[tuple[str, tuple[str, ...], int, tuple[str, ...], tuple[str, ...]],
     ("nccl_logs/46_", (), 0, (
         "CAN NOT BE JUDGED", "ranks 0 and 1 are both on lab device 0", "1. ranks share a GPU",
     ), ("(hard bound)",)),
-    ("nccl_logs/24_", (), 0, ("LIKE THE ONLY KNOWN RESULT", "That only result is itself 36% of the bound"), ()),
+    ("nccl_logs/24_", (), 0, ("LIKE THE ONLY KNOWN RESULT", "That only result is itself 67% of the bound"), ()),
     ("nccl_logs/08_", (), 0, ("the sizes are too small to show the links", "rises by 20%"), ()),
     ("nccl_logs/34_", ("--instance", "GB200 NVL72"), 0, ("450 GB/s by NVLink-C2C",), ("PCIe link",)),
     ("nccl_logs/22_", (), 0, ("Others came near on p5.48xlarge", "candidates to try"), ()),

@@ -121,6 +121,7 @@ READ = {
     ("voltage-park", "allreduce", 32, 4, 330.9), ("nccl-527", "allreduce", 8, 1, 230.8),
     ("nccl-527", "allreduce", 16, 2, 57.2), ("nccl-527", "allreduce", 24, 3, 31.8),
     ("nccl-527", "allreduce", 32, 4, 29.6), ("rtx6kpro", "allreduce", 8, 1, 22.2),
+    ("cluster-toolkit", "allgather", 16, 2, 188.9), ("nccl-tests-309", "allreduce", 16, 2, 450.37),
 }  # fmt: skip
 
 

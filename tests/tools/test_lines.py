@@ -51,6 +51,16 @@ def test_a_prefix_comes_off_and_the_line_stays(prefix: str, text: str) -> None:
     assert clean(prefix + text) == text
 
 
+def test_a_label_before_each_piece_of_a_line_comes_off() -> None:
+    """As hydra prints a line that its program writes in three parts."""
+    text = "[3]   1048576  262144  float  sum  -1[3]  31.07  33.75  50.62  0[3]  30.55  34.32  51.48  0"
+    assert clean(text).split() == text.replace("[3]", " ").split()
+    talk = "node7:4711:4712 [3] NCCL INFO Channel 00/02 : 0[3] -> 1[4]"
+    assert clean("[3] " + talk.replace("0[3] ", "0[5] ")) == talk.replace("0[3] ", "0[5] ")
+    assert clean("[3] node7:4711:4712 [3] NCCL INFO ready") == "node7:4711:4712 [3] NCCL INFO ready"
+    assert clean(talk) == talk
+
+
 @pytest.mark.parametrize(("outer", "inner"), list(itertools.permutations(PREFIXES[:12] + PREFIXES[14:16], 2)))
 def test_two_prefixes_come_off(outer: str, inner: str) -> None:
     assert clean(outer + inner + ROW) == ROW

@@ -300,6 +300,12 @@ def test_a_name_is_taken_from_the_banner(name: str) -> None:
     assert run.remarks == ()
 
 
+def test_a_name_is_taken_from_the_last_line_where_the_first_ones_are_gone() -> None:
+    ended = only("\n".join([*rows("gather"), "# Collective test concluded: gather_perf"]))
+    assert ended.pattern == "gather" and "no line names the test" not in remarks(ended)
+    assert only("\n".join(rows("gather"))).pattern is None
+
+
 def test_a_name_is_taken_from_a_command_unless_the_rows_are_of_another_test() -> None:
     assert only("$ mpirun -n 4 ./gather_perf -b 1K -e 1G\n" + log("gather")).pattern == "gather"
     other = only("$ mpirun -n 4 ./all_gather_perf -b 1K\n" + log())
@@ -315,6 +321,31 @@ def test_hypercube_s_algbw_is_translated() -> None:
     assert "n/(n-1) = 4/3" in run.translations[0]
     assert "contradicts" not in remarks(run)
     assert only(log("hypercube")).pattern == "hypercube"
+
+
+@pytest.mark.parametrize("pattern", ["allgather", "reducescatter"])
+def test_what_counted_the_other_ranks_alone_until_june_2020_is_translated(pattern: str) -> None:
+    """As NVIDIA/nccl-tests printed before its commit ec1b5e2: (n-1)/n of size / time as algbw and as busbw."""
+    operation = "     sum" if pattern == "reducescatter" else ""
+    table = []
+    for size in SIZES:
+        time_us = 21.0 + size / 40e3
+        rate = size * 3 / 4 / time_us / 1e3
+        figures = f"  {time_text(time_us):>7}  {rate:6.2f}  {rate:6.2f}  0e+00"
+        table.append(f"{size:12d}  {size // 16:12d}  {'float':>6}{operation}{figures}{figures}")
+    words = "size count type redop" if operation else "size count type"
+    title = "# " + words + 2 * " time algbw busbw error"
+    name = {"allgather": "all_gather", "reducescatter": "reduce_scatter"}[pattern]
+    run = only("\n".join([f"./build/{name}_perf -b 1K -e 1G -f 64 -g 4", title, *table]))
+    assert (run.pattern, run.num_ranks) == (pattern, 4) and "another test" not in remarks(run)
+    assert not any(row.contradicts for row in run.rows)
+    last = run.rows[-1]
+    assert last.busbw_bytes_per_s == pytest.approx((last.algbw_bytes_per_s or 0) * 3 / 4)
+    assert last.algbw_bytes_per_s == pytest.approx(SIZES[-1] / (last.time_s or 1), rel=1e-3)
+    assert any("before June 2020" in text for text in run.translations)
+    unnamed = only("\n".join([title, *table]))
+    assert unnamed.pattern == ("reducescatter" if operation else None)  # hypercube prints as allgather did
+    assert bare(unnamed.rows) == bare(run.rows)
 
 
 def test_ranks_are_told_by_the_rows_only_where_one_number_fits() -> None:
@@ -358,6 +389,34 @@ def test_runs_that_are_mixed_in_one_log_fail() -> None:
     started_twice = only("\n".join([*banner(), *again, TITLE, *rows()]))
     assert (started_twice.status, bare(started_twice.rows)) == (OK, bare(WHOLE.rows))
     assert "one start has left no rows" in remarks(started_twice)
+
+
+def test_one_rank_each_is_known_by_rows_that_count_nothing_as_moved() -> None:
+    """The same without the banners, as people paste it."""
+    table = rows("allreduce", 1)
+    run = only("\n".join(table))
+    assert (run.pattern, run.num_ranks, run.status) == ("allreduce", 1, OK)
+    twice = only("\n".join([*table, *table]))  # -N 2: from the least size on, once more
+    assert (twice.num_ranks, twice.status) == (1, OK)
+    order = (2, 1, 2, 0, 3, 1, 4, 3)
+    mixed = only("\n".join(table[index] for index in order))
+    assert (mixed.num_ranks, mixed.status, len(mixed.rows)) == (1, FAILED, 2 * len(order))
+    assert "several runs print into one log at once" in (mixed.failure or "")
+    several = only("\n".join(rows()[index] for index in order))
+    assert (several.num_ranks, several.status) == (4, OK)
+
+
+def test_what_a_text_says_behind_a_log_is_no_failure_of_it() -> None:
+    prose = ["It should end without hangs or segmentation faults.", "", "With the old driver it did not:"]
+    crash = ["```", "[node7:31] Signal: Segmentation fault (11)", "```"]
+    fenced = "\n".join(["```", log(), "```", *prose, *crash])
+    assert (only(fenced).status, bare(only(fenced).rows)) == (OK, bare(WHOLE.rows))
+    assert only("\n".join([log(), *prose])).status == OK
+    assert only("\n".join([log(), *crash[1:]])).status == FAILED
+    parts = log().splitlines()
+    middle = len(parts) // 2
+    apart = only("\n".join([*parts[:middle], "```", "and then", "```", *parts[middle:]]))
+    assert (apart.status, bare(apart.rows)) == (OK, bare(WHOLE.rows))
 
 
 def test_rccl_tests_are_known_by_their_version_line() -> None:

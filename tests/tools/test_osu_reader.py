@@ -137,10 +137,56 @@ def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[s
 
 
 def test_another_programs_table_is_no_part_of_the_run_before() -> None:
-    one_sided = "# OSU MPI_Put Bandwidth Test v5.3\n# Size      Bandwidth (MB/s)\n1                       1.78\n"
-    first, second = read(FULL + one_sided)
+    other = "# OSU MPI_Ibcast Bandwidth Test v5.3\n# Size      Bandwidth (MB/s)\n1                       1.78\n"
+    first, second = read(FULL + other)
     assert len(first.rows) == 3 and first.status == "ok"
     assert (second.pattern, second.rows, second.status) == (None, (), "truncated")
+
+
+def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -> None:
+    window = "# Window creation: MPI_Win_create\n# Synchronization: MPI_Win_flush\n"
+    times, rates = window + "# Size          Latency (us)", window + "# Size      Bandwidth (MB/s)"
+    for call in (
+        "MPI_Put Latency",
+        "MPI_Get_accumulate latency",
+        "MPI_Compare_and_swap latency",
+        "MPI_Get-CUDA Latency",
+    ):
+        (run,) = read(title(call, times, "8                     150.25"))
+        assert (run.status, run.pattern, run.num_ranks) == ("ok", None, 2)
+        assert run.rows[0].payload_bytes == 8 and run.rows[0].time_s == pytest.approx(150.25e-6)
+        assert run.rows[0].algbw_bytes_per_s is None and any("not halved" in text for text in run.translations)
+    (put,) = read(title("MPI_Put Bandwidth", rates, "4096                 1000.00"))
+    (both,) = read(title("MPI_Put Bi-directional Bandwidth", rates, "4096                 1000.00"))
+    assert [run.rows[0].algbw_bytes_per_s for run in (put, both)] == [1000e6, 500e6]
+    assert [(run.pattern, run.num_ranks) for run in (put, both)] == [("pingpong", 2)] * 2
+
+
+def test_a_table_that_ends_early_is_said_and_a_crash_below_it_fails() -> None:
+    rows = ("4                       2.50", "256                     2.75")
+    (early,) = read(latency("MPI Allreduce Latency", *rows))
+    assert early.status == "ok" and [remark.line for remark in early.remarks] == [4]
+    assert "ends at 256 bytes" in early.remarks[0].text and "1048576" in early.remarks[0].text
+    (whole,) = read(latency("MPI Allreduce Latency", *rows, "1048576               250.00"))
+    assert not whole.remarks
+    (one,) = read(title("MPI_Compare_and_swap latency", "# Size          Latency (us)", "8         150.25"))
+    assert not one.remarks
+    crash = "[node7:4711:0:4711] Caught signal 7 (Bus error: nonexistent physical address)"
+    (crashed,) = read(latency("MPI Allreduce Latency", *rows) + crash + "\n")
+    assert crashed.status == "failed" and len(crashed.rows) == 2 and len(crashed.remarks) == 1
+
+
+def test_several_pairs_have_one_mean() -> None:
+    (run,) = read(title("MPI-CUDA Multi Latency", "# Size          Latency (us)", "0      2.25", "1024    3.75"))
+    assert (run.status, run.pattern, run.num_ranks, dict(run.settings)["mode"]) == ("ok", "pairs", None, "isolated")
+    assert [row.time_s for row in run.rows] == [pytest.approx(2.25e-6), pytest.approx(3.75e-6)]
+
+
+def test_what_a_text_says_behind_a_table_is_no_part_of_it() -> None:
+    (run,) = read(f"```\n{FULL}```\nThe other way it fails:\n```\n8\nsrun: error: node7: task 0: Killed\n```\n")
+    assert (run.status, len(run.rows), run.remarks) == ("ok", 3, ())
+    (crashed,) = read(f"```\n{FULL}srun: error: node7: task 0: Killed\n```\n")
+    assert crashed.status == "failed"
 
 
 def test_a_ping_pong_may_have_an_empty_message() -> None:

@@ -132,6 +132,28 @@ def test_runs_follow_each_other_and_begin_where_their_name_stands() -> None:
     assert [row.line for row in second.rows] == [25]
 
 
+def test_both_ends_may_print_into_one_log() -> None:
+    """A loop through one NIC, started in the background: two banners, two lines of titles, one table."""
+    banner, header = BANNER.format(rule=RULE, title="RDMA_Write BW Test"), BW.format(unit="Gb/sec")
+    rows = " 4096    1000    0.00    80.00    2.441406\n 8192    1000    0.00    96.00    1.464844\n"
+    (run,) = read(banner + banner + header + header + rows + RULE)
+    assert (run.status, [row.algbw_bytes_per_s for row in run.rows]) == ("ok", [10e9, 12e9])
+    assert len(run.remarks) == 2 and all("twice" in remark.text for remark in run.remarks)
+    one, other = read(banner + BANNER.format(rule=RULE, title="Send BW Test") + header + rows)
+    assert (one.status, one.rows, other.status, len(other.rows)) == ("truncated", (), "ok", 2)
+
+
+def test_what_a_text_says_behind_a_table_is_no_part_of_it() -> None:
+    log = bandwidth("RDMA_Write BW Test", " 65536    1000    0.00    80.00    0.152588\n")
+    (run,) = read(f"{log}\nThe inventory:\n[all]\nnode7\n...\n")
+    assert (run.status, len(run.rows), run.remarks) == ("ok", 1, ())
+    (fenced,) = read(f"```\n{log}```\nWithout the module it says\n```\nCouldn't allocate MR\n```\n")
+    assert (fenced.status, len(fenced.rows)) == ("ok", 1)
+    open_end = log.removesuffix(RULE + "\n")
+    assert read(f"{open_end}...\n")[0].status == "truncated"
+    assert read(f"{log}Couldn't allocate MR\n")[0].status == "failed"
+
+
 @pytest.mark.parametrize(
     ("rows", "status", "count", "word"),
     [
