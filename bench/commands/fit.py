@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from bench.analysis import model
@@ -22,10 +21,7 @@ SCHEMA = "bench.fit/1"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench fit`."""
-    parser.add_argument(
-        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _output.add_run_arguments(parser)
     _output.add_output_arguments(parser)
 
 
