@@ -147,7 +147,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way in which a run failed: its name (a key of FAILURES), what is wrong, and the row, where it is one."""
+    """One way in which a run failed: its name (a key of FAILURES), what is wrong, and the row, where it is one.
+
+    `hosts`: those that it is about, where that is known and the row does not tell.
+    """
 
     name: str
     what: str
@@ -158,3 +161,4 @@ class Fault:
     group: str | None = None
     got: float | None = None
     limit: float | None = None
+    hosts: tuple[str, ...] = ()
