@@ -148,7 +148,8 @@ def _node(host: str, num_rows: int, vouched: bool, why: Mapping[tuple[str, bool]
     if not told and status == NOT_JUDGED:
         told = ["no row of its own met a demand, and no pairs cleared it" if num_rows else
                 "no row in which it took part was judged"]  # fmt: skip
-    more = (f"and {len(told) - _MOST_REASONS} reasons more",) if len(told) > _MOST_REASONS else ()
+    left = len(told) - _MOST_REASONS
+    more = (f"and {left} reason{'' if left == 1 else 's'} more",) if left > 0 else ()
     again_ = (f"retested: its pairs were measured again at {again}",) if again else ()
     return Node(host, status, num_rows, (*told[:_MOST_REASONS], *more, *again_))
 

@@ -93,6 +93,7 @@ REPORTED = {"samples": None, "stop_reason": None, "reported": {"mean_s": 1e-4, "
     (ended(exit_code=0, what=None), EACH, OPEN, OPEN),  # it left nothing
     (added(ONE_FAILED), EACH, PASSED, FAILED),
     (added(replace(ONE_FAILED, group="world")), EACH, OPEN, OPEN),
+    (lambda run: run.told[1][2].extend([ONE_FAILED, replace(ONE_FAILED, group="node0")]), EACH, FAILED, FAILED),
     (second(samples=None, skipped="no time left"), EACH, PASSED, OPEN),
     (second(), EACH, PASSED, OPEN),
     (second(modelled=True), EACH, PASSED, OPEN),
@@ -164,6 +165,13 @@ def test_pairs_clear_where_there_are_peers_and_where_they_are_evidence(tmp_path:
     assert set(verdicts(shared, tmp_path, WORLD).values()) == {OPEN}
 
 
+def test_a_pair_vouches_for_its_ends_where_it_meets_a_demand(tmp_path: Path) -> None:
+    run = with_pairs({}, ranks=range(2))
+    for least, status in (("1 GB/s", PASSED), ("1 TB/s", OPEN)):
+        rules = f"rules: [{{pattern: pairs, sizes: 1M, busbw: at least {least}}}]\n"
+        assert set(verdicts(run, tmp_path, rules).values()) == {status}
+
+
 def test_wrong_data_between_two_nodes_passes_neither(tmp_path: Path) -> None:
     run = with_pairs({})
     row = run.told[1][2][0]
@@ -174,8 +182,8 @@ def test_wrong_data_between_two_nodes_passes_neither(tmp_path: Path) -> None:
 
 
 def test_a_pair_of_a_ladder_that_failed_passes_neither(tmp_path: Path) -> None:
-    run = with_pairs({})
-    lost = record("pipelined", 1 << 20, group="4-5", num_ranks=2, num_nodes=2, **LOST)
+    run = with_pairs({}, ladder="screen")
+    lost = record("pipelined", 1 << 20, group="confirm99:4-5", num_ranks=2, num_nodes=2, **LOST)
     run.told[1][2].append(lost)
     told = verdicts(run, tmp_path, WORLD)
     assert {host for host, status in told.items() if status == OPEN} == {"h4", "h5"}
