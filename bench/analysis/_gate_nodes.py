@@ -115,7 +115,7 @@ def nodes(
     """Every host that took part, in the order of ranks, then those that should have.
 
     `judged`: rows that a rule or the pairs' verdict is about. `good`: the rows that met a demand, and the hosts that
-    pairs clear. A row of several nodes accuses none of them by itself, and vouches for none.
+    pairs clear. A row of several nodes accuses none of them by itself, nor vouches for any, but a pair for its ends.
     """
     where = Whereabouts(run.document.headers)
     took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
@@ -127,7 +127,8 @@ def nodes(
     for fault, concerned, accuses in _placed(run, every, where, tuple(took_part)):
         if fault.hosts or len(concerned) == 1:
             for host in concerned:
-                told.setdefault(host, {})[_reason(fault), accuses and host in took_part] = None
+                absent = fault.name == "wrong-world" and host not in took_part  # it was expected, no more
+                told.setdefault(host, {})[_reason(fault), accuses and not absent] = None
         else:
             open_.setdefault((fault.name, tuple(concerned)), []).append(fault)
     for (name, concerned), alike in open_.items():

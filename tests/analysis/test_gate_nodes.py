@@ -146,6 +146,12 @@ def test_a_node_that_took_no_part_is_in_the_list(broken: Break, rules: str, tmp_
     assert list(told) == ["h0", "h1", "h2"] and told["h2"] == OPEN
 
 
+def test_a_host_that_died_before_it_told_of_itself_has_failed(tmp_path: Path) -> None:
+    run = own()
+    ended(host="h7")(run)
+    assert verdicts(run, tmp_path) == {"h0": PASSED, "h1": PASSED, "h7": FAILED}
+
+
 def with_pairs(slow: dict[int, float], ladder: str = "", ranks: range = range(6), **changed: Any) -> Run:
     run = good()
     job, head, rows = pairs(slow, ranks, ladder=ladder)
