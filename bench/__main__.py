@@ -7,6 +7,7 @@ Only the command that is named is imported, so that `--help` and `list` answer a
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -94,6 +95,8 @@ def _told(error: BaseException) -> tuple[int, str]:
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED, "interrupted"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return EXIT_USAGE, f"what this prints can not be written ({error.strerror}): make room where it goes"
     if isinstance(error, OSError):
         return EXIT_USAGE, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in (

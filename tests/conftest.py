@@ -5,6 +5,9 @@ Each fixture is a function: `a_case(root=1)`, `a_record(mode="pipelined")`, `mis
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import operator
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -17,6 +20,7 @@ import pytest
 from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.record import Header, Record, Samples
+from bench.probes import nvml
 
 # A busy machine is no failure: no test judges how long an example took.
 hypothesis.settings.register_profile("suite", deadline=None)
@@ -29,6 +33,27 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # Tests that start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
 _ALONE = ("end_to_end", "testbed", "transports/test_transports.py")
+
+
+def pytest_sessionstart() -> None:
+    """Tests that must run on a GPU can not pass without one: said once, in place of an error of each."""
+    if "gpu" in _required() and not _a_gpu_is_seen():
+        pytest.exit("no NVIDIA GPU is seen here, by the driver, PyTorch or CuPy: run this where there is one", 3)
+
+
+def _required() -> set[str]:
+    return {word.strip() for word in os.environ.get("BENCH_REQUIRE", "").split(",")}
+
+
+def _a_gpu_is_seen() -> bool:
+    """By anybody: who sees one although others do not has found what the tests are there to tell."""
+    if nvml.count_gpus({}) > 0:
+        return True
+    for library, count in (("torch", "cuda.device_count"), ("cupy", "cuda.runtime.getDeviceCount")):
+        with contextlib.suppress(Exception):  # not there, or no driver that suits it
+            if operator.attrgetter(count)(importlib.import_module(library))() > 0:
+                return True
+    return False
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -126,8 +151,7 @@ def missing() -> Callable[[str, str], NoReturn]:
     """
 
     def skip_or_fail(name: str, reason: str) -> NoReturn:
-        required = {word.strip() for word in os.environ.get("BENCH_REQUIRE", "").split(",")}
-        if name in required:
+        if name in _required():
             pytest.fail(f"BENCH_REQUIRE asks for {name}, but {reason}")
         pytest.skip(f"{name}: {reason}")
 

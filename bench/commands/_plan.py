@@ -17,7 +17,7 @@ from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.tool import Build, Installed, Tool
-from bench.core.units import parse_duration
+from bench.core.units import option_duration
 from bench.driver import config, expand, jobs
 from bench.driver.programs import Search, below
 from bench.driver.run import machine, other_mpirun
@@ -57,7 +57,7 @@ def planned(args: argparse.Namespace) -> Planned:
     cluster = config.cluster(_here.config_file(args.config), args.cluster)
     scenario = load_scenario(args.scenario, _here.scenarios_folder())
     if args.budget is not None:
-        scenario = replace(scenario, budget_s=parse_duration(args.budget))
+        scenario = replace(scenario, budget_s=option_duration("--budget", args.budget))
     if args.launches is not None:
         scenario = replace(scenario, launches=_launches(args.launches))
     patterns, launchers = all_patterns(), all_launchers()

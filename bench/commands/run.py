@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from bench.core.errors import (
     UsageError,
 )
 from bench.core.launcher import Launcher
-from bench.core.units import parse_duration
+from bench.core.units import option_duration
 from bench.driver import collect, preflight, retest, survey
 from bench.driver import run as desk
 from bench.driver.config import Cluster
@@ -52,6 +53,8 @@ def main(args: argparse.Namespace) -> int:
     """Run, report, plot; the exit code says whether everything was measured and right."""
     if args.retest and args.resume:
         raise UsageError("--retest measures a finished run again, --resume finishes one: give one of them")
+    if not args.no_plots:
+        _check_plots(args.plots)
     if not args.resume:
         args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
@@ -61,12 +64,17 @@ def main(args: argparse.Namespace) -> int:
         raise nothing(ran)
     document = collect.document(ran.folder)
     _output.emit(plugins.load("format", args.format).render(document), args)
-    drawn = [] if args.no_plots else draw(document, args.plots / ran.folder.name)
+    drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
         document = _gate_run.newest(ran.folder, document)  # what was bad and is good now is good
-    return exit_code(document, ran)
+    code = exit_code(document, ran)
+    if undrawn is not None and code == EXIT_DONE:
+        raise undrawn
+    if undrawn is not None:
+        _say(str(undrawn))
+    return code
 
 
 def nothing(ran: desk.Ran) -> BenchError:
@@ -86,7 +94,7 @@ def exit_code(document: Document, ran: desk.Ran) -> int:
 
 
 def draw(document: Document, folder: Path) -> list[Path]:
-    """Every figure that applies, as PNG and SVG."""
+    """Every figure that applies, as PNG and SVG. Raises UsageError where they can not be written."""
     from bench.figures import _style
 
     drawn: list[Path] = []
@@ -94,13 +102,39 @@ def draw(document: Document, folder: Path) -> list[Path]:
         figure = plugins.load("figure", name)
         if figure.applies(document):
             for title, picture in figure.draw(document):
-                drawn += _style.save(picture, folder / title)
+                try:
+                    drawn += _style.save(picture, folder / title)
+                except OSError as error:
+                    raise UsageError(
+                        f"plots can not be written in {folder} ({error.strerror}): make room, or name another folder "
+                        "by --plots DIR"
+                    ) from None
     return drawn
+
+
+def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], UsageError | None]:
+    """The plots, and why there are none: what was measured is kept and told all the same."""
+    if args.no_plots:
+        return [], None
+    try:
+        return draw(document, args.plots / run.name), None
+    except UsageError as error:
+        return [], UsageError(f"{error}; what was measured is kept: python -m bench plot {run} --plots DIR")
+
+
+def _check_plots(folder: Path) -> None:
+    """Said before anything is measured: the folder of plots, or the nearest one above it, can not be written."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(
+            f"--plots {folder} can not be written ({there} is {'read-only' if there.is_dir() else 'no folder'}): "
+            "give another folder, or --no-plots"
+        )
 
 
 def started(args: argparse.Namespace) -> desk.Ran:
     """Plan the scenario on the cluster, check the place, and run every job in a new folder."""
-    planned, deadline_s = _plan.planned(args), parse_duration(args.deadline)
+    planned, deadline_s = _plan.planned(args), option_duration("--deadline", args.deadline)
     preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
     for note in planned.plan.notes:
         _say(note)
@@ -134,7 +168,7 @@ def _ready(args: argparse.Namespace, machine: Machine, launchers: Mapping[str, L
 def _retested(args: argparse.Namespace) -> desk.Ran:
     """What of a run failed by its rules, once more, into the same folder."""
     reasons, again = _gate_run.failed(runs.find(args.results, args.retest), args)
-    folder, deadline_s = runs.find(args.results, args.retest), parse_duration(args.deadline)
+    folder, deadline_s = runs.find(args.results, args.retest), option_duration("--deadline", args.deadline)
     if not again.sizes and not again.ladders:
         _say(f"nothing to measure again: {reasons[0]}")
         return desk.Ran(folder, {})
@@ -148,7 +182,7 @@ def _retested(args: argparse.Namespace) -> desk.Ran:
 
 
 def _resumed(args: argparse.Namespace) -> desk.Ran:
-    folder, deadline_s = runs.find(args.results, args.resume), parse_duration(args.deadline)
+    folder, deadline_s = runs.find(args.results, args.resume), option_duration("--deadline", args.deadline)
     stored = runs.read_plan(folder)
     if stored.get("imported"):
         raise UsageError(f"{folder} was imported from logs: there is nothing in it that could be measured again")

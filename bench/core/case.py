@@ -231,8 +231,10 @@ def unheard(case: Case, transport: str) -> str | None:
     asked = next((name for name in _OF_NCCL if getattr(case, name)), None)
     if asked is None or transport == "nccl" or (transport == "model" and asked == "graph"):
         return None
-    where = "modelled" if transport == "model" else f"measured over {transport}"
-    return f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}: leave it out of what is {where}"
+    alone = f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}"
+    if transport == "model":
+        return f"{alone}: leave it out of what is modelled"
+    return f"{alone}: leave it out of what is measured over {transport}, or use nccl, which takes a GPU for every rank"
 
 
 def alike(tool: str, pattern: str) -> dict[str, Any]:

@@ -57,8 +57,12 @@ def first_line(kind: str, name: str) -> str:
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
     """`; did you mean 'x'?` or the list of what there is: the tail of every 'unknown name' sentence."""
-    begun = [name for name in known if name.lower().startswith(word.lower())] if len(word) > 1 else []
-    close = begun[:1] or difflib.get_close_matches(word, known, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    if close := closest(word, known):
+        return f"; did you mean {close!r}?"
     return f"; there are: {', '.join(known)}" if known else ""
+
+
+def closest(word: str, known: tuple[str, ...] | list[str]) -> str | None:
+    """The known word that begins like this one, or is spelt much like it."""
+    begun = [name for name in known if name.lower().startswith(word.lower())] if len(word) > 1 else []
+    return next(iter(begun or difflib.get_close_matches(word, known, n=1)), None)

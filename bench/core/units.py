@@ -81,6 +81,14 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def option_duration(option: str, text: str) -> float:
+    """The same of what was typed behind `option`, which the UsageError names."""
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
 def format_duration(seconds: float) -> str:
     """For people: `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`."""
     if seconds < 1e-3:

@@ -155,8 +155,8 @@ def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: 
     reports = [
         "--records", str(runs.results_file(folder, job.name).resolve()), "--job", job.name,
         "--launch", str(job.launch), "--expect", _expected(job),
-        "--deadline", f"{deadline_s + _RANKS_LATER_S:g}",
-        "--timeout", f"{deadline_s + _RANKS_LATER_S:g}",
+        "--deadline", f"{deadline_s + _RANKS_LATER_S:.0f}",
+        "--timeout", f"{deadline_s + _RANKS_LATER_S:.0f}",
         "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
     ]  # fmt: skip
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]

@@ -124,6 +124,13 @@ def interval_remark(rows: Iterable[Summary]) -> list[str]:
     return words + (["imported: what the tool printed, a mean of one start"] if any(r.imported for r in rows) else [])
 
 
+def algorithm_remark(rows: Iterable[Summary]) -> list[str]:
+    """Why a line has a gap (see `_style.points`)."""
+    of = by(rows, lambda row: (row.pattern, row.transport, row.topology))
+    changes = any(len({row.algorithm for row in alike}) > 1 for alike in of.values())
+    return ["no line joins two points where the algorithm changes between them"] if changes else []
+
+
 def size_words(num_bytes: int) -> str:
     """`8 B`, `256 MiB`: a size in a sentence."""
     text = format_size(num_bytes)

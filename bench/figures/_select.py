@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -139,14 +140,16 @@ def _lines(axes: Axes, lines: Sequence[Line], look: Callable[[str], _style.Look]
 
 
 def _plain(*each: Axis) -> None:
-    """Numbers as people write them; between powers of ten at 2 and 5."""
+    """Numbers as people write them; between powers of ten at 2 and 5, within less than one at 3 and 7, too."""
     for axis in each:
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-        axis.set_minor_formatter(FuncFormatter(_two_or_five))
+        axis.set_minor_formatter(FuncFormatter(partial(_between, axis)))
 
 
-def _two_or_five(value: float, _: object) -> str:
-    return _short(value) if f"{value:.3e}".startswith(("2.000", "5.000")) else ""
+def _between(axis: Axis, value: float, _: object) -> str:
+    low, high = sorted(axis.get_view_interval())
+    digits = "2357" if high < 10 * low else "25"
+    return _short(value) if f"{value:.3e}".startswith(tuple(f"{digit}.000" for digit in digits)) else ""
 
 
 def _short(value: float) -> str:

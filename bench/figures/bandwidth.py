@@ -37,7 +37,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
     handles = [look.handle() for look in looks.values()]
-    remarks = _rows.interval_remark(rows) + _rows.invalid_remark(document, "pipelined")
+    remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
+    remarks += _rows.invalid_remark(document, "pipelined")
     _style.finish(figure, "Bus bandwidth, operations back to back", handles, rows, remarks)
     return [("bandwidth", figure)]
 

@@ -46,6 +46,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks = [
         "median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 where that is known"
     ]
+    remarks += _rows.algorithm_remark(rows)
     remarks += [*_sizeless(document, labels), *_rows.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
     return [("latency", figure)]

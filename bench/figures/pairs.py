@@ -24,7 +24,8 @@ from bench.core.errors import UsageError
 from bench.core.record import THROUGH_HOST, Header, known
 from bench.figures import _rows, _style
 
-_MOST_ANNOTATED_RANKS = 16
+_MOST_ANNOTATED_RANKS = 16  # of one map; of two beside each other cells are narrower
+_MOST_ANNOTATED_OF_TWO = 10
 _MOST_CELLS = 512  # of a side; more ranks share cells, each as dark as the worst pair in it
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
@@ -62,7 +63,9 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
     direct = [row for row in rows if THROUGH_HOST not in row.flags] or rows  # where all are alike, they are one map
     maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
-    figure, axes = _style.panels(len(maps), height_in=4.0)
+    annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
+    tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
+    figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0)
     blank = False
     places, accused = localise_input.places(asdict(header)), _accused(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
@@ -70,6 +73,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
         _draw_map(figure, panel, places, order, grid, each)
+        if annotated:
+            _annotate(panel, grid)
         for one in accused:
             _frame(panel, one, places, order, _ranks_of_a_cell(header))
         if any(row.modelled for row in each.rows):
@@ -219,8 +224,6 @@ def _draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int],
         width = 4.0 if racks[edge] != racks[edge - 1] else 2.0
         panel.axhline(edge - 0.5, color="white", linewidth=width)
         panel.axvline(edge - 0.5, color="white", linewidth=width)
-    if len(order) <= _MOST_ANNOTATED_RANKS:
-        _annotate(panel, grid, lambda value: image.cmap(norm(value)))
 
 
 def _norm(low: float, high: float) -> Normalize:
@@ -229,10 +232,12 @@ def _norm(low: float, high: float) -> Normalize:
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
-def _annotate(panel: Axes, grid: Any, colour: Callable[[float], Any]) -> None:
+def _annotate(panel: Axes, grid: Any) -> None:
+    """The figure of every cell, where a cell has room for it."""
+    [image] = panel.images
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):
-            red, green, blue, _ = colour(value)
+            red, green, blue, _ = image.cmap(image.norm(value))
             # Perceived brightness after ITU-R BT.601: black on light cells, white on dark ones.
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
             panel.text(dst, src, _digits(value), ha="center", va="center", fontsize=_style.SMALL_TEXT,

@@ -50,7 +50,8 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: as with the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
-    _style.finish(figure, "Scaling with the number of ranks", handles, rows, _rows.interval_remark(rows))
+    remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
+    _style.finish(figure, "Scaling with the number of ranks", handles, rows, remarks)
     return figure
 
 
@@ -120,8 +121,9 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Other tools' logs are of machines of their own: no curve joins them."""
-    return row.num_ranks is not None and row.num_nodes is not None and not row.imported
+    """Groups beside each other share links and are no smaller worlds; other tools' logs are of other machines."""
+    told = row.num_ranks is not None and row.num_nodes is not None
+    return told and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from bench.core import plugins
@@ -31,6 +32,7 @@ from bench.core.errors import (
     UsageError,
 )
 from bench.core.parser import Parser
+from bench.core.units import option_duration
 from bench.core.world import Place
 from bench.rank import delivery, pulse
 from bench.rank.place import place as place_of
@@ -170,10 +172,18 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
     parser.add_argument("--expect", metavar="WORLD", help="refuse any other world than this: 4x2, or h0,h1x2")
     parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
     parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="of one operation of a library that has one"
+        "--timeout",
+        type=partial(option_duration, "--timeout"),
+        default=60.0,
+        metavar="TIME",
+        help="of one operation of a library that has one (60s)",
     )
     parser.add_argument(
-        "--deadline", type=float, default=_DEADLINE_S, metavar="S", help="a rank that gets nowhere for S seconds ends"
+        "--deadline",
+        type=partial(option_duration, "--deadline"),
+        default=_DEADLINE_S,
+        metavar="TIME",
+        help="a rank that gets nowhere for so long ends (5m)",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.set_defaults(emitted=False)

@@ -188,3 +188,12 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(package: str
     told = subprocess.run(words, capture_output=True, text=True, cwd=_ROOT, env=_ENV)
     assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
     assert f"Python package {package} is not installed" in told.stderr and "make install" in told.stderr
+
+
+def test_what_can_not_be_printed_is_said_without_a_number_of_the_system() -> None:
+    with Path("/dev/full").open("w") as full:
+        told = subprocess.run([sys.executable, "-m", "bench", "list", "rules"], stdout=full, stderr=subprocess.PIPE,
+                              text=True, cwd=_ROOT, env=_ENV)  # fmt: skip
+    assert told.returncode == 2
+    assert "what this prints can not be written (No space left on device)" in told.stderr
+    assert told.stderr.count("\n") == 1

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
+
+from bench.__main__ import main
 from bench.commands import run
 from bench.driver.run import Ran
+from bench.figures import _style
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODELLED = ("run", str(ROOT / "scenarios/smoke.yaml"), "--cluster", "p4d-1", "--model")
 
 
 def test_a_reason_that_jobs_share_is_told_once() -> None:
@@ -14,3 +24,31 @@ def test_a_reason_that_jobs_share_is_told_once() -> None:
     assert str(run.nothing(ran)) == (
         "nothing was measured: no rank said why; its output is in results/1/*.log (logs are in results/1)"
     )
+
+
+def test_a_folder_of_plots_that_can_not_be_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    where = ("--results", str(tmp_path / "results"), "--plots", str(tmp_path / "file" / "plots"))
+    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 2
+    told = capsys.readouterr()
+    assert f"--plots {tmp_path / 'file' / 'plots'} can not be written ({tmp_path / 'file'} is no folder)" in told.err
+    assert not told.out
+    assert not (tmp_path / "results").exists()
+
+
+def test_plots_that_find_no_room_are_told_after_the_tables_and_how_to_draw_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_style, "save", full)
+    where = ("--results", str(tmp_path / "results"), "--plots", str(tmp_path / "plots"))
+    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 2
+    [name] = [folder.name for folder in (tmp_path / "results").iterdir()]
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1] == f"results: {tmp_path / 'results' / name}/"
+    assert f"plots can not be written in {tmp_path / 'plots' / name} (No space left on device): make room" in told.err
+    assert f"kept: python -m bench plot {tmp_path / 'results' / name} --plots DIR" in told.err

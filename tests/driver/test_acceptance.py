@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
+from tests.analysis.gate_runs import good, judge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLUSTERS = """
@@ -55,3 +57,23 @@ def test_a_modelled_acceptance_is_judged_and_refused(config: str, tmp_path: Path
     assert [name - {"size-skipped"} for name in names] == [
         {"missing-rows"} if not rows else {"modelled"} for rows in there
     ]
+
+
+@pytest.mark.parametrize("with_mpi", [True, False])
+def test_nodes_without_gpus_are_judged_over_mpi_and_what_gloo_does_beside_it_is_passed_over(
+    with_mpi: bool, tmp_path: Path
+) -> None:
+    """Where torch is installed the scenario measures Gloo, too: that is no wrong fabric, but no MPI at all is one."""
+    run = good()
+    [(job, head, records)] = run.told
+    words = tuple(word.replace("mpi", "gloo") for word in head.case)
+    gloo = replace(head, job="allreduce-gloo-2x2", case=words, transport="gloo")
+    run.told = [*([(job, head, records)] if with_mpi else []), (gloo.job, gloo, records)]
+    jobs = [{"name": each.job, "case": list(each.case), "world": {"num_nodes": 2, "ranks_per_node": 2}}
+            for _, each, _ in run.told]  # fmt: skip
+    run.plan = {"cluster": {"name": "toy"}, "scenario": "acceptance", "skipped": [], "jobs": jobs}
+    run.outcomes = {each.job: {"exit_code": 0, "seconds": 1.0, "what": None} for _, each, _ in run.told}
+    rules = (ROOT / "rules" / "acceptance-no-gpu.yaml").read_text(encoding="utf-8")
+    found = judge(run, tmp_path, rules)
+    fabric = [fault for fault in found.all_faults if fault.name == "wrong-fabric"]
+    assert bool(fabric) is not with_mpi

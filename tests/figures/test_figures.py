@@ -175,11 +175,44 @@ def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
     assert any("framed, below 0.9 of its peers: host h6" in text for text in texts(figure))
 
 
-def test_pairs_write_their_values_up_to_sixteen_ranks(documents: Documents) -> None:
+def test_pairs_write_their_values_where_cells_have_room(documents: Documents) -> None:
     [(_, small)] = pairs.draw(documents["pairs_of_8"]())
     [(_, large)] = pairs.draw(documents["pairs_of_32_two_way"]())
     assert len(small.axes[0].texts) == 8 * 7
     assert not large.axes[0].texts
+
+
+def test_values_of_sixteen_ranks_stay_inside_their_cells(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    [(job, head)] = document.headers.items()
+    rate = next(row for row in document.summaries if row.mode == "pipelined")
+    rows = tuple(replace(rate, src=a, dst=b, busbw_bytes_per_s=294e9) for a in range(16) for b in range(16) if a != b)
+    wide = {job: replace(head, num_ranks=16, num_nodes=2, ranks_per_node=8)}
+    [(_, figure)] = pairs.draw(replace(document, headers=wide, summaries=rows))
+    figure.canvas.draw()
+    panel = figure.axes[0]
+    cell = panel.get_window_extent().width / 16
+    assert len(panel.texts) == 16 * 15
+    assert max(text.get_window_extent().width for text in panel.texts) < cell
+
+
+def test_groups_beside_each_other_are_no_smaller_worlds(documents: Documents) -> None:
+    document = documents["scaling"]()
+    fewest = min(known(row.num_ranks) for row in document.summaries)
+    rows = tuple(replace(row, topology="node") if known(row.num_ranks) == fewest else row for row in document.summaries)
+    [(_, figure)] = scaling.draw(replace(document, summaries=rows))
+    assert all(min(axes.get_xticks()) > fewest for axes in figure.axes)
+
+
+def test_a_gap_in_a_line_is_explained(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    mixed = tuple(
+        replace(row, algorithm="tree" if row.payload_bytes < 1 << 16 else "ring") for row in document.summaries
+    )
+    for figures in (latency, bandwidth):
+        [(_, plain)], [(_, broken)] = (figures.draw(each) for each in (document, replace(document, summaries=mixed)))
+        assert any("where the algorithm changes" in text for text in texts(broken))
+        assert not any("where the algorithm changes" in text for text in texts(plain))
 
 
 def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Documents) -> None:

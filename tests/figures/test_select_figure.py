@@ -41,6 +41,17 @@ def test_machines_prices_and_dates_are_named(figure: Figure) -> None:
     assert "2026-07-20" in texts(figure)
 
 
+def test_an_axis_within_one_power_of_ten_has_numbers() -> None:
+    axes = Figure().subplots()
+    axes.loglog([2200, 8500], [2200, 85000])
+    _select._plain(axes.xaxis, axes.yaxis)
+    axes.set(xlim=(2200, 8500), ylim=(2200, 85000))
+    axes.figure.canvas.draw()
+    shown = [[label.get_text() for label in axis.get_minorticklabels()] for axis in (axes.xaxis, axes.yaxis)]
+    within = [[text for text in each if text in ("3000", "5000", "7000", "20k", "50k", "70k")] for each in shown]
+    assert within == [["3000", "5000", "7000"], ["5000", "20k", "50k"]]
+
+
 def test_no_point_is_drawn_for_what_is_an_interval_only(figure: Figure) -> None:
     cost, sizes, nodes = figure.axes[1:]
     assert len([line for line in cost.lines if line.get_marker() not in ("", "None")]) == 1
