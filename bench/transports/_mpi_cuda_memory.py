@@ -6,6 +6,7 @@ finds the bytes in place.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
-from bench.transports import _host
+from bench.transports import _cache, _host
 from bench.transports._device import CupyArrays
 
 _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
@@ -24,6 +25,7 @@ _RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
 
 def load_cupy() -> Any:
     """CuPy. Raises NotInstalledError when it is not installed, or can not be loaded."""
+    _cache.for_cupy(os.environ)
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -35,6 +37,10 @@ def load_cupy() -> Any:
     except ImportError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
         raise NotInstalledError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
+    except OSError as error:
+        raise NotInstalledError(
+            f"CuPy can not be loaded here ({error}): name a folder that it can write by CUPY_CACHE_DIR"
+        ) from None
     return cupy
 
 
