@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
+
 import bench
 from bench.probes import versions
 
