@@ -6,42 +6,20 @@ finds the bytes in place.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from bench.core.arrays import Memory
-from bench.core.errors import NotInstalledError, RefusedError
+from bench.core.errors import RefusedError, first_line
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
-from bench.transports import _cache, _host
+from bench.transports import _host
 from bench.transports._device import CupyArrays
 
 _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
 _RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
-
-
-def load_cupy() -> Any:
-    """CuPy. Raises NotInstalledError when it is not installed, or can not be loaded."""
-    _cache.for_cupy(os.environ)
-    try:
-        import cupy
-    except ModuleNotFoundError as error:
-        if error.name != "cupy":
-            raise NotInstalledError(f"CuPy can not be loaded: {error}") from None
-        raise NotInstalledError(
-            "CuPy is not installed here, which holds the GPU memory for MPI: pip install cupy-cuda13x (or cupy-cuda12x)"
-        ) from None
-    except ImportError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
-        raise NotInstalledError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
-    except OSError as error:
-        raise NotInstalledError(
-            f"CuPy can not be loaded here ({error}): name a folder that it can write by CUPY_CACHE_DIR"
-        ) from None
-    return cupy
 
 
 class Gpu:
@@ -69,7 +47,7 @@ class Gpu:
             cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context when they start
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
-            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({_first_line(error)})") from None
+            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({first_line(error)})") from None
         self._compiles(place.rank)
         # Parts of one GPU (MIG) have its address on the bus in common, but not its identity.
         identity = self._about.get("uuid")
@@ -85,7 +63,7 @@ class Gpu:
             raise RefusedError(f"GPU {self.index} of rank {rank} has no memory left: end what uses it") from None
         except Exception as error:
             raise RefusedError(
-                f"CuPy of rank {rank} can not compile for GPU {self.index} ({_first_line(error)}): "
+                f"CuPy of rank {rank} can not compile for GPU {self.index} ({first_line(error)}): "
                 "install CUDA's compiler for it, pip install 'cupy-cuda13x[ctk]'"
             ) from None
 
@@ -93,7 +71,7 @@ class Gpu:
         try:
             return int(self._runtime.getDeviceCount()), "CUDA shows none"
         except self._runtime.CUDARuntimeError as error:
-            return 0, _first_line(error)
+            return 0, first_line(error)
 
     def facts(self) -> dict[str, str]:
         """What the header keeps of it."""
@@ -124,7 +102,7 @@ class Gpu:
         try:
             return DeviceBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
         except self._runtime.CUDARuntimeError as error:
-            raise MemoryError(_first_line(error)) from None
+            raise MemoryError(first_line(error)) from None
 
     def empty(self, num_bytes: int) -> Any:
         """Device memory: a CuPy array of bytes."""
@@ -180,7 +158,3 @@ class DeviceBuffers(Buffers):
         """As always, and the bytes are there when this returns."""
         super().fill(which, index, begin, num_bytes, content)
         self._gpu.finish()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.core.errors import RefusedError
-from bench.transports import _cache, _cuda_device, _mpi_cuda_memory
+from bench.transports import _cache, _cuda_device
 
 
 @pytest.fixture
@@ -56,14 +54,11 @@ def test_a_folder_that_others_may_write_is_not_taken(temporary: Path) -> None:
     assert environ == {}
 
 
-@pytest.mark.parametrize("load", [_cuda_device.load_cupy, _mpi_cuda_memory.load_cupy], ids=["copies", "mpi"])
-def test_a_cupy_that_finds_no_folder_is_refused_in_a_sentence(
-    load: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cupy_that_finds_no_folder_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cupy.py").write_text("raise OSError(30, 'Read-only file system', '/home/me/.cupy')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CUPY_CACHE_DIR", "/named")
     for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(RefusedError, match=r"Read-only file system.*CUPY_CACHE_DIR"):
-        load()
+        _cuda_device.load_cupy()
