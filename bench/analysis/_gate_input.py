@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bench.analysis.gate_rules import Fault
+from bench.analysis.localise_input import rows_of
 from bench.core.case import Case, from_argv
 from bench.core.contention import rounds
 from bench.core.derived import Document, Summary
@@ -168,16 +169,28 @@ class Whereabouts:
 
     def of(self, row: Summary) -> tuple[str, ...]:
         """The hosts of a row's group; all of the job's where it is the world, none where it is not known."""
-        header = self._headers[row.job]
-        ranks: tuple[int, ...]
         if row.src is not None and row.dst is not None:
-            ranks = (row.src, row.dst)
-        elif row.group == "world":
-            return self._hosts[row.job]
-        else:
-            if row.job not in self._groups:
-                self._groups[row.job] = {group.name: group.ranks for each in groups_of(header) for group in each}
-            ranks = self._groups[row.job].get(row.group, ())
+            return self._of_ranks(row.job, (row.src, row.dst))
+        return self.of_group(row.job, row.group)
+
+    def of_group(self, job: str, group: str) -> tuple[str, ...]:
+        """The same by the name of a group, as of a row that failed: a ladder's pair tells its ranks by its name."""
+        header = self._headers.get(job)
+        if header is None or group == "world":
+            return self.of_job(job)
+        if job not in self._groups:
+            self._groups[job] = {each.name: each.ranks for some in groups_of(header) for each in some}
+        pair = () if self._groups[job] else rows_of(group, 1.0, symmetric=False)
+        return self._of_ranks(job, self._groups[job].get(group, pair[0][:2] if pair else ()))
+
+    def of_job(self, job: str) -> tuple[str, ...]:
+        """All hosts of a job, in any of its attempts where it is named without its number; none where no header is."""
+        if job in self._hosts:
+            return self._hosts[job]
+        return tuple(dict.fromkeys(host for each, mine in self._hosts.items() if start(each) == job for host in mine))
+
+    def _of_ranks(self, job: str, ranks: Iterable[int]) -> tuple[str, ...]:
+        header = self._headers[job]
         return tuple(dict.fromkeys(host for rank in ranks if (host := host_of(header, rank)) is not None))
 
 

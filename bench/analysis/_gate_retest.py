@@ -124,7 +124,8 @@ def _retested(header: Header, row: Summary, again: Mapping[str, Mapping[str, str
 class Again:
     """What to measure again. `sizes`: job -> the sizes that failed, or were not there (bytes; all of them where empty).
 
-    `ladders`: jobs of pairs that follow suspicions, to be climbed by `suspects` and as many `partners` that passed.
+    `ladders`: jobs of pairs that follow suspicions, to be climbed by `suspects` and as many `partners` that did not
+    fail.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -133,12 +134,12 @@ class Again:
     partners: tuple[str, ...]
 
 
-def again(faults: Iterable[Fault], failed: Sequence[str], passed: Sequence[str],
+def again(faults: Iterable[Fault], failed: Sequence[str], others: Sequence[str],
           planned: Mapping[str, Mapping[str, Any]]) -> Again:  # fmt: skip
     """Only what failed: the sizes of jobs that a fault names, and the pairs of hosts that failed.
 
-    `failed`, `passed`: hosts by their verdict. What measuring again can not mend (another cluster, a model, a rule that
-    fits nothing that was planned) is left as it is.
+    `failed`: hosts by their verdict; `others`: those to measure them with, the best first. What measuring again can not
+    mend (another cluster, a model, a rule that fits nothing that was planned) is left as it is.
     """
     ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
     sizes: dict[str, set[int]] = {}
@@ -151,7 +152,7 @@ def again(faults: Iterable[Fault], failed: Sequence[str], passed: Sequence[str],
         elif job in planned and fault.name in _MENDABLE:
             whole |= {str(job)} if fault.payload_bytes is None else set()
             sizes.setdefault(str(job), set()).update(() if fault.payload_bytes is None else (fault.payload_bytes,))
-    partners = passed[: max(len(failed), _LEAST_PARTNERS)]
+    partners = others[: max(len(failed), _LEAST_PARTNERS)]
     return Again(
         {job: () if job in whole else tuple(sorted(found)) for job, found in sizes.items()},
         ladders if climb else (),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from bench.analysis import _gate_gpus
-from bench.analysis._gate_input import Material, fault, gpus_of, hosts, start, status_of
+from bench.analysis._gate_input import Material, Whereabouts, fault, gpus_of, hosts, start, status_of
 from bench.analysis.gate_rules import Expect, Fault
 from bench.core import plugins
 from bench.core.foreign import OK, TRUNCATED
@@ -49,18 +49,23 @@ def _unplanned(run: Material) -> Iterator[Fault]:
 def _failed(run: Material) -> Iterator[Fault]:
     """Exit code 0 is no excuse: failed rows, and jobs that said why they failed."""
     told: set[tuple[str | None, str]] = set()
+    on: set[tuple[object, ...]] = set()
+    where = Whereabouts(run.document.headers)
     for row in run.document.failures:
-        what, header = str(row.get("what")), run.document.headers.get(str(row.get("job")))
-        if (row.get("job"), what) not in told:
+        job, what, group = str(row.get("job")), str(row.get("what")), row.get("group")
+        header = run.document.headers.get(job)
+        named = (str(row["host"]),) if row.get("host") else ()
+        hosts_ = named or (where.of_group(job, str(group)) if group else ())
+        if (job, what, hosts_) not in on:  # the same of another node is that node's own
+            on.add((job, what, hosts_))
             told.add((row.get("job"), what))
-            where = f" (host {row['host']})" if row.get("host") else ""
-            yield Fault(_name(header, what), what + where, row.get("job"), row.get("pattern"),
-                        row.get("mode"), row.get("payload_bytes"), row.get("group"))  # fmt: skip
+            yield Fault(_name(header, what), what + (f" (host {named[0]})" if named else ""), row.get("job"),
+                        row.get("pattern"), row.get("mode"), row.get("payload_bytes"), group, hosts=named)  # fmt: skip
     for name, end in run.outcomes.items():
         ended = end.get("what") or (f"ended with exit code {end['exit_code']}" if end.get("exit_code") else None)
         if ended and (name, ended) not in told:
             told.add((name, str(ended)))
-            yield Fault("failed-job", str(ended), name)
+            yield Fault("failed-job", str(ended), name, hosts=(str(end["host"]),) if end.get("host") else ())
     for lost in (run.plan or {}).get("troubles") or ():  # an imported log that gave nothing
         yield Fault("truncated-import", str(lost["what"] if isinstance(lost, dict) and "what" in lost else lost))
     yield from _untold(run, {start(str(job)) for job, _ in told})
@@ -126,7 +131,8 @@ def _worlds(run: Material, expect: Expect) -> Iterator[Fault]:
     absent = [host for host in expect.hosts if host not in there]
     if absent:
         more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
-        yield Fault("wrong-world", f"nothing was measured on {', '.join(absent[:_MOST_NAMED])}{more}")
+        yield Fault("wrong-world", f"nothing was measured on {', '.join(absent[:_MOST_NAMED])}{more}",
+                    hosts=tuple(absent))  # fmt: skip
 
 
 def _place(run: Material, job: str, header: Header, expect: Expect) -> Iterator[Fault]:

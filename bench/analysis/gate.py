@@ -16,6 +16,7 @@ from bench.analysis import _gate_retest as retest
 from bench.analysis import _gate_rows as by_row
 from bench.analysis import _gate_run as whole
 from bench.analysis._gate_input import Material as Material
+from bench.analysis._gate_input import hosts
 from bench.analysis._gate_input import networks_in as networks_in
 from bench.analysis._gate_nodes import Node as Node
 from bench.analysis._gate_retest import Again as Again
@@ -85,18 +86,20 @@ def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
     faults = list(whole.faults(run, rules.expect))
     empty = any(fault.name == "empty-run" for fault in faults)
     told = [] if empty else [_judged(run, rule, limit) for rule in rules.rules for limit in rule.limits]
-    faults += [] if empty else cover.lost(whole_run, [*faults, *(fault for each, _ in told for fault in each.faults)])
+    faults += [] if empty else cover.lost(whole_run, [*faults, *(fault for each in told for fault in each[0].faults)])
     verdict = None if empty or rules.diagnose is False else by_node.diagnosed(run)
     faults += [] if empty else by_node.parts(run, verdict, rules.diagnose)
-    judged_rows = [row for _, rows in told for row in rows]
+    judged_rows = [row for _, rows, _ in told for row in rows]
     judged_rows += [row for row in document.summaries if row.src is not None] if verdict else []
-    every = [*faults, *(fault for each, _ in told for fault in each.faults)]
+    every = [*faults, *(fault for each in told for fault in each[0].faults)]
+    met = [row for _, _, good in told for row in good]
+    cleared = by_node.cleared(run, verdict, rules)
     return Gate(
         run=run.name,
         rules=rules,
         faults=tuple(faults),
-        judged=tuple(each for each, _ in told),
-        nodes=by_node.nodes(run, verdict, _once(judged_rows), every, retest.suspects(retests)),
+        judged=tuple(each[0] for each in told),
+        nodes=by_node.nodes(run, verdict, _once(judged_rows), (met, cleared), every, retest.suspects(retests)),
         verdict=verdict,
         superseded=superseded,
         retests=tuple(retests),
@@ -106,9 +109,11 @@ def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
 
 def again(verdict: Gate, run: Material) -> Again:
     """What of a run that failed should be measured again."""
-    by_status = {status: [node.host for node in verdict.nodes if node.status == status]
-                 for status in (by_node.FAILED, by_node.PASSED)}  # fmt: skip
-    return retest.again(verdict.all_faults, by_status[by_node.FAILED], by_status[by_node.PASSED], dict(run.planned()))
+    took_part = {host for header in run.document.headers.values() for host in hosts(header)}
+    by_status = {status: [node.host for node in verdict.nodes if node.status == status and node.host in took_part]
+                 for status in (by_node.FAILED, by_node.PASSED, by_node.NOT_JUDGED)}  # fmt: skip
+    others = [*by_status[by_node.PASSED], *by_status[by_node.NOT_JUDGED]]  # the best known of first
+    return retest.again(verdict.all_faults, by_status[by_node.FAILED], others, dict(run.planned()))
 
 
 def unreadable(rules: Rules, name: str, why: str) -> Gate:
@@ -116,7 +121,8 @@ def unreadable(rules: Rules, name: str, why: str) -> Gate:
     return Gate(name, rules, (Fault("unreadable-run", why),), (), (), None, (), (), 0)
 
 
-def _judged(run: Material, rule: Rule, limit: Limit) -> tuple[Judged, list[Summary]]:
+def _judged(run: Material, rule: Rule, limit: Limit) -> tuple[Judged, list[Summary], list[Summary]]:
+    """The verdict on one demand, the rows that it is about, and those of them that met it."""
     mine, others = cover.selected(run, rule, limit)
     faults = list(cover.absent(run, rule, limit, mine, others))
     sound = []
@@ -128,7 +134,9 @@ def _judged(run: Material, rule: Rule, limit: Limit) -> tuple[Judged, list[Summa
     faults += _other_network(run, rule, mine)
     figures, missed = by_row.figures(run, sound, limit)
     worst = min(figures, key=lambda each: each.margin, default=None)
-    return Judged(rule.name, limit, len(mine), worst, (*faults, *missed)), mine
+    bad = {by_node.place(each) for each in missed}
+    met = [each.row for each in figures if each.margin >= 0 and by_node.place(each.row) not in bad]
+    return Judged(rule.name, limit, len(mine), worst, (*faults, *missed)), mine, met
 
 
 def _other_network(run: Material, rule: Rule, rows: Iterable[Summary]) -> Iterator[Fault]:

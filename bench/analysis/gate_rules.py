@@ -23,7 +23,7 @@ FAILURES: Mapping[str, str] = MappingProxyType({
     "wrong-cluster": "another cluster, instance type or GPU than expected, or it is not known which",
     "stale": "the figures are older than `max_age`, or their age is not known",
     "slow-part": "a host, NIC or link runs below 0.9 of its peers",
-    "undecided-part": "a suspicion was not followed to its end: nobody is cleared",
+    "undecided-part": "a suspicion was not followed to its end, or pairs were not looked at: nobody is cleared",
     # what must be there
     "missing-rows": "rows that a rule asks for are not there",
     "size-skipped": "a size that was asked for was skipped",
@@ -147,7 +147,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way in which a run failed: its name (a key of FAILURES), what is wrong, and the row, where it is one."""
+    """One way in which a run failed: its name (a key of FAILURES), what is wrong, and the row, where it is one.
+
+    `hosts`: those that it is about, where that is known and the row does not tell.
+    """
 
     name: str
     what: str
@@ -158,3 +161,4 @@ class Fault:
     group: str | None = None
     got: float | None = None
     limit: float | None = None
+    hosts: tuple[str, ...] = ()

@@ -167,8 +167,22 @@ def libraries(node: Node) -> Iterator[Finding]:
             )
 
 
+def no_driver(node: Node) -> Iterator[Finding]:
+    """Libraries for GPUs, and nobody who could show one: who expects GPUs must not read that nothing is wrong."""
+    made_for = [
+        f"{name} {version}"
+        for name, version in node.software.items()
+        if re.fullmatch(r"cupy-cuda\d+x|nvidia-nccl-cu\d+", name) or (name == "torch" and "+cu" in version)
+    ]
+    why = node.facts.get("no_gpus_because")
+    if made_for and why and not node.gpus:
+        yield Finding("no_driver", "doubtful", "libraries for NVIDIA GPUs are installed, and no GPU can be seen",
+                      f"{', '.join(made_for)}; {why}", "if there should be GPUs: start a container with `--gpus all`, "
+                      "or load the driver (`nvidia-smi` must show them)")  # fmt: skip
+
+
 RULES = (no_gpu_direct, no_verbs, address_translation, locked_memory, shared_memory, mig, ecc_errors, throttled,
-         governor, unlike_gpus, libraries)  # fmt: skip
+         governor, unlike_gpus, libraries, no_driver)  # fmt: skip
 
 
 def _word(fact: object, word: str) -> str:

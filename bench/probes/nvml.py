@@ -15,10 +15,11 @@ from bench.core.inventory import Path as Between
 from bench.probes._nvml_gpu import ask, gpu, text
 from bench.probes._nvml_gpu import conditions as conditions_of
 from bench.probes._nvml_pairs import named, paths
-from bench.probes.sysfs import ROOT
+from bench.probes.sysfs import ROOT, read
 
 _BROKEN = ("Driver Not Loaded", "version mismatch")  # as NVML says it; CUDA programs fail alike
 _THERE = "; device files of {} GPUs are there: containers get NVML by NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+_ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
     """
     with _library() as nvml:
         if isinstance(nvml, str):
-            files = len(_device_files(root))
-            return Found(reason=nvml + (_THERE.format(files) if files else ""))
+            files, cards = len(_device_files(root)), _on_bus(root)
+            return Found(reason=nvml + (_THERE.format(files) if files else _ON_BUS.format(cards) if cards else ""))
         handles = _handles(nvml)
         if not handles and ask(nvml, "nvmlDeviceGetCount") != 0:
             return Found(reason="NVML is there and answers no question about GPUs")
@@ -130,6 +131,12 @@ def _library() -> Iterator[ModuleType | str]:
 
 def _device_files(root: Path) -> list[Path]:
     return [path for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()]
+
+
+def _on_bus(root: Path) -> int:
+    """NVIDIA devices that the kernel shows as displays or 3D controllers, driver or not."""
+    devices = (root / "sys/bus/pci/devices").glob("*")
+    return sum(read(one / "vendor") == "0x10de" and (read(one / "class") or "").startswith("0x03") for one in devices)
 
 
 def _listed(visible: str) -> list[str]:

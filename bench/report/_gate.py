@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.analysis.gate import Gate, Judged, Node, Superseded
 from bench.analysis.gate_rules import FAILURES, RATES, Fault, Limit
+from bench.core import hostlist
 from bench.core.units import format_duration, format_rate, format_size
 from bench.report._text import NOTHING
 
@@ -153,10 +154,14 @@ def _node_lines(nodes: Sequence[Node]) -> list[str]:
     good = [node.host for node in nodes if node.status == "passed"]
     named = ", ".join(good[:_MOST_NODES]) + (", ..." if len(good) > _MOST_NODES else "")
     lines = [f"nodes passed: {len(good)} of {len(nodes)}{f' ({named})' if good else ''}"]
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for node in nodes:
         if node.status != "passed":
-            for reason in node.reasons:
-                lines += _wrapped(f"node {node.host} {node.status}: {reason}", "", "  ")
+            alike.setdefault((node.status, node.reasons), []).append(node.host)
+    for (status, reasons), some in alike.items():
+        who = f"node {some[0]}" if len(some) == 1 else f"nodes {hostlist.compress(some)}"
+        for reason in reasons:
+            lines += _wrapped(f"{who} {status}: {reason}", "", "  ")
     return lines
 
 

@@ -205,7 +205,7 @@ def test_a_good_run_passes(tmp_path: Path) -> None:
     told = judge(good(), tmp_path)
     assert told.passed and told.names == {}, told.all_faults
     assert [(each.num_rows, each.passed) for each in told.judged] == [(2, True)] * 3
-    assert [(node.host, node.status) for node in told.nodes] == [("h0", "passed"), ("h1", "passed")]
+    assert [(node.host, node.status) for node in told.nodes] == [("h0", "not judged"), ("h1", "not judged")]
     good_rate = told.judged[0].worst
     assert good_rate is not None and good_rate.got == pytest.approx(0.78, abs=0.01) and good_rate.limit == 0.5
     for rules in (EXPECT, FRESH):
@@ -215,7 +215,8 @@ def test_a_good_run_passes(tmp_path: Path) -> None:
     assert judge(on_efa, tmp_path, NETWORK).passed
     with_good_pairs = good()
     with_good_pairs.told.append(pairs({}))
-    assert judge(with_good_pairs, tmp_path, RULES + "diagnose: true\n").passed
+    told = judge(with_good_pairs, tmp_path, RULES + "diagnose: true\n")
+    assert told.passed and {node.status for node in told.nodes} == {"passed"}
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_exit_code_0_with_a_failed_row_inside_fails(tmp_path: Path) -> None:
     run.told[0][2].append(record("pipelined", 1 << 22, samples=None, failed=Failure("ran out of memory", 2, "h1")))
     told = judge(run, tmp_path)
     assert list(told.names) == ["failed-job"]
-    assert [(node.host, node.status) for node in told.nodes] == [("h0", "passed"), ("h1", "failed")]
+    assert [(node.host, node.status) for node in told.nodes] == [("h0", "not judged"), ("h1", "failed")]
 
 
 def test_wrong_data_fails_where_no_rule_looks(tmp_path: Path) -> None:

@@ -146,6 +146,36 @@ def test_fewer_gpus_than_the_instance_type_has_fail_any_gate(tmp_path: Path) -> 
     assert told(gate) == {"wrong-world": ["p4d.24xlarge has 8 GPUs, the driver of h0 shows 1"]}
 
 
+@pytest.mark.parametrize(("shows", "ranks", "given", "passed"), [
+    (4, 4, 4, True),  # a container that is given four of eight, as bench.yaml says
+    (4, 4, None, False), (7, 4, 4, False), (7, 7, None, False), (8, 4, 4, True),  # half of a node's GPUs by choice
+    (None, 8, None, True), (None, 4, None, False), (None, 4, 4, True),  # NVML is not there: those that took part are
+])  # fmt: skip
+def test_a_part_of_a_nodes_gpus_is_a_word_of_the_site(
+    shows: int | None, ranks: int, given: int | None, passed: bool, tmp_path: Path
+) -> None:
+    run = one_gpu(ranks_per_node=given)
+    nodes = shown("NVIDIA A100-SXM4-40GB", shows) if shows else {}
+    run.headers(instance="p4d.24xlarge", ranks_per_node=ranks, num_ranks=ranks, nodes=nodes)
+    gate = judge(run, tmp_path, "rules: [{pattern: host_device, busbw: at least 1 GB/s}]")
+    lost = [fault for fault in gate.all_faults if "p4d.24xlarge has 8 GPUs" in fault.what]
+    assert (not lost) == passed and {host for fault in lost for host in fault.hosts} <= {"h0"}
+    assert passed or [node.status for node in gate.nodes] == ["failed"]
+
+
+def test_a_host_whose_facts_are_not_there_has_not_shown_its_gpus(tmp_path: Path) -> None:
+    run = one_gpu(ranks_per_node=1)
+    run.headers(nodes={})
+    assert "the driver of h0 does not tell them" in " ".join(told(judge(run, tmp_path, ONE_GPU))["wrong-world"])
+
+
+def test_another_tools_log_does_not_tell_how_many_gpus_a_node_has(tmp_path: Path) -> None:
+    run = one_gpu(ranks_per_node=1)
+    run.headers(imported={"tool": "nvbandwidth", "source": "a.log", "status": "ok"})
+    [what] = told(judge(run, tmp_path, ONE_GPU))["wrong-world"][-1:]
+    assert "a log of another tool does not tell" in what
+
+
 def test_gpus_are_expected_of_jobs_on_gpus(tmp_path: Path) -> None:
     run = one_gpu(ranks_per_node=1)
     run.headers(transport="gloo")

@@ -235,6 +235,17 @@ def test_libraries_that_can_not_use_the_gpus(software: dict[str, str], cuda: str
     assert "libraries" not in said(node([], [], gpu_cuda=cuda), software=software)
 
 
+@pytest.mark.parametrize(("software", "doubt"), [
+    ({"cupy-cuda13x": "14.2.0"}, True), ({"torch": "2.11.0+cu130"}, True), ({"nvidia-nccl-cu13": "2.28.9"}, True),
+    ({"torch": "2.11.0+cpu", "mpi4py": "4.1"}, False), ({}, False),
+])  # fmt: skip
+def test_libraries_for_gpus_that_nobody_shows_are_no_good_page(software: dict[str, str], doubt: bool) -> None:
+    found = said(node([], [], no_gpus_because="no NVIDIA driver answers"), software=software).get("no_driver")
+    assert (found is not None) == doubt
+    assert found is None or (found.severity == "doubtful" and "no NVIDIA driver answers" in found.evidence)
+    assert "no_driver" not in said(hgx(), software=software)
+
+
 def test_an_instance_type_promises_gpus_and_links() -> None:
     few = node([loaded(k) for k in range(7)], [path(f"gpu{a}", f"gpu{b}") for a in range(7) for b in range(a)])
     assert "7 of the 8 GPUs" in said(few, instance="p5.48xlarge")["below_instance"].what

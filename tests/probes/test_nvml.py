@@ -66,6 +66,18 @@ def test_gpus_are_told_by_name_memory_bus_and_link_and_what_is_not_supported_is_
     assert (len(found.gpus), found.driver, found.cuda, found.reason) == (2, "570.86.15", "12.8", None)
 
 
+def test_gpus_on_the_bus_without_a_driver_are_told(driver: ModuleType, tmp_path: Path) -> None:
+    driver.nvmlInit = _fails("Driver Not Loaded")  # type: ignore[attr-defined]
+    for number, (vendor, kind) in enumerate([("0x10de", "0x030200"), ("0x10de", "0x068000"), ("0x8086", "0x030000")]):
+        device = tmp_path / f"sys/bus/pci/devices/0000:0{number}:00.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(vendor + "\n")
+        (device / "class").write_text(kind + "\n")
+    assert str(nvml.gpus(tmp_path).reason).endswith(
+        "; 1 NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
+    )
+
+
 def test_without_a_driver_there_is_a_reason_and_no_gpu(driver: ModuleType, root: Path) -> None:
     for why in ("Driver Not Loaded", "RM has detected an NVML/RM version mismatch."):
         driver.nvmlInit = _fails(why)  # type: ignore[attr-defined]

@@ -100,6 +100,11 @@ def test_the_table_shows_each_demand_and_names_failures_first(tmp_path: Path) ->
     [demand] = [line for line in lines if "busbw at least 90% of bound" in line and not line.startswith("  -")]
     for word in ("77.9%", "-13.5%", " 2 ", "FAIL too-low", "allreduce-mpi-2x2"):
         assert word in demand
-    assert "nodes passed: 2 of 2 (h0, h1)" in lines
+    assert "nodes passed: 0 of 2" in lines
+    [nodes] = [line for line in lines if line.startswith("node")][1:]
+    assert nodes == "nodes h[0-1] not judged: no row of its own met a demand, and no pairs cleared it"
+    run = good()
+    run.told.append(pairs({}))
+    assert "nodes passed: 6 of 6 (h0, h1, h2, h3, h4, h5)" in _gate.table(judge(run, tmp_path)).splitlines()
     passed = _gate.markdown(a_gate(tmp_path))
     assert passed.startswith("# gate passed") and "| world | busbw at least 50% of bound | 77.9% |" in passed
