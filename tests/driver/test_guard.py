@@ -26,7 +26,8 @@ def test_a_job_ends_when_its_desk_is_killed() -> None:
     while len(job := [leader, *leader.children()]) < 3:
         pass
     desk.send_signal(signal.SIGKILL)
-    desk.communicate()
+    desk.wait()
+    desk.stdout.close()
     _, left = psutil.wait_procs(job, timeout=20)
     left = [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
     for each in left:
