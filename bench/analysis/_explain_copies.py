@@ -180,8 +180,8 @@ def fitting(rate: float, newest: int = 6, ports: bool = True) -> str:
         if _LEAST_OF_LINK <= rate / pcie_bytes_per_s(generation, lanes) <= _MOST_OF_LINK
     ]
     if ports and rate > _SLOWEST_NVLINK and not fitting:
-        rates = {own.nvlink_bytes_per_s for name in gpus() if (own := gpu_links(name, 2)).nvlink_bytes_per_s}
-        near = [port for port in sorted(rates) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
+        rates = {own.nvlink_bytes_per_s for name in gpus() if (own := gpu_links(name, 2)).nvlink_generation}
+        near = [port for port in sorted(filter(None, rates)) if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK]
         fitting = [f"an NVLink port of {format_rate(port)}" for port in near]
     return " or ".join(fitting) or "no link that is known"
 

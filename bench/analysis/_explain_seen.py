@@ -35,7 +35,7 @@ _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall"
 _BY_RING = ("allgather", "reducescatter")
 # Bytes per second and direction of the NICs that are sold: 100, 200, 400 and 800 Gb/s.
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)
-_MOST_RANKS_OF_MESSAGES = 2048
+_MOST_RANKS_OF_MESSAGES = 2048  # fewer than for an import, which lays the messages of each size out only once
 _MOST_GPUS = 16  # of one node that is sold
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any
 
-from bench.analysis._gate_input import Material, case_of, is_imported, start, world_of
+from bench.analysis._gate_input import Material, is_imported, start, world_of
 from bench.analysis.gate_rules import RATES, WEAKEST, Fault, Limit, Rule
 from bench.core import plugins
-from bench.core.case import Case
+from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.derived import Summary
 from bench.core.errors import BenchError
@@ -101,8 +100,8 @@ def lost(run: Material, told: Iterable[Fault]) -> Iterator[Fault]:
 def _asked(run: Material) -> dict[str, list[tuple[Case, World]]]:
     """What each job was to measure: by the plan, and by the header that its first launch wrote where that differs."""
     found: dict[str, list[tuple[Case, World]]] = {}
-    told = [(name, case_of(job["case"]), World(**job["world"])) for name, job in run.planned() if job.get("world")]
-    told += [(job, case_of(header.case), world) for job, header in run.document.headers.items()
+    told = [(name, own_case(job["case"]), World(**job["world"])) for name, job in run.planned() if job.get("world")]
+    told += [(job, own_case(header.case), world) for job, header in run.document.headers.items()
              if job == start(job) and (world := world_of(header)) is not None]  # fmt: skip
     for name, case, world in told:
         known = case is not None and case.pattern in plugins.names("pattern")
@@ -194,11 +193,8 @@ def _fits_copies(header: Header, rule: Rule) -> bool:
     """Was it copied as the rule says? A job's case tells it; another tool's log has none, and fits no such rule."""
     if not any(_choices(rule).values()):
         return True
-    case = _read(tuple(header.case)) if header.case and not header.imported else None
+    case = own_case(header.case) if header.case and not header.imported else None
     return case is not None and _fits_choices(case, rule)
-
-
-_read = lru_cache(maxsize=256)(case_of)  # of a job with many rows once
 
 
 def _fits_choices(case: Case, rule: Rule) -> bool:

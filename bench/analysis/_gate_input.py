@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.analysis.gate_rules import Fault
 from bench.analysis.localise_input import rows_of
-from bench.core.case import Case, from_argv
+from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.derived import Document, Summary
 from bench.core.errors import BenchError
@@ -65,10 +65,10 @@ class Material:
         found: dict[str, tuple[Case | None, World | None, Header | None]] = {}
         for name, job in self.planned():
             world = job.get("world")  # what was imported has none
-            found[name] = case_of(job["case"]), World(**world) if world else None, None
+            found[name] = own_case(job["case"]), World(**world) if world else None, None
         for attempt, header in self.document.headers.items():
             name = start(attempt)
-            case, world, _ = found.get(name) or (case_of(header.case), world_of(header), None)
+            case, world, _ = found.get(name) or (own_case(header.case), world_of(header), None)
             found[name] = case, world, header
         return found
 
@@ -103,14 +103,6 @@ def attempt_of(job: str) -> int:
     return int(number[1]) if number else 1
 
 
-def case_of(words: Iterable[str]) -> Case | None:
-    """The case of these words; None where it is of another program."""
-    try:
-        return from_argv(tuple(words))
-    except (BenchError, IndexError):
-        return None
-
-
 def world_of(header: Header) -> World | None:
     """The world that was really there."""
     if header.num_nodes is None or header.ranks_per_node is None:  # a log need not tell
@@ -123,7 +115,7 @@ def world_of(header: Header) -> World | None:
 
 def groups_of(header: Header) -> Sequence[Any]:
     """The rounds of groups of a job; empty where they can not be told."""
-    case, world = case_of(header.case), world_of(header)
+    case, world = own_case(header.case), world_of(header)
     if case is None or world is None or case.schedule == "ladder":
         return ()
     try:

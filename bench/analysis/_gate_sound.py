@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from bench.analysis._gate_input import case_of, groups_of, host_of
+from bench.analysis._gate_input import groups_of, host_of
 from bench.analysis.gate_rules import Fault
 from bench.core import plugins
-from bench.core.case import Case
+from bench.core.case import Case, own_case
 from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape, Traffic, traffic_of
 from bench.core.program import Group
@@ -42,7 +42,7 @@ class _Place:
     """What a job's header tells of its rows: the case, the pattern, and which ranks each group has."""
 
     def __init__(self, header: Header) -> None:
-        self.case = case_of(header.case) if not header.imported else None
+        self.case = own_case(header.case) if not header.imported else None
         known = self.case is not None and self.case.pattern in plugins.names("pattern")
         self.pattern: Pattern | None = None
         if known and self.case is not None:

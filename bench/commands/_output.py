@@ -1,4 +1,4 @@
-"""`--format` and `--output`, alike in every command that prints a table."""
+"""The run that is shown, `--format` and `--output`, alike in every command that prints a table."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from bench.core.derived import DOCUMENT_SCHEMA, Document
 from bench.core.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "markdown")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which run is to be shown."""
+    parser.add_argument(
+        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:

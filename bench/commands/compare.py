@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import shlex
 import sys
@@ -18,7 +16,7 @@ from bench.analysis.launches import between
 from bench.commands import _output, report
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.driver import collect
-from bench.report import _compare
+from bench.report import _compare, _grid
 from bench.store import runs
 
 SCHEMA = "bench.compare/1"
@@ -158,8 +156,4 @@ def _csv(comparison: Comparison) -> str:
         factors = line.pop("factors") | {name: " -> ".join(map(str, both)) for name, both in row.differs.items()}
         line |= {name: " ".join(map(str, value)) for name, value in line.items() if isinstance(value, tuple)}
         lines.append(line | factors)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return _grid.as_csv(lines)

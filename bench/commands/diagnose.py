@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from bench.commands import _output, report, run
 from bench.core.derived import DOCUMENT_SCHEMA
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
 from bench.driver import collect
-from bench.report import _diagnose
+from bench.report import _diagnose, _grid
 from bench.store import runs
 
 SCHEMA = "bench.diagnose/1"
@@ -134,11 +132,7 @@ def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Verdict, seconds: 
     if form == "json":
         return json.dumps(_plain(cases, verdict, seconds), indent=1, allow_nan=False)
     if form == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, ("kind", "name", "confidence", "evidence"), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(one) for one in verdict.accused)
-        return text.getvalue()
+        return _grid.as_csv([asdict(one) for one in verdict.accused], ("kind", "name", "confidence", "evidence"))
     return (_diagnose.markdown if form == "markdown" else _diagnose.table)(cases, verdict, seconds)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from bench.analysis import model
@@ -17,17 +14,14 @@ from bench.commands import _output, report
 from bench.core.derived import Document, Fit
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.driver import collect
-from bench.report import _fits
+from bench.report import _fits, _grid
 
 SCHEMA = "bench.fit/1"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench fit`."""
-    parser.add_argument(
-        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _output.add_run_arguments(parser)
     _output.add_output_arguments(parser)
 
 
@@ -77,18 +71,12 @@ def _beside(document: Document, fit: Fit) -> dict[str, Any]:
 
 def _csv(document: Document, fits: Sequence[Fit]) -> str:
     """One line for each piece; one without a piece's figures for a curve that does not fit."""
-    rows = [row for fit in fits for row in _csv_rows(document, fit)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return _grid.as_csv([row for fit in fits for row in _csv_rows(document, fit)])
 
 
 def _csv_rows(document: Document, fit: Fit) -> Iterator[dict[str, Any]]:
     whole = asdict(fit) | _beside(document, fit)
     del whole["segments"]
-    whole = {name: str(value).lower() if isinstance(value, bool) else value for name, value in whole.items()}
     for segment in fit.segments if fit.fits else fit.segments[:1]:
         piece = asdict(segment) if fit.fits else dict.fromkeys(asdict(segment))
         piece["segment_max_residual"] = piece.pop("max_residual")

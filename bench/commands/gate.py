@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import io
 import json
 import math
 import os
@@ -19,7 +17,7 @@ from bench.analysis import gate as gates
 from bench.analysis.gate_rules import Fault
 from bench.commands import _gate_run, _output
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.report import _gate, _junit
+from bench.report import _gate, _grid, _junit
 
 SCHEMA = "bench.gate/1"
 
@@ -142,20 +140,15 @@ def _finite(value: float | None) -> float | None:
 
 def _csv(verdict: gates.Gate) -> str:
     """A line for each demand that passed, and one for each fault."""
-    text = io.StringIO()
     names = ("rule", "demand", "verdict", "failure", "what", "job", "pattern", "mode", "payload_bytes", "group",
              "got", "limit")  # fmt: skip
-    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    for fault in verdict.faults:
-        writer.writerow(_fault(fault) | {"verdict": "failed", "failure": fault.name})
+    lines = [_fault(fault) | {"verdict": "failed", "failure": fault.name} for fault in verdict.faults]
     for each in verdict.judged:
         line = {"rule": each.rule, "demand": f"{each.limit.metric} {each.limit.text}"}
-        for fault in each.faults:
-            writer.writerow(line | _fault(fault) | {"verdict": "failed", "failure": fault.name})
+        lines += [line | _fault(fault) | {"verdict": "failed", "failure": fault.name} for fault in each.faults]
         if each.passed and each.worst:
             row = each.worst.row
-            writer.writerow(line | {"verdict": "passed", "job": row.job, "pattern": row.pattern, "mode": row.mode,
-                                    "payload_bytes": row.payload_bytes, "group": row.group, "got": each.worst.got,
-                                    "limit": each.worst.limit})  # fmt: skip
-    return text.getvalue()
+            lines.append(line | {"verdict": "passed", "job": row.job, "pattern": row.pattern, "mode": row.mode,
+                                 "payload_bytes": row.payload_bytes, "group": row.group, "got": each.worst.got,
+                                 "limit": each.worst.limit})  # fmt: skip
+    return _grid.as_csv(lines, names)

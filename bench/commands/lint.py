@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from bench.analysis import lint
@@ -17,7 +14,7 @@ from bench.commands import _output, report
 from bench.core.derived import Document
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
 from bench.driver import collect
-from bench.report import _lint
+from bench.report import _grid, _lint
 from bench.store import runs
 
 SCHEMA = "bench.lint/1"
@@ -25,10 +22,7 @@ SCHEMA = "bench.lint/1"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench lint`."""
-    parser.add_argument(
-        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _output.add_run_arguments(parser)
     _output.add_output_arguments(parser)
 
 
@@ -67,12 +61,8 @@ def _plain(document: Document, findings: Sequence[lint.Finding]) -> dict[str, An
 
 def _csv(findings: Sequence[lint.Finding]) -> str:
     """A line for each offending row, and one for each rule that has none."""
-    text = io.StringIO()
     names = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what")
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row for finding in findings for row in _csv_rows(finding))
-    return text.getvalue()
+    return _grid.as_csv([row for finding in findings for row in _csv_rows(finding)], names)
 
 
 def _csv_rows(finding: lint.Finding) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.commands import report
+from bench.commands import _output, report
 from bench.commands.run import draw
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.driver import collect
@@ -13,10 +13,7 @@ from bench.driver import collect
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench plot`."""
-    parser.add_argument(
-        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _output.add_run_arguments(parser)
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
 
 

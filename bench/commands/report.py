@@ -15,10 +15,7 @@ from bench.driver import collect
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench report`."""
-    parser.add_argument(
-        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _output.add_run_arguments(parser)
     parser.add_argument(
         "--certificate", nargs="?", const="", metavar="RULES",
         help="a page to file away, with the verdict by these rules (default: those called as the run's scenario)",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
 from datetime import UTC, date, datetime
@@ -23,7 +21,7 @@ from bench.core.workload import Workload
 from bench.driver import config, workload
 from bench.driver.site import Site
 from bench.hardware.catalogue import Instance
-from bench.report import _derivation, _select
+from bench.report import _derivation, _grid, _select
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +105,13 @@ def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
             plain[0] if len(plain) == 1 else {"schema": _select.SCHEMA, "selections": plain}, indent=1, allow_nan=False
         )
     if args.format == "csv":
-        return _csv(selections)
+        return _grid.as_csv(
+            [
+                {"workload": each.question.workload.name} | machine
+                for each in selections
+                for machine in _select.plain(each)["machines"]
+            ]
+        )
     render = _select.markdown if args.format == "markdown" else _select.table
     text = "\n".join(render(each) for each in selections)
     if args.explain is None:
@@ -122,21 +126,6 @@ def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
     told = told or [f"{args.explain} was left out: see above"]
     fence = "```" if args.format == "markdown" else None
     return "\n".join([text, *filter(None, (fence, *told, fence))])
-
-
-def _csv(selections: list[Selection]) -> str:
-    rows = [
-        {"workload": each.question.workload.name} | machine
-        for each in selections
-        for machine in _select.plain(each)["machines"]
-    ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()} for row in rows
-    )
-    return text.getvalue()
 
 
 def _draw(selection: Selection, path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -138,7 +138,7 @@ class Memory:
 
     def part(self, begin: int, num_bytes: int) -> Memory:
         """`num_bytes` of it from byte `begin` on."""
-        return Memory(self.arrays, self.array[begin : begin + num_bytes])
+        return replace(self, array=self.array[begin : begin + num_bytes])
 
     def write(self, data: Bytes) -> None:
         """Put the bytes of a numpy array of its size into it."""

@@ -18,6 +18,11 @@ EXIT_TERMINATED = 143
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program whose reader (`| head`) wanted no more
 
 
+def first_line(error: BaseException) -> str:
+    """What a library says of an error, as far as a sentence can take it in; the error's kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class BenchError(Exception):
     """An error told to the user as one sentence; `exit_code` is what the process ends with."""
 

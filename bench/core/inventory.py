@@ -6,9 +6,11 @@ direction. A GPU is called `gpu0`, a network adapter `mlx5_0`, in `Path` and in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
+
+from bench.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class NvLink:
     """
 
     index: int
-    active: bool | None
+    active: bool | None = None
     bytes_per_s: float | None = None
     peer: str | None = None
     rate_from: str | None = None
@@ -38,12 +40,12 @@ class Gpu:
 
     index: int
     name: str
-    memory_bytes: int | None
-    pci_bus: str | None
-    pcie_generation: int | None
-    pcie_max_generation: int | None
-    pcie_lanes: int | None
-    pcie_max_lanes: int | None
+    memory_bytes: int | None = None
+    pci_bus: str | None = None
+    pcie_generation: int | None = None
+    pcie_max_generation: int | None = None
+    pcie_lanes: int | None = None
+    pcie_max_lanes: int | None = None
     uuid: str | None = None
     numa_node: int | None = None
     slot_generation: int | None = None
@@ -112,7 +114,10 @@ class Inventory:
 
 
 def from_facts(facts: Mapping[str, Any]) -> Inventory:
-    """What the facts of a node in a header say of its devices; keys that this version does not know are left aside."""
+    """What the facts of a node in a header say of its devices; keys that this version does not know are left aside.
+
+    Raises UsageError for a device without its name: what is said of it is about nothing.
+    """
     gpus = []
     for told in facts.get("gpus") or ():
         links = tuple(NvLink(**_known(NvLink, link)) for link in told.get("nvlinks") or ())
@@ -129,5 +134,10 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
 
 
 def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
-    names: Iterable[str] = (each.name for each in fields(kind))
-    return {name: told[name] for name in names if name in told}
+    for each in fields(kind):
+        if each.default is MISSING and told.get(each.name) is None:
+            raise UsageError(
+                f"the facts of a node hold a device ({kind.__name__}) without `{each.name}`: "
+                "the results file was edited, or is another program's"
+            )
+    return {each.name: told[each.name] for each in fields(kind) if each.name in told}

@@ -7,7 +7,7 @@ as possible runs inside the timed region, and owns the clock because it owns the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ import numpy as np
 from bench.core.arrays import Difference, Memory
 from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
-from bench.core.program import Group, Round, Step
+from bench.core.program import Collective, Group, Round, Step
 from bench.core.world import Place
 
 GUARD = 0xC3  # in every byte around a buffer
@@ -189,6 +189,10 @@ class Transport(ABC):
     def lost_contact(self, error: BaseException) -> bool:
         """Does this error of the library mean that a peer is gone or silent?"""
         return False
+
+    def must_be_in_place(self, steps: Iterable[Step]) -> bool:
+        """Is one of these steps an operation whose call has no out-of-place form?"""
+        return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
     def facts(self) -> dict[str, str]:

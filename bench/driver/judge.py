@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.core.case import ON_GPUS
+from bench.hardware._health_system import MIN_LOCKED_BYTES
 from bench.probes.host import Facts
 
 _MIB = 1 << 20
 _MIN_RESULTS_BYTES = 16 * _MIB
 _MIN_RANK_BYTES = 256 * _MIB  # an interpreter with torch
 _MIN_SHM_RANK_BYTES = 16 * _MIB  # NCCL and MPI between ranks of one host; containers have 64 MiB in all by default
-_MIN_LOCKED_BYTES = 64 * _MIB
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
 _MOST_NAMED = 4
@@ -136,7 +136,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
             f"give a container --shm-size={2 * shm // _MIB}m",
             refuses="nccl" in wanted.transports,  # which has no other way
         )
-    if told.has_rdma and told.max_locked_bytes is not None and told.max_locked_bytes < _MIN_LOCKED_BYTES:
+    if told.has_rdma and told.max_locked_bytes is not None and told.max_locked_bytes < MIN_LOCKED_BYTES:
         yield Finding(
             (host,),
             f"host {host} lets a process lock {told.max_locked_bytes // 1024} KiB of memory, too little for its RDMA "

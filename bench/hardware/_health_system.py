@@ -12,7 +12,7 @@ from bench.hardware._health_rule import Finding, Node, grouped, names
 
 _MIB = 1 << 20
 _CONTAINER_SHM_BYTES = 64 * _MIB  # what a container has by default
-_MIN_LOCKED_BYTES = 64 * _MIB
+MIN_LOCKED_BYTES = 64 * _MIB
 _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw thermal slowdown")
 
 
@@ -64,7 +64,7 @@ def address_translation(node: Node) -> Iterator[Finding]:
 def locked_memory(node: Node) -> Iterator[Finding]:
     """RDMA registers memory, which must stay in its place."""
     limit = node.facts.get("max_locked_bytes")
-    if node.rdma_adapters and isinstance(limit, int) and limit < _MIN_LOCKED_BYTES:
+    if node.rdma_adapters and isinstance(limit, int) and limit < MIN_LOCKED_BYTES:
         yield Finding("locked_memory", node.severity_of_rdma, "a process may lock too little memory for RDMA",
                       f"the limit is {format_bytes(limit)}", "`ulimit -l unlimited`, in a container "
                       "`--ulimit memlock=-1`")  # fmt: skip

@@ -205,7 +205,12 @@ def _pcie_bounds(traffic: Traffic) -> Iterator[Bound]:
     if rate is None:
         return
     num_bytes = traffic.port_bytes
-    why = f"a rank's PCIe link carries {format_rate(rate)} each way, {format_bytes(num_bytes)} must leave through it"
+    message = f"carries {format_rate(rate)} each way, {format_bytes(num_bytes)} must leave through it"
+    if rate > _FASTEST_PCIE_BYTES_PER_S:
+        why = f"a rank's NVLink-C2C to its CPU {message}"
+        yield traffic.bound(rate, num_bytes, "NVLink-C2C", "hard", why, ("pcie",))
+        return
+    why = f"a rank's PCIe link {message}"
     yield traffic.bound(rate, num_bytes, "PCIe port", "hard", why, ("pcie",))
     share, packets = pcie_packet_share()
     yield traffic.bound(rate * share, num_bytes, "PCIe packets", "reference", f"{why}; {packets}", ("pcie",))

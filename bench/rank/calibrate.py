@@ -108,7 +108,7 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
         send_bytes, recv_bytes = pattern.buffers(shape, 0)
     else:
         return None
-    in_place = isinstance(steps[0], Collective) and steps[0].op in transport.in_place_only
+    in_place = transport.must_be_in_place(steps)
     buffers = transport.allocate(send_bytes, recv_bytes, 1)
     compiled = transport.compile(steps, group, buffers, Reduction("uint8", "max"), in_place)
     batches = [transport.time_batch(compiled, _SOFTWARE_CALLS).seconds[0] / per for _ in range(_SOFTWARE_BATCHES)]
@@ -130,7 +130,7 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     if pattern.needs(shape) is not None:
         return None
     steps = pattern.steps(shape, rank)
-    in_place = any(isinstance(step, Collective) and step.op in transport.in_place_only for step in steps)
+    in_place = transport.must_be_in_place(steps)
     reduction = Reduction("float32", "sum")
     lacks = [transport.supports(step, reduction, in_place) for step in steps]
     alone = not all(isinstance(step, Collective) for step in steps)  # a GPU's own work may wait at a gate

@@ -172,7 +172,7 @@ class Contest:
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
         steps = self._pattern.steps(self._shape, member)
         collective = any(isinstance(step, Collective) for step in steps)
-        in_place = any(isinstance(s, Collective) and s.op in self._transport.in_place_only for s in steps)
+        in_place = self._transport.must_be_in_place(steps)
         lacks = self._channel.share(
             next(filter(None, (self._transport.supports(s, _REDUCTION, in_place) for s in steps)), None)
         )

@@ -30,6 +30,7 @@ from bench.core.errors import (
     MeasurementError,
     RefusedError,
     UsageError,
+    first_line,
 )
 from bench.core.parser import Parser
 from bench.core.units import option_duration
@@ -199,7 +200,7 @@ def _told_apart(transport_box: list[Transport], beat: pulse.Beat) -> Iterator[No
     try:
         yield
     except Exception as error:
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        words = first_line(error)
         if isinstance(error, BenchError):
             raise
         if any(opened.lost_contact(error) for opened in transport_box):

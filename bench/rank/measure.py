@@ -16,7 +16,7 @@ from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Copies, Group, Round, Step
-from bench.core.record import Failure, Record, Samples
+from bench.core.record import Failure, Record
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
@@ -24,12 +24,11 @@ from bench.rank import contention, ladder, overlap, possible, sampling
 from bench.rank.buffer_sets import BufferSets
 from bench.rank.clocks import Clocks
 from bench.rank.oneway import OneWay
-from bench.rank.rows import Row, payloads, shape_of, traffic
+from bench.rank.records import Reason, Records
+from bench.rank.rows import Row, payloads, shape_of
 from bench.rank.verify import Verifier, Wrong
 
 _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only the slowest rank's
-
-_Reason = str | Failure  # why a row is not measured: it was refused, or tried and failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,7 @@ class Measurer:
         self._of_device = setting.transport.clock == "device" or self._own_memory
         sharing = 1 if setting.own_cache else setting.world.ranks_per_node
         self._sets = BufferSets(setting.pattern, setting.cache_bytes, sharing, setting.case.cache == "cold")
+        self._records = Records(setting.pattern, setting.hosts, self._sets)
         self._kept = 0
         self._contest: contention.Contest | None = None
         self._beside: overlap.Beside | None = None
@@ -136,7 +136,7 @@ class Measurer:
         self._s.beat(f"{what}: first check")
         before = self._check_call(prepared, variation=0)
         if self._channel.broadcast(before and any(wrong.num_wrong for wrong in before)):
-            return self._failed(row, before, in_place)
+            return self._records.failed(row, before, in_place) if before else ()
         if prepared:
             prepared.arm()
         compiled, most = prepared.compiled if prepared else None, self._sets.most_batch(row.shape, in_place)
@@ -165,18 +165,22 @@ class Measurer:
         said = [tuple(dict.fromkeys(flag for rank in group.ranks for flag in told[rank])) if told else ()
                 for group in row.round]  # fmt: skip
         return tuple(
-            self._record(row, k, taken, wrongs, in_place, bound_s, said[k]) for k, bound_s in enumerate(bounds_s)
+            self._records.measured(row, k, taken, wrongs, in_place, bound_s, said[k], self._contest)
+            for k, bound_s in enumerate(bounds_s)
         )
 
     # -- before timing
 
-    def _agreed(self, reason: _Reason | None) -> _Reason | None:
+    def _left_out(self, row: Row, reason: Reason) -> tuple[Record, ...]:
+        return self._records.left_out(row, reason, self._case.in_place) if self._rank == 0 else ()
+
+    def _agreed(self, reason: Reason | None) -> Reason | None:
         """The first reason of any rank, on all of them."""
         return next((other for other in self._channel.share(reason) if other is not None), None)
 
     def _allocate(
         self, row: Row, group: Group | None, member: int, in_place: bool
-    ) -> tuple[Buffers | None, _Reason | None]:
+    ) -> tuple[Buffers | None, Reason | None]:
         """This rank's buffers, or why some rank can not have them: then none is used on any."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
@@ -188,7 +192,7 @@ class Measurer:
 
     def _own_buffers(
         self, row: Row, member: int, steps: tuple[Step, ...], in_place: bool
-    ) -> tuple[Buffers | None, _Reason | None]:
+    ) -> tuple[Buffers | None, Reason | None]:
         """What can be told beforehand refuses the row; memory that ends after all fails it."""
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
@@ -226,74 +230,6 @@ class Measurer:
         if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
-
-    # -- records
-
-    def _record(self, row: Row, k: int, taken: sampling.Taken, wrongs: list[Wrong], in_place: bool,
-                clock_bound_s: float | None, said: tuple[str, ...]) -> Record:  # fmt: skip
-        per = self._s.pattern.operations(row.shape)
-        group, shares = row.round[k], taken.shares[k]
-        kept = bool(shares.by_rank)
-        # An aggressor that received wrong data disturbed by something else than it says.
-        wrong = [wrongs[rank] for rank in (*group.ranks, *(self._contest.aggressors if self._contest else ()))]
-        num_wrong = sum(one.num_wrong for one in wrong)
-        num_sets = self._sets.num(row.shape, in_place)
-        flags = (() if kept else ("ranks-not-kept",)) + (
-            ("may-overlap",) if self._s.pattern.rooted and row.mode == "pipelined" else ()
-        )
-        return self._blank(row, group, in_place)(
-            cache=self._sets.state(row.shape, in_place),
-            num_buffer_sets=num_sets,
-            verified=num_wrong == 0,
-            num_wrong=num_wrong,
-            compared="sampled" if any(one.sampled for one in wrong) else "full",
-            stop_reason=taken.stop_reason,
-            clock_bound_s=None if clock_bound_s is None else clock_bound_s / per,
-            flags=flags + said + tuple(f"wrong: {one.first}" for one in wrong if one.first),
-            samples=Samples(
-                seconds=[second / per for second in shares.slowest],
-                by_rank=tuple([second / per for second in own] for own in shares.by_rank),
-                rank_mean_s=tuple(mean / per for mean in shares.rank_mean_s),
-                slowest_counts=shares.slowest_counts,
-                warmup=[second / per for second in taken.warmup[k]],
-                calls_per_sample=taken.calls_per_sample,
-                loop=taken.loop,
-                host_s=[second / per for second in shares.host_s],
-                enqueue_s=[second / per for second in shares.enqueue_s],
-            ),
-            contention=self._contest.record(taken, k, per) if self._contest else None,
-            overlap=taken.overlaps[k] if taken.overlaps else None,
-        )
-
-    def _failed(self, row: Row, wrongs: list[Wrong] | None, in_place: bool) -> tuple[Record, ...]:
-        records: list[Record] = []
-        if wrongs is None:
-            return ()
-        for group in row.round:
-            bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
-            if not bad:
-                records.append(self._blank(row, group, in_place)(skipped="another group's data was wrong"))
-                continue
-            rank, first = bad[0]
-            num_wrong = sum(wrong.num_wrong for _, wrong in bad)
-            failure = Failure(f"{num_wrong} wrong elements before timing; {first.first}", rank, self._s.hosts[rank])
-            records.append(self._blank(row, group, in_place)(verified=False, num_wrong=num_wrong, failed=failure))
-        return tuple(records)
-
-    def _left_out(self, row: Row, reason: _Reason) -> tuple[Record, ...]:
-        if self._rank != 0:
-            return ()
-        why = {"failed" if isinstance(reason, Failure) else "skipped": reason}
-        return tuple(self._blank(row, group, self._case.in_place)(**why) for group in row.round)
-
-    def _blank(self, row: Row, group: Group, in_place: bool) -> Callable[..., Record]:
-        return lambda **rest: Record(
-            mode=row.mode,
-            requested_bytes=row.requested,
-            in_place=in_place,
-            **traffic(self._s.pattern, row.shape, group, self._s.hosts),
-            **rest,
-        )
 
 
 def _together(pattern: Pattern, shape: Shape, groups: Round) -> Round:

@@ -14,8 +14,7 @@ from bench.rank.rows import Row
 def in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
     """Where it was asked for, and where the library knows nothing else."""
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
-    forced = any(isinstance(step, Collective) and step.op in transport.in_place_only for step in steps)
-    return forced or case.in_place
+    return case.in_place or transport.must_be_in_place(steps)
 
 
 def why_not(case: Case, pattern: Pattern, transport: Transport, row: Row, member: int, placed: bool) -> str | None:

@@ -120,7 +120,7 @@ def meet(transport: Transport) -> float:
     elif num > 1:
         step = Collective("allreduce", 8, 8)
         buffers = transport.allocate(8, 8, 1)
-        in_place = step.op in transport.in_place_only
+        in_place = transport.must_be_in_place((step,))
         group = Group("world", tuple(range(num)))
         compiled = transport.compile((step,), group, buffers, Reduction("float32", "sum"), in_place)
         compiled.calls[0]()

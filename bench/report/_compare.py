@@ -95,7 +95,7 @@ def remarks(comparison: Comparison) -> list[str]:
     lines = []
     for reason in dict.fromkeys(row.reason for row in comparison.rows if row.reason):
         rows = [row for row in comparison.rows if row.reason == reason]
-        lines.append(f"not comparable ({_rows(len(rows))}): {reason}")
+        lines.append(f"not comparable ({_text.count(len(rows), 'row')}): {reason}")
     if comparison.counts["modelled"]:
         lines.append("modelled: both figures are arithmetic, so there is nothing to infer: a ratio, and no verdict")
     if comparison.counts["imported"]:
@@ -118,7 +118,7 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     """The whole comparison in one line, with the command that gives verdicts where there are none."""
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
-    line = f"{_rows(len(comparison.rows))}: {', '.join(words)}"
+    line = f"{_text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
     worst = max((row for row in comparison.rows if row.verdict == "slower"), key=lambda row: row.ratio or 0,
                 default=None)  # fmt: skip
     if worst is not None:
@@ -221,13 +221,9 @@ def _price(comparison: Comparison) -> list[str]:
         return []
     launches = inference.launches_for_one(len(tested), comparison.fdr)
     return [
-        f"{num_launches(fewest)} launches can not tell a change of fewer than {together} of {_rows(len(tested))} "
-        f"compared together; {launches} launches of each run can tell one alone"
+        f"{num_launches(fewest)} launches can not tell a change of fewer than {together} of "
+        f"{_text.count(len(tested), 'row')} compared together; {launches} launches of each run can tell one alone"
     ]
-
-
-def _rows(number: int) -> str:
-    return f"{number} row{'' if number == 1 else 's'}"
 
 
 def _cut(text: str) -> str:

@@ -9,7 +9,7 @@ from bench.analysis.gate import Gate, Judged, Node, Superseded
 from bench.analysis.gate_rules import FAILURES, RATES, Fault, Limit
 from bench.core import hostlist
 from bench.core.units import format_duration, format_rate, format_size
-from bench.report._text import NOTHING
+from bench.report._text import NOTHING, count
 
 _WIDTH = 120
 _MOST_TOLD = 5  # faults of one name in text; all of them are in JSON and CSV
@@ -56,7 +56,7 @@ def markdown_nodes(nodes: Sequence[Node]) -> list[str]:
 def conclusion(gate: Gate) -> str:
     """One sentence."""
     if gate.passed:
-        return f"gate passed: {gate.run} by {gate.rules.name}, {_count(len(gate.judged), 'demand')}"
+        return f"gate passed: {gate.run} by {gate.rules.name}, {count(len(gate.judged), 'demand')}"
     kinds = ", ".join(f"{name} ({number})" if number > 1 else name for name, number in gate.names.items())
     return f"gate FAILED: {gate.run} by {gate.rules.name}: {kinds or 'nothing was judged'}"
 
@@ -69,7 +69,7 @@ def remarks(gate: Gate) -> list[str]:
     lines += alone[:_MOST_NODES]
     lines += [f"and {len(alone) - _MOST_NODES} rows more were measured again"] if len(alone) > _MOST_NODES else []
     if gate.unjudged:
-        lines.append(f"{_count(gate.unjudged, 'row')} of the run are judged by no rule")
+        lines.append(f"{count(gate.unjudged, 'row')} of the run are judged by no rule")
     return lines
 
 
@@ -117,7 +117,7 @@ def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
     for one in superseded:
         rates.setdefault((one.first.job, one.job), []).append(one.first.busbw_bytes_per_s or 0.0)
     return [
-        f"first results of {_count(len(found), 'pair')} of the suspects in {first}: {format_rate(min(found))} to "
+        f"first results of {count(len(found), 'pair')} of the suspects in {first}: {format_rate(min(found))} to "
         f"{format_rate(max(found))}; judged are those in {now}"
         for (first, now), found in rates.items()
     ]
@@ -184,7 +184,3 @@ def _plain(text: str) -> str:
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -34,7 +34,7 @@ def render(
         document = {"schema": schema, "rows": list(rows), **(more or {}), "notes": list(remarks)}
         return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     if form == "csv":
-        return _csv(rows)
+        return as_csv(rows)
     cells = [[column.shown(row) for column in columns] for row in rows]
     return markdown(columns, cells, remarks) if form == "markdown" else table(columns, cells, remarks)
 
@@ -67,10 +67,11 @@ def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int]
     return "  ".join(text.rjust(width) if column.right else text.ljust(width) for column, text, width in told).rstrip()
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
+    """A line of `names` (of all that rows have, in the order of their appearance) and one for each row."""
     text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    names = list(dict.fromkeys(name for row in rows for name in row)) if names is None else names
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

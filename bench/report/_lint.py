@@ -10,8 +10,9 @@ from typing import Any
 from bench.analysis.lint import FAILED, PASSED, Finding
 from bench.core.derived import Document
 from bench.core.units import format_size
-from bench.report import _text
+from bench.report import _below
 from bench.report._grid import pipes
+from bench.report._text import NOTHING, count
 
 _MAX_WIDTH = 130
 _MOST_JOBS = 8  # of one offence in the table; all of them are in JSON and CSV
@@ -46,7 +47,7 @@ def markdown(document: Document, findings: Sequence[Finding]) -> str:
 def looked_at(document: Document) -> list[str]:
     """How much there is, and which part of each host was used."""
     headers = document.headers.values()
-    lines = [f"{_count(len(document.headers), 'job')}, {_count(len(document.summaries), 'row')}"]
+    lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in headers:
         if header.imported:
@@ -54,7 +55,7 @@ def looked_at(document: Document) -> list[str]:
         ranks = Counter(str(rank.get("host")) for rank in header.ranks)
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
-            used[f"{host}: {_count(ranks[host], 'rank')} on {_count(cpus, 'CPU')} and {_count(gpus, 'GPU')}"] = None
+            used[f"{host}: {count(ranks[host], 'rank')} on {count(cpus, 'CPU')} and {count(gpus, 'GPU')}"] = None
     return lines + list(used)
 
 
@@ -84,18 +85,14 @@ def _sizes(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         if row["mode"] is not None:
             group = "" if row["group"] in (None, "world") else f" {row['group']}"
-            size = _text.NOTHING if row["payload_bytes"] is None else format_size(row["payload_bytes"])
+            size = NOTHING if row["payload_bytes"] is None else format_size(row["payload_bytes"])
             sizes.setdefault(f"{row['mode']}{group}", {})[size] = None
     return ": " + ", ".join(f"{mode} {' '.join(at)}" for mode, at in sizes.items()) if sizes else ""
 
 
 def _conflicts(document: Document) -> list[str]:
     """Rows that contradict each other break no rule: they are a matter of the library or the machine."""
-    return _text.conflict_lines(document.conflicts)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+    return _below.conflict_lines(document.conflicts)
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

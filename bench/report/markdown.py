@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.analysis import model
 from bench.core.derived import Document, Summary
 from bench.core.record import Header
-from bench.report import _compute, _fits, _interference, _overlap, _scaling, _sharing, _text
+from bench.report import _below, _compute, _fits, _interference, _overlap, _scaling, _sharing, _text
 
 _Columns = tuple[tuple[str, Callable[[Summary], str]], ...]
 
@@ -38,8 +38,8 @@ def render(document: Document) -> str:
     lines = ["# Results", "", *(f"{each[0].upper()}{each[1:]}." for each in sorted(how)), ""]
     for job, header in document.headers.items():
         lines += _job(document, job, header)
-    skipped = _text.skipped_lines(row for row in document.skipped if row.get("job") not in document.headers)
-    failed = _text.failure_lines(row for row in document.failures if row.get("job") not in document.headers)
+    skipped = _below.skipped_lines(row for row in document.skipped if row.get("job") not in document.headers)
+    failed = _below.failure_lines(row for row in document.failures if row.get("job") not in document.headers)
     if not document.headers:
         lines += ["Nothing was measured.", ""]
     lines += _bullets("Beside these", [*skipped, *failed, *document.notes])
@@ -67,10 +67,10 @@ def _job(document: Document, job: str, header: Header) -> list[str]:
     if not rows:
         lines += ["Nothing was measured.", ""]
     remarks = [f"Bound: {bound}" for bound in _text.bound_lines(rows).values()]
-    remarks += [line[2:] for line in _text.mark_lines(rows)] + _text.finding_lines(rows)
+    remarks += [line[2:] for line in _below.mark_lines(rows)] + _below.finding_lines(rows)
     remarks += _fits.lines(document.headers, [fit for fit in document.fits if fit.job == model.case_of(job, header)])
-    remarks += _text.skipped_lines(row for row in document.skipped if row.get("job") == job)
-    remarks += _text.failure_lines(row for row in document.failures if row.get("job") == job)
+    remarks += _below.skipped_lines(row for row in document.skipped if row.get("job") == job)
+    remarks += _below.failure_lines(row for row in document.failures if row.get("job") == job)
     return lines + _bullets("Remarks", [*remarks, *header.notes])
 
 

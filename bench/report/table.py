@@ -14,7 +14,7 @@ from bench.analysis.flops import PATTERN
 from bench.core.derived import Document, Summary
 from bench.core.dtypes import DTYPES
 from bench.core.record import Header
-from bench.report import _compute, _fits, _interference, _overlap, _parity, _scaling, _sharing, _spreads, _text
+from bench.report import _below, _compute, _fits, _interference, _overlap, _parity, _scaling, _sharing, _spreads, _text
 
 _MAX_WIDTH = 130
 
@@ -127,23 +127,23 @@ class Table:
         rows = document.summaries
         bounds = _text.bound_lines([*self._bounds.values(), *rows])
         lines = [f"{bound.letter}  {bound}" for key, bound in bounds.items() if key in self._bounds]
-        lines += _text.floor_lines(rows)
-        lines += _text.overhead_lines(document.headers.values())
-        lines += [f"{line[0]} {line[1:]}" for line in _text.mark_lines(rows)]
-        lines += _text.finding_lines(rows)
-        lines += _text.repeated_lines(rows)
+        lines += _below.floor_lines(rows)
+        lines += _below.overhead_lines(document.headers.values())
+        lines += [f"{line[0]} {line[1:]}" for line in _below.mark_lines(rows)]
+        lines += _below.finding_lines(rows)
+        lines += _below.repeated_lines(rows)
         measured = any(not (row.modelled or row.imported) for row in rows)
         lines += [_spreads.SINGLE] if measured and not document.spreads else []
         lines += _fits.lines(document.headers, document.fits)
-        lines += _text.conflict_lines(document.conflicts)
+        lines += _below.conflict_lines(document.conflicts)
         lines += _parity.lines(document.parities)
         lines += _scaling.lines(document.scalings)
         lines += _interference.lines(document.interferences)
         lines += _sharing.lines(document.sharings)
         lines += _overlap.lines(document.overlaps)
         lines += _compute.lines(rows, document.standings)
-        lines += _text.skipped_lines(document.skipped)
-        lines += _text.failure_lines(document.failures)
+        lines += _below.skipped_lines(document.skipped)
+        lines += _below.failure_lines(document.failures)
         lines += document.notes
         if not rows:
             lines.insert(0, "nothing was measured")
@@ -283,7 +283,7 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
     latest: dict[str, dict[str, Summary]] = {}  # group -> its last line
     for summary in summaries:
         line = latest.get(summary.group)
-        if line is None or (summary.mode in line and not _text.replaces(summary, line[summary.mode])):
+        if line is None or (summary.mode in line and not _below.replaces(summary, line[summary.mode])):
             line = latest[summary.group] = {}
             rows.append(line)
         line[summary.mode] = summary

@@ -15,9 +15,9 @@ def take(run: Found, document: Document, last: int) -> None:
     """Put a document into a run; `last` is the line where it ended."""
     found, lines, whole = document.read()
     if document.too_long:
-        run.cut(last, "the document is too long and was given up")
+        run.lose(last, "the document is too long and was given up")
     elif not whole or not document.closed:
-        run.cut(last, "the document is cut or spoilt: what stands whole in it was read")
+        run.lose(last, "the document is cut or spoilt: what stands whole in it was read")
     _take_banner(run, found)
     for index, case in enumerate(as_list(found.get("testcases"))):
         _take_case(run, case if isinstance(case, dict) else {}, lines[index] if index < len(lines) else None)
@@ -37,7 +37,7 @@ def _take_banner(run: Found, found: dict[str, object]) -> None:
             if listed[2]:
                 run.hosts.setdefault(listed[2])
     if (warning := as_text(found.get("warning"))) is not None:
-        run.remark(None, warning)
+        run.say(None, warning)
 
 
 def _take_case(run: Found, case: dict[str, object], line: int | None) -> None:
@@ -51,7 +51,7 @@ def _take_case(run: Found, case: dict[str, object], line: int | None) -> None:
     elif error is not None or status not in (None, "Passed"):
         run.fail(line, f"{name}: {error or status}")
     elif not rows:
-        run.cut(line, f"{name} has no table")
+        run.lose(line, f"{name} has no table")
     if rows:
         _take_table(run, case, name, rows, line)
 
@@ -60,13 +60,13 @@ def _take_table(run: Found, case: dict[str, object], name: str, rows: list[list[
     columns = max(map(len, rows))
     ragged = sum(len(row) != columns for row in rows)
     if ragged:
-        run.cut(line, f"{name}: {ragged} of {len(rows)} rows are shorter than the others")
+        run.lose(line, f"{name}: {ragged} of {len(rows)} rows are shorter than the others")
         rows = [row + [None] * (columns - len(row)) if columns <= 16 else row for row in rows]
     if "Total bandwidth" in (as_text(case.get("bandwidth_description")) or "") and columns and len(rows) == 3 * columns:
         for number, part in enumerate(_nvb_tests.PARTS):  # since v0.6: each direction, then their sum, stacked
             run.add(name, rows[number * columns : (number + 1) * columns], line, part)
     elif _nvb_tests.meaning(name, run.version).square and len(rows) != columns:
-        run.cut(line, f"{name}: {len(rows)} rows for {columns} columns are no table of pairs, and are left out")
+        run.lose(line, f"{name}: {len(rows)} rows for {columns} columns are no table of pairs, and are left out")
         return
     else:
         run.add(name, rows, line)

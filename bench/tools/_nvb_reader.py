@@ -127,7 +127,7 @@ def _take(run: Found, number: int, text: str) -> None:
         run.fail(number, text)
     elif _LEFT_OUT.match(text):
         run.close_grid(number)
-        run.cut(number, "lines were left out here")
+        run.lose(number, "lines were left out here")
     else:
         _take_banner(run, text)
 

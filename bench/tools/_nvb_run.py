@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Matrix, Remark, Run
+from bench.core.foreign import Matrix, Run
 from bench.tools import _grid, _nvb_tests
+from bench.tools._told import Told
 
 _MOST_CELLS = 1_000_000
-_MOST_REMARKS = 1000
 # By row and arrow; the arrows between GPUs point against the bytes.
 _BY_TITLE = {
     ("CPU", "->"): "host_to_device_memcpy",
@@ -33,18 +33,16 @@ _SUMS = (
 _OTHERS = "all_to_one and one_to_all are one GPU's sum over all its peers."
 
 
-class Found:
+class Found(Told):
     """One run, as far as it was read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
+        super().__init__()
         self.line, self.version = line, version
         self.hosts: dict[str, None] = {}
         self.gpus: dict[str, None] = {}
         self.settings: dict[str, str] = {}
         self.matrices: list[Matrix] = []
-        self.remarks: list[Remark] = []
-        self.failures: list[str] = []
-        self.cuts: list[str] = []
         self.test: str | None = None  # the one that is running
         self.test_line = 0
         self.tables = 0  # of this test
@@ -59,34 +57,16 @@ class Found:
         """Was nothing of it seen but a mark that something was left out?"""
         return not (self.version or self.matrices or self.failures or self.test or self.grid or self.gpus or self.title)
 
-    def remark(self, line: int | None, text: str) -> None:
-        """Say something once."""
-        if len(self.remarks) < _MOST_REMARKS:
-            self.remarks.append(Remark(line, text))
-
-    def fail(self, line: int | None, text: str) -> None:
-        """The run failed, and why."""
-        text = text.strip()[:300]
-        self.remark(line, text)
-        if len(self.failures) < 10:
-            self.failures.append(text)
-
-    def cut(self, line: int | None, text: str) -> None:
-        """Something of the run is lost, and what."""
-        self.remark(line, text)
-        if len(self.cuts) < 10:
-            self.cuts.append(text)
-
     def waived(self, line: int | None, name: str) -> None:
         """A test that the tool did not run."""
-        self.remark(line, f"{name or 'a test that is not named'} was waived: the tool says that it can not run here")
+        self.say(line, f"{name or 'a test that is not named'} was waived: the tool says that it can not run here")
 
     def add(self, name: str, rows: list[list[object]], line: int | None, part: str = "") -> None:
         """A table of a test."""
         what = _nvb_tests.meaning(name, self.version, part)
         self._num_cells += sum(map(len, rows))
         if self._num_cells > _MOST_CELLS:
-            self.cut(line, f"the table of {what.name} is left out: a run of more than {_MOST_CELLS} cells is not kept")
+            self.lose(line, f"the table of {what.name} is left out: a run of more than {_MOST_CELLS} cells is not kept")
             return
         cells = _nvb_tests.cells(what, rows)
         self.matrices.append(Matrix(what.name, what.unit, what.direction, what.engine, cells, line=line or self.line))
@@ -95,7 +75,7 @@ class Found:
             self.fail(line, f"{what.name}: {failed} of {len(cells)} figures are zero or no numbers")
         if what.ends == "rc" and what.unit == "s" and what.direction is None:
             told = f" (this is {self.version})" if self.version else "; which version this is is not told"
-            self.remark(line, f"up to v0.7 {name} measured loads from host memory, not from the other GPU{told}")
+            self.say(line, f"up to v0.7 {name} measured loads from host memory, not from the other GPU{told}")
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
         """Is the printed sum that of the last table, if that is of this test? `slack`: how far off a cell may be."""
@@ -107,18 +87,18 @@ class Found:
         factor = _nvb_tests.NS if self.matrices[-1].unit == "s" else _nvb_tests.GB
         total = sum(cell.value or 0 for cell in cells) / factor
         if abs(total - printed) > slack * max(len(cells), 1) + 2e-5 * abs(total):
-            self.remark(line, f"the sum that is printed, {printed:g}, is not that of the figures above, {total:g}")
+            self.say(line, f"the sum that is printed, {printed:g}, is not that of the figures above, {total:g}")
 
     def close_grid(self, line: int, told: str | None = None) -> None:
         """The table that is open is over. `told`: its test's name, where the line that ends it holds one."""
         if self.grid is None and self.title is not None:
-            self.cut(line, f"the table of {self.test or self.title} is lost")
+            self.lose(line, f"the table of {self.test or self.title} is lost")
         if self.grid is not None:
             name = self.test or told or self._guess(self.title or "")
             what = _nvb_tests.meaning(name, self.version, self.part)
             self.grid.finish(self.grid.columns if what.square else 1, line)
             for where, lost in self.grid.lost:
-                self.cut(where, f"{what.name}: {lost}")
+                self.lose(where, f"{what.name}: {lost}")
             if self.grid.rows:
                 self.add(name, [list(row) for row in self.grid.rows], self.grid.line, self.part)
         self.grid = self.title = None
@@ -129,20 +109,18 @@ class Found:
         if found is None:
             return title
         name = f"{_BY_TITLE[found[2], found[3]]}_{found[1].lower()}"
-        self.remark(self.grid.line if self.grid else None, f"the test is not named: by its title it is {name}")
+        self.say(self.grid.line if self.grid else None, f"the test is not named: by its title it is {name}")
         return name
 
     def close_test(self, line: int) -> None:
         """The test that is running is over, or the log is."""
         self.close_grid(line)
         if self.test is not None and not self.tables:
-            self.cut(self.test_line, f"{self.test} has no table: it never finished, or the log was cut")
+            self.lose(self.test_line, f"{self.test} has no table: it never finished, or the log was cut")
         self.test, self.tables, self.part = None, 0, ""
 
     def run(self) -> Run:
         """What was found."""
-        status = FAILED if self.failures else TRUNCATED if self.cuts else OK
-        failure = "; ".join(dict.fromkeys(self.failures or self.cuts)) or None
         names = [matrix.name for matrix in self.matrices]
         remarks = tuple(sorted(self.remarks, key=lambda one: one.line or _LAST))
         said = [
@@ -152,7 +130,8 @@ class Found:
             (_OTHERS, any(name.startswith(("all_to_one", "one_to_all")) for name in names)),
         ]
         return Run(
-            "nvbandwidth", self.version, status=status, failure=failure, hosts=tuple(self.hosts), gpus=tuple(self.gpus),
-            matrices=tuple(self.matrices), remarks=remarks, settings=tuple(self.settings.items()),
-            translations=tuple(text for text, wanted in said if wanted), line=self.line,
+            "nvbandwidth", self.version, status=self.status(), failure=self.failure(), hosts=tuple(self.hosts),
+            gpus=tuple(self.gpus), matrices=tuple(self.matrices), remarks=remarks,
+            settings=tuple(self.settings.items()), line=self.line,
+            translations=tuple(text for text, wanted in said if wanted),
         )  # fmt: skip

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
+from bench.core.foreign import Line, Reader, Row, Run
 from bench.tools import _osu_table
 from bench.tools._lines import FENCE
+from bench.tools._told import Told
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
 _LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
@@ -34,7 +35,6 @@ _DTYPES = {
     "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
 }  # fmt: skip
 _MARGINS = " \t\r|"  # of a table that somebody pasted, too
-_MOST_REMARKS = 1000
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ class OsuReader(Reader):
             yield run.run()
 
 
-class _Found:
+class _Found(Told):
     def __init__(self, line: int, title: re.Match[str]) -> None:
+        super().__init__()
         self._line = line
         self._library, self._name, self._version = title[1], title[2], title[3]
         self._program = _program_of(title[1], title[2])
@@ -117,9 +118,6 @@ class _Found:
         self._element = 0
         self._pairs: int | None = None
         self._rows: list[Row] = []
-        self._remarks: list[Remark] = []
-        self._failures: list[str] = []
-        self._cuts: list[str] = []
         self._widths: set[int] = set()  # of all rows above: columns end at the same place
         self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
 
@@ -141,30 +139,27 @@ class _Found:
         elif found := _PAIRS.match(text):
             self._pairs = int(found[1])
         elif _LEFT_OUT.match(text):
-            self._lose(line, "lines were left out here")
+            self.lose(line, "lines were left out here")
         elif _ERROR.search(text):
-            self._say(line, text[:200])
-            if len(self._failures) < 10:
-                self._failures.append(text[:200])
+            self.fail(line, text[:200])
 
     def _begin_table(self, line: int, text: str, names: list[str]) -> None:
         self._columns = names
         if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
-            self._lose(line, f"this table is not one that is read: {text[:80]}")
+            self.lose(line, f"this table is not one that is read: {text[:80]}")
             self._columns = None
 
     def run(self) -> Run:
         """What was found."""
         self._check_last()
         self._check_end()
-        if not self._rows and not self._cuts:
-            self._lose(self._line, f"{self._name} has no row")
+        if not self._rows and not self.cuts:
+            self.lose(self._line, f"{self._name} has no row")
         program = self._program
         return Run(
             "osu", self._version, pattern=program.pattern if program else None, num_ranks=self._num_ranks(),
-            status=FAILED if self._failures else TRUNCATED if self._cuts else OK,
-            failure="; ".join((self._failures or self._cuts)[:10]) or None,
-            rows=tuple(self._rows), remarks=tuple(self._remarks), translations=tuple(self._translations()),
+            status=self.status(), failure=self.failure(), rows=tuple(self._rows), remarks=tuple(self.remarks),
+            translations=tuple(self._translations()),
             settings=(("library", self._library), ("mode", program.mode if program else "unknown")), line=self._line,
             size_is_block=bool(program and program.block),
         )  # fmt: skip
@@ -173,14 +168,12 @@ class _Found:
         values = _osu_table.numbers(words, names)
         if values is None:
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
-                self._lose(line, f"this row can not be read: {text[:80]}")
+                self.lose(line, f"this row can not be read: {text[:80]}")
             return
         if values.get("valid") == 0:
-            self._say(line, "the program found wrong data: Fail")
-            self._failures.append(f"wrong data at size {words[0]}")
+            self.fail(line, "the program found wrong data: Fail", f"wrong data at size {words[0]}")
         if values.get("mean_s", 1) <= 0 or values.get("bytes_per_s", 1) < 0:
-            self._say(line, f"no time at all: {text[:80]}")
-            self._failures.append(f"size {words[0]} has no time")
+            self.fail(line, f"no time at all: {text[:80]}", f"size {words[0]} has no time")
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(values, line))
             self._measure(text, line)
@@ -193,19 +186,19 @@ class _Found:
 
     def _check_end(self) -> None:
         """Nothing marks the end of a table: one that ends early may be a hang, a cut, or what was asked for."""
-        if not self._rows or self._program is None or self._failures or self._cuts or self._library in _ONE_SIZE:
+        if not self._rows or self._program is None or self.failures or self.cuts or self._library in _ONE_SIZE:
             return
         two = self._program.pattern in ("pingpong", "pairs", None)
         largest = _LARGEST_OF_TWO if two else _LARGEST_OF_MANY
         last = self._rows[-1]
         if (last.payload_bytes or 0) < largest:
             said = f"the table ends at {last.payload_bytes} bytes, where the program by itself goes on to {largest}"
-            self._say(last.line, f"{said}: it hung, was cut, or was asked for no more (-m, -M)")
+            self.say(last.line, f"{said}: it hung, was cut, or was asked for no more (-m, -M)")
 
     def _check_last(self) -> None:
         if self._short_line:
             self._rows[-1] = replace(self._rows[-1], num_iterations=None)
-            self._lose(self._short_line, "this row is cut: how many iterations it had is lost")
+            self.lose(self._short_line, "this row is cut: how many iterations it had is lost")
 
     def _row(self, values: dict[str, float], line: int) -> Row:
         size = int(values[_osu_table.SIZE])
@@ -252,12 +245,3 @@ class _Found:
             yield "time is the mean over all pairs; how many there were is not printed"
         elif self._program.pattern == "pairs":
             yield f"the bandwidth printed adds {self._pairs or 'all'} pairs: divided, a row is one pair"
-
-    def _say(self, line: int, text: str) -> None:
-        if len(self._remarks) < _MOST_REMARKS:
-            self._remarks.append(Remark(line, text))
-
-    def _lose(self, line: int, text: str) -> None:
-        self._say(line, text)
-        if len(self._cuts) < 10:
-            self._cuts.append(text)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Cell, Line, Matrix, Reader, Remark, Run
+from bench.core.foreign import Cell, Line, Matrix, Reader, Run
 from bench.tools import _grid
+from bench.tools._told import Told
 
 _BEGIN = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]$")
 _CONNECTIVITY = re.compile(r"P2P Connectivity Matrix$")
@@ -26,7 +27,6 @@ _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 # How any line begins that is read here: all others are passed over at once.
 _WANTED = re.compile(r"[-0-9]|N/A|-?nan|-?inf|\[P2P|\[?\.\.\.|…|D\\D|Device|P2P|Unidir|Bidir|GPU|CPU|Cuda|CUDA|Two or")
 _MOST_CELLS = 1_000_000
-_MOST_REMARKS = 1000
 
 _SAID = {
     "sum": "A two-way figure is the sum of both directions, as the tool's source has it.",
@@ -76,16 +76,14 @@ class P2p(Reader):
             yield run.run()
 
 
-class _Found:
+class _Found(Told):
     """One run, as far as it was read."""
 
     def __init__(self, line: int) -> None:
+        super().__init__()
         self.line = line
         self.gpus: dict[str, None] = {}
         self.matrices: list[Matrix] = []
-        self.remarks: list[Remark] = []
-        self.failures: list[str] = []
-        self.cuts: list[str] = []
         self.said: dict[str, None] = {}
         self.first_title: str | None = None
         self.title_seen = False
@@ -119,16 +117,16 @@ class _Found:
             if len(self.apart) < _MOST_CELLS:
                 self.apart.add((int(found[1]), int(found[2])))
         elif _ERROR.match(text):
-            self._fail(line, text[:300])
+            self.fail(line, text[:300])
         elif _LEFT_OUT.match(text):
             self.close_title(line)
-            self._cut(line, "lines were left out here")
+            self.lose(line, "lines were left out here")
 
     def close_title(self, line: int) -> None:
         """All tables of the title above are over."""
         self._close_grid(line)
         if self._title is not None and not self._num_tables:
-            self._cut(self._title_line, f"the table of {self._title[0]} is lost")
+            self.lose(self._title_line, f"the table of {self._title[0]} is lost")
         self._title = None
 
     def _close_grid(self, line: int) -> None:
@@ -137,37 +135,24 @@ class _Found:
             return
         grid.finish(grid.columns, line)
         for where, lost in grid.lost:
-            self._cut(where, f"{self._title[0]}: {lost}")
+            self.lose(where, f"{self._title[0]}: {lost}")
         self._num_cells += sum(map(len, grid.rows))
         if self._title.re is _CONNECTIVITY:
             self._connect(grid)
         elif self._num_cells > _MOST_CELLS:
-            self._cut(grid.line, f"{self._title[0]} is left out: a run of more than {_MOST_CELLS} cells is not kept")
+            self.lose(grid.line, f"{self._title[0]} is left out: a run of more than {_MOST_CELLS} cells is not kept")
         elif grid.rows:
             self._add(grid, self._title)
 
     def run(self) -> Run:
         """What was found."""
         if self.apart is None and self.matrices:
-            self._say(None, "no connectivity is told: which pairs have peer access is not known")
-        status = FAILED if self.failures else TRUNCATED if self.cuts else OK
+            self.say(None, "no connectivity is told: which pairs have peer access is not known")
         return Run(
-            "p2p_bandwidth_latency", status=status, failure="; ".join(self.failures or self.cuts) or None,
+            "p2p_bandwidth_latency", status=self.status(), failure=self.failure(),
             gpus=tuple(self.gpus), matrices=tuple(self.matrices), remarks=tuple(self.remarks),
             translations=tuple(_SAID[word] for word in _SAID if word in self.said), line=self.line,
         )  # fmt: skip
-
-    def _cut(self, line: int, text: str) -> None:
-        self._say(line, text)
-        self.cuts = [*self.cuts, text][:10]
-
-    def _fail(self, line: int, text: str) -> None:
-        self._say(line, text)
-        self.failures = [*self.failures, text][:10]
-
-    def _say(self, line: int | None, text: str) -> None:
-        if len(self.remarks) < _MOST_REMARKS:
-            self.remarks.append(Remark(line, text))
 
     def _connect(self, grid: _grid.Grid) -> None:
         pairs = [(row, column, value) for row, values in enumerate(grid.rows) for column, value in enumerate(values)]
@@ -175,7 +160,7 @@ class _Found:
         if self.apart:
             of = grid.columns * (grid.columns - 1)
             text = f"{len(self.apart)} of {of} pairs have no peer access: their copies go through host memory"
-            self._say(self._title_line, text)
+            self.say(self._title_line, text)
 
     def _add(self, grid: _grid.Grid, title: re.Match[str]) -> None:
         latency = title.re is _LATENCY
@@ -213,7 +198,7 @@ class _Found:
             self.matrices.append(Matrix(name, unit, direction, None, tuple(cells), line=line))
         failed = sum(cell.status == _grid.FAILED for cell in cells)
         if failed:
-            self._fail(line, f"{name}: {failed} of {len(cells)} figures are zero or no numbers")
+            self.fail(line, f"{name}: {failed} of {len(cells)} figures are zero or no numbers")
 
 
 READER = P2p

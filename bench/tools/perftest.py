@@ -11,8 +11,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Reader, Remark, Row, Run
+from bench.core.foreign import Line, Reader, Row, Run
 from bench.tools._lines import FENCE
+from bench.tools._told import Told
 
 _TITLE = re.compile(
     r"(?:RDMA_)?(Send|Write|Read|Atomic)(?:_imm)?(?: FETCH_AND_ADD| CMP_AND_SWAP)?(?: (?:Bidirectional|Post List|UD))*"
@@ -29,7 +30,6 @@ _ERROR = re.compile(r"Completion with error|Failed status|Couldn't |Unable to |F
 _CLOCK = "Conflicting CPU frequency values detected"
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _RULE = "--------"
-_MOST_REMARKS = 1000
 
 
 class Perftest(Reader):
@@ -71,16 +71,14 @@ class Perftest(Reader):
             yield run.run()
 
 
-class _Found:
+class _Found(Told):
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
+        super().__init__()
         self._line, self._verb, self._what, self._two_way = line, verb, what, two_way
         self._title, self._header = title, ""
         self._over = False  # has its closing line been there?
         self._columns: list[str] = []
         self._rows: list[Row] = []
-        self._remarks: list[Remark] = []
-        self._failures: list[str] = []
-        self._cuts: list[str] = []
         self._settings: dict[str, str] = {}
         self._unsteady = False
 
@@ -96,26 +94,26 @@ class _Found:
 
     def waits_for(self, line: int, title: str) -> bool:
         """Is this its own title again, before any table?"""
-        if title != self._title or self._columns or self._failures:
+        if title != self._title or self._columns or self.failures:
             return False
-        self._say(line, "the test's name stands there twice: both its ends print here, or one start left nothing")
+        self.say(line, "the test's name stands there twice: both its ends print here, or one start left nothing")
         return True
 
     def again(self, header: str) -> bool:
         """Are these its own column titles again, before any row?"""
-        return header == self._header and not self._rows and not self._failures
+        return header == self._header and not self._rows and not self.failures
 
     def begin_table(self, line: int, text: str) -> None:
         """The titles of the columns."""
         if self._columns:
-            self._say(line, "the titles stand there twice: both ends of the test print into this log")
+            self.say(line, "the titles stand there twice: both ends of the test print into this log")
             return
         self._header = text
         self._columns = [title.lstrip("#") for title in _COLUMN.findall(text)]
         if self._verb is None:
-            self._say(line, "the test's name is not told, nor whether both directions are added up")
+            self.say(line, "the test's name is not told, nor whether both directions are added up")
         if self._index("t_avg[usec]", "t_typical[usec]") is None and self._rate() is None:
-            self._lose(line, f"this table is not one that is read: {text[:100]}")
+            self.lose(line, f"this table is not one that is read: {text[:100]}")
             self._columns = [""]
 
     def take(self, line: int, text: str) -> None:
@@ -125,14 +123,13 @@ class _Found:
             if self._columns and _COUNT.fullmatch(words[0]):
                 self._take_row(line, text, words)
         elif _ERROR.match(text):
-            self._say(line, text[:200])
-            self._failures.append(text[:200])
+            self.fail(line, text[:200])
         elif text.startswith(_CLOCK) and not self._unsteady:
             self._unsteady = True
-            self._say(line, "the CPU's frequency is not steady: perftest times by its cycles, so that times may be off")
+            self.say(line, "the CPU's frequency is not steady: perftest times by its cycles, so that times may be off")
         elif _LEFT_OUT.match(text):
             if not self._over:
-                self._lose(line, "lines were left out here")
+                self.lose(line, "lines were left out here")
         elif text.startswith(_RULE):
             self._over = bool(self._rows)
         elif not self._columns and _BANNER.match(text):
@@ -141,16 +138,16 @@ class _Found:
 
     def run(self) -> Run:
         """What was found."""
-        if not self._rows and not self._cuts and not self._failures:
-            self._lose(self._line, "no row: it crashed, or this is the side that only waits")
+        if not self._rows and not self.cuts and not self.failures:
+            self.lose(self._line, "no row: it crashed, or this is the side that only waits")
         mode = "pipelined" if self._what == "BW" else "isolated"
         half = self._verb in ("Send", "Write", None)
         settings = {"operation": (self._verb or "unknown").lower(), "mode": mode} | self._settings
         return Run(
             "perftest", pattern="pingpong" if half or self._what == "BW" else None, num_ranks=2,
-            status=FAILED if self._failures else TRUNCATED if self._cuts else OK,
-            failure="; ".join((self._failures or self._cuts)[:10]) or None, rows=tuple(self._rows),
-            remarks=tuple(self._remarks), translations=tuple(self._translations()), settings=tuple(settings.items()),
+            status=self.status(),
+            failure=self.failure(), rows=tuple(self._rows),
+            remarks=tuple(self.remarks), translations=tuple(self._translations()), settings=tuple(settings.items()),
             line=self._line,
         )  # fmt: skip
 
@@ -161,11 +158,10 @@ class _Found:
             return  # of a table that is not read, as was said where it begins
         if len(words) != len(self._columns) or not all(map(_VALUE.fullmatch, used)):
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
-                self._lose(line, f"this row is cut or not readable: {text[:80]}")
+                self.lose(line, f"this row is cut or not readable: {text[:80]}")
             return
         if not all(0 < float(word) < math.inf for word in used[:1]):
-            self._say(line, f"no time at all: {text[:80]}")
-            self._failures.append(f"size {words[0]} has no time, or a negative one")
+            self.fail(line, f"no time at all: {text[:80]}", f"size {words[0]} has no time, or a negative one")
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(int(words[0]), values, line))
 
@@ -215,15 +211,6 @@ class _Found:
             yield "the time of a read or an atomic is there and back; it is not halved"
         if "t_avg[usec]" not in self._columns:
             yield "time is the median (t_typical): no mean is printed"
-
-    def _say(self, line: int, text: str) -> None:
-        if len(self._remarks) < _MOST_REMARKS:
-            self._remarks.append(Remark(line, text))
-
-    def _lose(self, line: int, text: str) -> None:
-        self._say(line, text)
-        if len(self._cuts) < 10:
-            self._cuts.append(text)
 
 
 READER = Perftest

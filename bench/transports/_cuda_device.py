@@ -38,7 +38,6 @@ def load_cupy() -> Any:
     """The module; NotInstalledError when it is not there or does not load."""
     try:
         import cupy
-        import cupy.cuda
     except ModuleNotFoundError as error:
         if error.name != "cupy":
             raise NotInstalledError(f"CuPy can not be loaded here ({error}): install it again") from None
@@ -46,9 +45,10 @@ def load_cupy() -> Any:
             "CuPy is not installed here: pip install cupy-cuda13x (or cupy-cuda12x, for a driver older than CUDA 13)"
         ) from None
     except ImportError as error:
-        words = next((line for line in str(error).splitlines() if line.strip(" =")), "no reason given")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
         raise NotInstalledError(
-            f"CuPy can not be loaded here ({words}): install the wheel for this driver again"
+            f"CuPy can not be loaded here ({lines[-1] if lines else 'no reason given'}): "
+            "install the wheel for this driver again"
         ) from None
     return cupy
 

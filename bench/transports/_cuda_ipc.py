@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from bench.core.errors import first_line
 from bench.core.transport import Which
 from bench.transports._cuda_memory import CudaBuffers, Layout
 
@@ -31,7 +32,7 @@ def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
     try:
         return Offer(buffers.layout, device, host, bytes(runtime.ipcGetMemHandle(block.pointer)))
     except RuntimeError as error:
-        return Offer(buffers.layout, device, host, reason=f"its driver gives no handle of it ({_first_line(error)})")
+        return Offer(buffers.layout, device, host, reason=f"its driver gives no handle of it ({first_line(error)})")
 
 
 class Opened:
@@ -53,7 +54,7 @@ class Opened:
         try:
             pointer = int(self._runtime.ipcOpenMemHandle(other.handle, _LAZY_PEER_ACCESS))
         except RuntimeError as error:
-            return f"{whose} ({_first_line(error)}); --via process needs one process only"
+            return f"{whose} ({first_line(error)}); --via process needs one process only"
         self._found[rank] = (other, pointer)
         return None
 
@@ -68,7 +69,3 @@ class Opened:
             with contextlib.suppress(RuntimeError):  # its owner may have ended
                 self._runtime.ipcCloseMemHandle(pointer)
         self._found.clear()
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

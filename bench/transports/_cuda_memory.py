@@ -169,10 +169,6 @@ class DeviceBlock(Block):
 class Staged(Memory):
     """Memory of a GPU (a _Span) that the host fills and compares, chunk by chunk."""
 
-    def part(self, begin: int, num_bytes: int) -> Memory:
-        """`num_bytes` of it from byte `begin` on."""
-        return Staged(self.arrays, self.array[begin : begin + num_bytes])
-
     def write(self, data: Bytes) -> None:
         """Copied there, and there on return."""
         self.array.put(np.ascontiguousarray(data))

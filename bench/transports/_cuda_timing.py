@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from bench.core.errors import MeasurementError
+from bench.core.errors import MeasurementError, first_line
 from bench.core.transport import Compiled, Timing
 from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, Gate
 from bench.transports._cuda_program import Program
@@ -100,7 +100,7 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[Ga
     except MeasurementError:
         return None, "copies between pinned memory and the GPU wait for what is in its queue before them"
     except Exception as error:  # CuPy tells it in many ways
-        return None, f"it does not work ({next(iter(str(error).splitlines()), type(error).__name__)})"
+        return None, f"it does not work ({first_line(error)})"
     return gate, None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.core.arrays import Arrays, Memory
+from bench.core.errors import first_line
 from bench.core.payload import Bytes, constant
 from bench.core.transport import GUARD, Buffers, Which
 
@@ -31,7 +32,7 @@ class TorchArrays(Arrays):
         try:
             return self._torch.empty(num_bytes, dtype=self._torch.uint8, device=self._device)
         except self._torch.cuda.OutOfMemoryError as error:
-            raise MemoryError(str(error).splitlines()[0]) from None
+            raise MemoryError(first_line(error)) from None
 
     def upload(self, data: Bytes) -> Any:
         return self._torch.from_numpy(data).to(self._device)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.core.arrays import Memory
-from bench.core.errors import NotInstalledError, RefusedError
+from bench.core.errors import RefusedError, first_line
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
@@ -21,22 +21,6 @@ from bench.transports._device import CupyArrays
 
 _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
 _RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
-
-
-def load_cupy() -> Any:
-    """CuPy. Raises NotInstalledError when it is not installed, or can not be loaded."""
-    try:
-        import cupy
-    except ModuleNotFoundError as error:
-        if error.name != "cupy":
-            raise NotInstalledError(f"CuPy can not be loaded: {error}") from None
-        raise NotInstalledError(
-            "CuPy is not installed here, which holds the GPU memory for MPI: pip install cupy-cuda13x (or cupy-cuda12x)"
-        ) from None
-    except ImportError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
-        raise NotInstalledError(f"CuPy can not be loaded: {lines[-1] if lines else 'no reason given'}") from None
-    return cupy
 
 
 class Gpu:
@@ -60,7 +44,7 @@ class Gpu:
             cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context when they start
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
-            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({_first_line(error)})") from None
+            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({first_line(error)})") from None
         self._compiles(place.rank)
         # Parts of one GPU (MIG) have its address on the bus in common, but not its identity.
         identity = self._about.get("uuid")
@@ -76,7 +60,7 @@ class Gpu:
             raise RefusedError(f"GPU {self.index} of rank {rank} has no memory left: end what uses it") from None
         except Exception as error:
             raise RefusedError(
-                f"CuPy of rank {rank} can not compile for GPU {self.index} ({_first_line(error)}): "
+                f"CuPy of rank {rank} can not compile for GPU {self.index} ({first_line(error)}): "
                 "install CUDA's compiler for it, pip install 'cupy-cuda13x[ctk]'"
             ) from None
 
@@ -84,7 +68,7 @@ class Gpu:
         try:
             num_gpus, why = int(self._runtime.getDeviceCount()), "CUDA shows none"
         except self._runtime.CUDARuntimeError as error:
-            num_gpus, why = 0, _first_line(error)
+            num_gpus, why = 0, first_line(error)
             if error.status in WITHOUT_DRIVER:
                 raise RefusedError(
                     f"no NVIDIA driver that suits this CuPy answers rank {rank} ({why}): install or renew the driver, "
@@ -125,7 +109,7 @@ class Gpu:
         try:
             return DeviceBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
         except self._runtime.CUDARuntimeError as error:
-            raise MemoryError(_first_line(error)) from None
+            raise MemoryError(first_line(error)) from None
 
     def empty(self, num_bytes: int) -> Any:
         """Device memory: a CuPy array of bytes."""
@@ -181,7 +165,3 @@ class DeviceBuffers(Buffers):
         """As always, and the bytes are there when this returns."""
         super().fill(which, index, begin, num_bytes, content)
         self._gpu.finish()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -34,7 +34,6 @@ _FUNCTIONS = {
     "exchange": "MPI_Startall",
 }  # fmt: skip
 _OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
-_Ints = Any  # a ctypes array of int
 
 
 class Step(ctypes.Structure):

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from bench.core.errors import first_line
 from bench.core.world import Place
 
 _LIBRARY = "libnccl.so.2"
@@ -72,7 +73,7 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
     try:
         torch.cuda.init()
     except Exception as error:  # a driver may fail in any way; its words are the answer
-        why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        why = first_line(error).rstrip(".")
     return f"the NVIDIA driver is there, and torch sees no GPU ({why}): see nvidia-smi, or use {_OTHER}"
 
 
@@ -83,7 +84,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
         torch.full((1,), 1.0, device=device)
         torch.cuda.synchronize()
     except RuntimeError as error:  # another process has it alone, its memory is full, it has fallen off the bus
-        return f"rank {rank} can not use {device} ({str(error).splitlines()[0]}): see nvidia-smi, or use {_OTHER}"
+        return f"rank {rank} can not use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
     return None
 
 

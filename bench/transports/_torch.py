@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.core.channel import Channel
 from bench.core.errors import NotInstalledError, RefusedError
-from bench.core.program import Collective, Exchange, Group, Message, Step
+from bench.core.program import Collective, Exchange, Group, Message, Round, Step
 from bench.core.transport import Reduction, chain
 from bench.core.world import Place
 from bench.transports import _arrival
@@ -39,10 +39,10 @@ def load_torch() -> Any:
     return torch
 
 
-def is_lost_contact(error: RuntimeError) -> bool:
-    """Gloo and torch's stores tell it in words only."""
+def is_lost_contact(error: BaseException) -> bool:
+    """A connection that broke, or a peer that did not answer in time: Gloo and torch's stores tell it in words only."""
     said = str(error)
-    return any(words in said for words in _LOST)
+    return isinstance(error, RuntimeError) and any(words in said for words in _LOST)
 
 
 def renamed(dist: Any, name: str) -> Any:
@@ -106,6 +106,16 @@ def _started(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
         return "0"
+
+
+def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
+    """A process group for each group that has none in `handles`; torch wants every rank to make every group, in order.
+
+    Without a limit of its own a group would get torch's, which is minutes.
+    """
+    for group in groups:
+        if group.ranks not in handles:
+            handles[group.ranks] = dist.new_group(list(group.ranks), timeout=timedelta(seconds=timeout_s))
 
 
 class TorchChannel(Channel):

@@ -13,7 +13,7 @@ import os
 from functools import partial
 from typing import Any, Literal
 
-from bench.core.errors import RefusedError
+from bench.core.errors import RefusedError, first_line
 from bench.core.program import Copies, Copy, Group, Product, Round, Step
 from bench.core.record import THROUGH_HOST
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
@@ -92,7 +92,7 @@ class CudaCopy(Transport):
             self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
             self._runtime.streamSynchronize(on.ptr)
         except Exception as error:  # NVRTC or CUDA's headers may be missing, or too old: CuPy tells it in many ways
-            reason = f"CuPy can not compile kernels here ({_first_line(error)})"
+            reason = f"CuPy can not compile kernels here ({first_line(error)})"
         return self._of_any(reason)
 
     def _open_gate(self) -> str | None:
@@ -279,10 +279,6 @@ class CudaCopy(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Copies back to back, as many at a time as a queue holds, each such part behind a gate."""
         return self._timer.batch(compiled, num_calls)
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _nothing() -> None:

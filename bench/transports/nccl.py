@@ -14,7 +14,7 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
-from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError
+from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import Place
@@ -102,7 +102,7 @@ class Nccl(Transport):
         except (RuntimeError, ValueError) as error:
             self._debug.read()
             self._debug.close()
-            why = self._debug.seen.warning or str(error).splitlines()[0]
+            why = self._debug.seen.warning or first_line(error)
             raise RefusedError(
                 f"rank {self.place.rank} could not open NCCL on {self._device} ({why}): "
                 "set NCCL_DEBUG=INFO to see what it does",
@@ -142,7 +142,7 @@ class Nccl(Transport):
 
     def lost_contact(self, error: BaseException) -> bool:
         """A peer that is gone, as the control plane over Gloo or NCCL's own watchdog says it."""
-        return isinstance(error, RuntimeError) and _torch.is_lost_contact(error)
+        return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
         """Versions, the GPU of rank 0, and what NCCL told of itself on all ranks."""
@@ -209,7 +209,7 @@ class Nccl(Transport):
                 raise
             # A capture that failed leaves its own stream behind as the current one.
             self._torch.cuda.set_stream(self._torch.cuda.default_stream(self._device))
-            return f"NCCL through torch can not do it ({str(error).splitlines()[0][:80]})"
+            return f"NCCL through torch can not do it ({first_line(error)[:80]})"
         return None
 
     def available_bytes(self) -> int:
@@ -244,14 +244,8 @@ class Nccl(Transport):
         return _device.DeviceBuffers(send, recv)
 
     def open_groups(self, groups: Round) -> None:
-        """A process group per group; torch wants every rank to make every group, in the same order.
-
-        Their communicators are split off the world's at once, since it has been given its device.
-        """
-        limit = timedelta(seconds=self._options.timeout_s)  # torch's own would be ten minutes
-        for group in groups:
-            if group.ranks not in self._handles:
-                self._handles[group.ranks] = self._dist.new_group(list(group.ranks), timeout=limit)
+        """A process group per group, split off the world's communicator at once: that knows its device."""
+        _torch.open_groups(self._dist, groups, self._handles, self._options.timeout_s)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool

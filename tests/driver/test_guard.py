@@ -13,8 +13,8 @@ from bench.driver.guard import guarded
 SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"
 DESK = """
 from bench.driver.guard import guarded
-print(job.pid, flush=True)
 with guarded(job.pid):
+    print(job.pid, flush=True)
     job.wait()
 """
 

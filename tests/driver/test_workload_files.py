@@ -79,7 +79,7 @@ def test_settings_come_on_top() -> None:
         (LEAST + "parallel: {tensor: 8}", "unknown heads can not be split over tensor: 8"),
         ("model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 1.5}", "is above 1"),
         ("model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 0.5..0.3}", "its first end is the larger one"),
-        ("model: {parameters: 1B}\ntraining: {batch: 4, baselines: {L40: 3}}", "no GPU is called 'L40'; did you mean"),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, baselines: {L44: 3}}", "no GPU is called 'L44'; did you mean"),
         ("model: {parameters: 1B}\ntraining: {batch: 4, weights: float33}", "no element type is called 'float33'"),
         ("model: {parameters: 1B, layers: 2, hidden: 64, feedforward: 64}\ntraining: {batch: 4}", "correct"),
         ("preset: vit-l", "has no workload 'vit-l'; did you mean 'vit-l-306m'?"),

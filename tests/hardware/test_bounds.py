@@ -10,7 +10,7 @@ from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, copy_bounds, floor_of
-from bench.hardware.catalogue import node_links
+from bench.hardware.catalogue import gpu_links, node_links
 
 SIZE = 1 << 30
 
@@ -175,6 +175,14 @@ def test_what_crosses_between_racks_goes_through_their_nics(
     assert len(own) == (1 if most is None else 2)
     if most is not None:
         assert own[""].kind == "reference" and gb(own[""]) == pytest.approx(most)
+
+
+def test_what_leaves_a_chip_that_is_joined_to_its_processor_by_nvlink_crosses_no_pcie() -> None:
+    (bound,) = bounds_of(
+        header("allreduce", gpu_links("GH200", 1), 1, num_ranks=2, num_nodes=2), record("allreduce", 2, 2)
+    )
+    assert (bound.name, bound.kind, gb(bound)) == ("NVLink-C2C", "hard", 450.0)
+    assert "NVLink-C2C to its CPU carries 450 GB/s" in bound.why and "PCIe" not in bound.why
 
 
 def test_one_rack_needs_no_network_and_one_node_more_does() -> None:

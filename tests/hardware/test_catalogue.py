@@ -14,7 +14,7 @@ from bench.hardware import catalogue
 from bench.hardware.catalogue import gpu, gpus, instance, instances, node_links, pcie_bytes_per_s, pcie_packet_share
 
 FOLDER = Path(catalogue.__file__).parent
-CONFIDENCES = {"measured", "vendor", "derived", "recall"}
+CONFIDENCES = {"measured", "vendor", "table", "derived", "recall"}
 
 
 def blocks(node: Any) -> list[dict[str, Any]]:
@@ -94,15 +94,15 @@ def test_what_was_not_read_is_not_verified() -> None:
     g6e = node_links("g6e.48xlarge")
     assert g6e.verified["network"] and not g6e.verified["nic"]
     assert not node_links("p5.48xlarge").verified["pcie"]
-    assert not gpu("T4").verified
+    assert gpu("T4").verified and not gpu("A10G").verified
 
 
 def test_a_gpu_states_its_memory_its_rates_and_what_was_measured() -> None:
     h200 = gpu("H200-SXM-141GB")
-    assert (h200.memory_bytes, h200.memory_bytes_per_s, h200.pcie) == (141e9, 4800e9, (5, 16))
+    assert (h200.memory_bytes, h200.memory_bytes_per_s, h200.pcie) == (141e9, 4917e9, (5, 16))
     assert (h200.nvlink_generation, h200.flops["bf16"], h200.measured_bf16_flops) == (4, 989e12, None)
     assert gpu("A100-SXM4-80GB").measured_bf16_flops == pytest.approx(271.2e12)
-    assert gpu("B300-SXM").memory_bytes is None
+    assert gpu("B300-SXM").pcie is None
 
 
 def test_prices_keep_their_history_and_the_latest_counts() -> None:
@@ -119,8 +119,8 @@ def test_prices_keep_their_history_and_the_latest_counts() -> None:
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"no instance type is called 'p4d\.24xlarg'; did you mean 'p4d\.24xlarge'"):
         instance("p4d.24xlarg")
-    with pytest.raises(UsageError, match="no GPU is called 'L40'; did you mean"):
-        gpu("L40")
+    with pytest.raises(UsageError, match="no GPU is called 'L40X'; did you mean"):
+        gpu("L40X")
     assert "L40S" in gpus()
 
 

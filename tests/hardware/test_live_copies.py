@@ -128,7 +128,7 @@ def test_a_copy_to_the_host_has_the_link_of_its_own_gpu() -> None:
 def test_a_gpus_own_memory_bounds_copies_inside_it() -> None:
     of = header("local_copy", sandbox())
     (cold,) = bounds_of(of, record(1, bus_factor=2.0, cache="cold", payload_bytes=64 << 20))
-    assert (cold.bytes_per_s, cold.name, cold.kind, cold.verified) == (4800e9, "GPU memory", "hard", True)
+    assert (cold.bytes_per_s, cold.name, cold.kind, cold.verified) == (4917e9, "GPU memory", "hard", True)
     (hot,) = bounds_of(of, record(1, bus_factor=2.0, cache="hot", payload_bytes=1 << 20))
     assert hot.kind == "reference" and "caches" in hot.why
     small = replace(of, facts={"gpu_cache_bytes": str(1 << 18)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.core.errors import UsageError
-from bench.hardware.catalogue import gpu_links, gpu_printed, gpus, node_links
+from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, gpus, node_links, yaml_file
 from bench.hardware.machine import machine_of
 
 
@@ -16,6 +16,18 @@ from bench.hardware.machine import machine_of
     ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"), ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"), ("Tesla T4", "T4"),
     ("NVIDIA GB200", "GB200"), ("NVIDIA B200", "B200-SXM-180GB"), ("NVIDIA H100 NVL", "H100-NVL-94GB"),
     ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell SE"), ("NVIDIA Graphics Device", None),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell WS"),
+    ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Blackwell WS"),
+    ("NVIDIA GH200 120GB", "GH200"), ("NVIDIA GH200 480GB", "GH200"), ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
+    ("NVIDIA GB10", "GB10"), ("NVIDIA H20", "H20"), ("NVIDIA H20-3e", "H20-141GB"),
+    ("NVIDIA H200 NVL", "H200-NVL-141GB"),
+    ("NVIDIA H800", "H800-SXM5-80GB"), ("NVIDIA H800 PCIe", "H800-PCIe-80GB"),
+    ("NVIDIA A800-SXM4-80GB", "A800-SXM4-80GB"), ("NVIDIA A800 80GB PCIe", "A800-PCIe-80GB"),
+    ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"), ("NVIDIA A40", "A40"), ("NVIDIA A40-8Q", None), ("NVIDIA A30", "A30"),
+    ("NVIDIA RTX A6000", "RTX A6000"), ("NVIDIA RTX A5000", "RTX A5000"), ("NVIDIA RTX A5000 Laptop GPU", None),
+    ("Quadro RTX 8000", "Quadro RTX 8000"), ("Quadro RTX 6000", "Quadro RTX 6000"), ("NVIDIA TITAN RTX", "TITAN RTX"),
+    ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"), ("Tesla V100-SXM3-32GB", "V100-SXM3-32GB"),
+    ("NVIDIA T4G", "T4G"), ("AMD Instinct MI325X", "MI325X"),
 ])  # fmt: skip
 def test_a_gpu_is_known_by_the_name_that_drivers_print(printed: str, known: str | None) -> None:
     assert gpu_printed(printed) == known
@@ -75,4 +87,29 @@ def test_a_gpu_alone_gives_ports_and_no_nics(name: str) -> None:
     assert links.num_nics is None and links.nic_bytes_per_s is None
     assert set(links.sources) == set(links.verified)
     assert ("nvlink" in links.sources) is (links.nvlink_bytes_per_s is not None)
-    assert links.pcie_bytes_per_s is not None or name == "B300-SXM"
+    assert links.pcie_bytes_per_s is not None or name in ("B300-SXM", "MI250X")
+
+
+def test_each_name_that_drivers_print_means_one_gpu() -> None:
+    words = [word for name in gpus() for word in (name, *gpu(name).drivers)]
+    assert len(words) == len(set(words))
+    assert all(gpu_printed(f"NVIDIA {word}") for name in gpus() for word in gpu(name).drivers)
+
+
+@pytest.mark.parametrize(("name", "peer", "rate"), [
+    ("RTX A6000", "nvlink_pairs", 56.25e9), ("A40", "nvlink_pairs", 56.25e9), ("A100-PCIe-40GB", "nvlink_pairs", 300e9),
+    ("Quadro RTX 8000", "nvlink_pairs", 50e9), ("H800-SXM5-80GB", "nvswitch", 200e9), ("H20", "nvswitch", 450e9),
+    ("MI325X", "infinity_fabric", 448e9), ("GB10", "host", None), ("L20", "host", None),
+])  # fmt: skip
+def test_a_card_has_the_links_of_its_own_kind(name: str, peer: str, rate: float | None) -> None:
+    links = gpu_links(name, 2)
+    assert (links.peer, links.nvlink_bytes_per_s) == (peer, rate)
+
+
+def test_no_port_has_more_than_its_generations_links() -> None:
+    every = yaml_file("links")["nvlink"]
+    for name in gpus():
+        links = gpu_links(name, 8)
+        if links.nvlink_generation is not None and links.nvlink_bytes_per_s is not None:
+            most = every[links.nvlink_generation]
+            assert links.nvlink_bytes_per_s <= most["gbyte_per_s"] * most["most_links"] * 1e9, name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.derived import Document
-from bench.report import _text, table
+from bench.report import _below, table
 from bench.report.table import Table
 
 Make = Callable[..., Any]
@@ -130,7 +130,7 @@ def test_a_job_that_never_started_is_still_told() -> None:
 
 def test_a_failure_names_its_rank_and_host_once() -> None:
     failure = {"job": "allreduce-mpi-2x1", "pattern": "allreduce", "rank": 2, "host": "h1"}
-    [line] = _text.failure_lines([{**failure, "what": "rank 2 on h1 was killed"}])
+    [line] = _below.failure_lines([{**failure, "what": "rank 2 on h1 was killed"}])
     assert line.count("rank 2") == line.count("h1") == 1
-    [line] = _text.failure_lines([{**failure, "what": "it was killed"}])
+    [line] = _below.failure_lines([{**failure, "what": "it was killed"}])
     assert "on rank 2 (h1): it was killed" in line

@@ -276,12 +276,6 @@ def test_a_gpu_that_somebody_else_holds_is_refused(cupy: Any, monkeypatch: pytes
         _cuda_device.take(cupy, 0)
 
 
-def test_without_cupy_its_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(RefusedError, match="CuPy"):
-        _cuda_device.load_cupy()
-
-
 @pytest.mark.usefixtures("cupy")
 def test_what_it_can_not_carry_out_it_says() -> None:
     transport = cuda_copy.CudaCopy(ALONE, Options(engine="sm"))

@@ -24,7 +24,8 @@ from bench.core.transport import GUARD
 from bench.core.world import Place
 from bench.transports import _mpi_cuda_check as checking
 from bench.transports import _mpi_cuda_staging as staging
-from bench.transports._mpi_cuda_memory import Gpu, load_cupy
+from bench.transports._cuda_device import load_cupy
+from bench.transports._mpi_cuda_memory import Gpu
 from bench.transports.mpi_cuda import MpiCuda
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -303,7 +304,7 @@ def test_cupy_that_is_missing_or_broken_is_said(monkeypatch: pytest.MonkeyPatch,
         "raise ImportError('''\n=====\nFailed\n\nOriginal error:\n  no libx.so\n=====\n''')"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RefusedError, match=r"CuPy can not be loaded: no libx\.so$"):
+    with pytest.raises(RefusedError, match=r"CuPy can not be loaded here \(no libx\.so\): install the wheel"):
         load_cupy()
 
 
