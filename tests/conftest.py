@@ -10,6 +10,7 @@ import importlib
 import operator
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -62,6 +63,19 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE):
             item.add_marker("alone")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """A process whose GPU failed for good (an illegal access) tests no more on it: `make test-gpu` starts another."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None or "PYTEST_XDIST_WORKER" not in os.environ or "BENCH_REQUIRE" not in os.environ:
+        return
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except Exception as error:
+        print(f"{nodeid}: the GPU can not be used any longer by this process ({error})", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 @pytest.fixture

@@ -116,7 +116,8 @@ def environment_is_told(run: Material) -> Iterator[Fault]:
 
 
 def _missing_facts(header: Header) -> Iterator[str]:
-    yield from (f"versions.{name}" for name in _VERSIONS if not header.versions.get(name))
+    told = {"commit": header.versions.get("source"), **header.versions}  # files without git name themselves
+    yield from (f"versions.{name}" for name in _VERSIONS if not told.get(name))
     if not header.started:
         yield "when it began (started)"
     if header.facts.get("tool"):  # its host and its library are those of our own jobs beside it

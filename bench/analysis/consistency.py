@@ -180,6 +180,8 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
+    # One rank alone sends nothing: in place its operation is empty, else it copies, and neither replaces the other.
+    rows = [row for row in rows if row.summary.num_ranks != 1]
     for mode in _BOTH:
         indexed = _indexed(rows, mode)
         for row in rows:

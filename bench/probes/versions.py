@@ -19,7 +19,10 @@ _GIT_WAIT_S = 5.0
 
 def versions() -> dict[str, str]:
     """Name -> version of everything that is there; what is not installed is left out. Imports none of it."""
-    found: dict[str, str | None] = {**software(), "commit": commit(Path(bench.__file__).resolve().parent.parent)}
+    told = commit(Path(bench.__file__).resolve().parent.parent)
+    found: dict[str, str | None] = {**software(), "commit": told}
+    if told is None:  # a copy of the files, git missing, or a checkout of another user: the files name themselves
+        found["source"] = source()
     found |= {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}", "system": system()}
     found |= {"libc": " ".join(platform.libc_ver()).strip() or None}
     return {name: version for name, version in found.items() if version is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -158,11 +159,22 @@ def facts(header: Header) -> list[tuple[str, str]]:
         ("pattern", f"{header.pattern} over {header.transport}, {world}"),
         ("case", " ".join(header.case)),
         ("hosts", hostlist.compress(header.nodes)),
+        ("gpus", "" if header.modelled else _gpus(header)),
         ("instance", header.instance or ""),
         ("clock", ", ".join(filter(None, [header.clock, header.started and f"started {header.started}"]))),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def _gpus(header: Header) -> str:
+    """The GPUs of all hosts and their drivers; the one that a rank told of where the driver told none."""
+    gpus: Counter[str] = Counter()
+    for node in header.nodes.values():
+        driver = f", driver {node['gpu_driver']}" if node.get("gpu_driver") else ""
+        gpus.update(f"{gpu.get('name') or 'unknown'}{driver}" for gpu in node.get("gpus") or ())
+    told = header.facts.get("gpu")
+    return "; ".join(f"{number} x {name}" for name, number in gpus.items()) or str(told or "")
 
 
 def job_line(job: str, header: Header) -> str:

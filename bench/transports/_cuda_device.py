@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.world import Place
+from bench.transports import _cache
 
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
@@ -36,6 +37,7 @@ class Device:
 
 def load_cupy() -> Any:
     """The module; NotInstalledError when it is not there or does not load."""
+    _cache.for_cupy(os.environ)
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -49,6 +51,10 @@ def load_cupy() -> Any:
         raise NotInstalledError(
             f"CuPy can not be loaded here ({lines[-1] if lines else 'no reason given'}): "
             "install the wheel for this driver again"
+        ) from None
+    except OSError as error:
+        raise NotInstalledError(
+            f"CuPy can not be loaded here ({error}): name a folder that it can write by CUPY_CACHE_DIR"
         ) from None
     return cupy
 

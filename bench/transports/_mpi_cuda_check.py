@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.transports import _cache
+
 LIMIT_S = 20.0
 _ASK_S = 10.0
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -152,6 +154,7 @@ def _try(device: int) -> None:
 
     vendor, version = MPI.get_vendor()
     _say(library=f"{vendor} {'.'.join(map(str, version))}", answer=_answer(MPI), doing="gpu")
+    _cache.for_cupy(os.environ)
     import cupy
 
     cupy.cuda.Device(device).use()

@@ -13,13 +13,13 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.core.transport import Compiled, Timing
+from bench.transports import _cache
 
 _SOURCE = Path(__file__).with_name("_mpi_loop.c")
 _COMPILERS = ("cc", "gcc", "clang")
@@ -58,8 +58,8 @@ def build() -> tuple[Path | None, str]:
     source = _SOURCE.read_bytes()
     key = hashlib.sha256(b"\0".join([source, compiler.encode(), " ".join(_FLAGS).encode()])).hexdigest()[:16]
     name = f"mpi_loop-{platform.machine()}-{key}.so"
-    for folder in _cache_folders():
-        if not _is_ours(folder):
+    for folder in _cache.folders():
+        if not _cache.is_ours(folder):
             continue
         path = folder / name
         if path.exists():
@@ -69,21 +69,6 @@ def build() -> tuple[Path | None, str]:
         except (OSError, subprocess.SubprocessError) as error:
             return None, f"{compiler} could not compile it ({_words(error)})"
     return None, "no folder for the compiled loop can be written: set XDG_CACHE_HOME to one"
-
-
-def _cache_folders() -> tuple[Path, ...]:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(home) / "linkbench", Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
-
-
-def _is_ours(folder: Path) -> bool:
-    """Can it be written, by us alone? Somebody else's folder could hold somebody else's code."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mine = folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
-    except OSError:
-        return False
-    return mine and os.access(folder, os.W_OK)
 
 
 def _compile(compiler: str, path: Path) -> Path:

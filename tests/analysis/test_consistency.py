@@ -198,3 +198,10 @@ def test_a_window_of_one_waits_for_its_acknowledgement_and_may(run: Run) -> None
 def test_the_gravest_conflict_comes_first(run: Run) -> None:
     run.add("allreduce", 100e-6).add("allgather", 200e-6).add("allreduce", 400e-6, mode="pipelined")
     assert [round(found.ratio) for found in run.conflicts()] == [4, 2]
+
+
+def test_one_rank_alone_is_held_to_no_other_operation(run: Run) -> None:
+    """In place nothing is done, else it copies."""
+    for pattern, seconds in (("allreduce", 5e-6), ("allgather", 20e-6), ("reducescatter", 20e-6)):
+        run.add(pattern, seconds, record={"num_ranks": 1}, num_ranks=1, num_nodes=1)
+    assert run.conflicts() == ()

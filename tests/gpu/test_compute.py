@@ -6,29 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 # torch may warn as it is imported (of another numpy, of NVML): that is no failure of ours.
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-Missing = Callable[[str, str], NoReturn]
-
-
-@pytest.fixture
-def torch(missing: Missing) -> Any:
-    """torch, where it sees a GPU."""
-    try:
-        import torch
-    except ImportError:
-        missing("gpu", "torch is not installed")
-    if not torch.cuda.is_available():
-        missing("gpu", "torch sees no GPU")
-    return torch
 
 
 def document(*words: str) -> Any:
@@ -41,6 +27,7 @@ def document(*words: str) -> Any:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.usefixtures("nccl")
 @pytest.mark.parametrize(
     ("words", "size"),
     [
@@ -52,7 +39,7 @@ def document(*words: str) -> Any:
     ],
     ids=["bf16", "fp16", "fp32", "tf32", "fp64"],
 )
-def test_products_are_exact_and_no_faster_than_the_data_sheet_allows(torch: Any, words: Any, size: str) -> None:
+def test_products_are_exact_and_no_faster_than_the_data_sheet_allows(words: Any, size: str) -> None:
     (row,) = document("--sizes", size, "--mode", "pipelined", "--max-seconds", "0.5", *words)["summaries"]
     assert row["verified"] is True and row["num_wrong"] == 0
     assert row["flops_per_s"] > 0
@@ -61,6 +48,7 @@ def test_products_are_exact_and_no_faster_than_the_data_sheet_allows(torch: Any,
         assert row["flops_per_s"] < 1.15 * row["peak_flops_per_s"], row["peak_name"]
 
 
+@pytest.mark.usefixtures("nccl")
 def test_tf32_is_another_product_than_float32(torch: Any) -> None:
     """On tensor cores from Ampere on; strict float32 must not go there by itself."""
     if torch.cuda.get_device_capability() < (8, 0):

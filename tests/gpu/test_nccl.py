@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -19,16 +19,13 @@ PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
 LIMIT_S = 90.0
 
 # torch may warn as it is imported (of another numpy, of NVML): that is no failure of ours.
-pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 Bench = Callable[..., tuple[int, Any, str]]
 
 
 @pytest.fixture
-def bench(missing: Callable[[str, str], NoReturn], tmp_path: Path) -> Bench:
+def bench(nccl: None, tmp_path: Path) -> Bench:
     """`bench("allreduce", "--sizes", "4K", num=2, env={...})`: code and document of rank 0, and what all ranks said."""
-    torch: Any = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        missing("gpu", "torch sees no GPU")
 
     def run(pattern: str, *words: str, num: int = 1, env: Mapping[str, str] | None = None) -> tuple[int, Any, str]:
         base = {**os.environ, "PYTHONPATH": PATH, **(env or {})}
@@ -88,10 +85,8 @@ def test_events_and_the_hosts_clock_agree_where_the_gpu_has_much_to_do(bench: Be
     assert 5e-5 < row["median_s"] < 1
 
 
-def test_the_host_sees_no_less_time_than_the_events(missing: Callable[[str, str], NoReturn], tmp_path: Path) -> None:
-    torch: Any = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        missing("gpu", "torch sees no GPU")
+@pytest.mark.usefixtures("nccl")
+def test_the_host_sees_no_less_time_than_the_events(tmp_path: Path) -> None:
     script = tmp_path / "clocks.py"
     script.write_text(CLOCKS, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": PATH}

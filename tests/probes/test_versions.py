@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
+
 import bench
 from bench.probes import versions
 
@@ -58,3 +60,10 @@ def test_a_checkout_tells_its_commit_and_whether_files_differ(
     assert versions.commit(tmp_path / "installed") is None
     (tmp_path / "file").write_text("two")
     assert versions.commit(tmp_path) == f"{head[:12]}-dirty"
+
+
+def test_without_a_commit_the_files_name_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "commit", lambda checkout: "0123456789ab")
+    assert "source" not in versions.versions()
+    monkeypatch.setattr(versions, "commit", lambda checkout: None)
+    assert versions.versions()["source"] == versions.source() and "commit" not in versions.versions()

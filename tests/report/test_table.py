@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.derived import Document
-from bench.report import _below, table
+from bench.report import _below, _text, table
 from bench.report.table import Table
 
 Make = Callable[..., Any]
@@ -134,3 +134,12 @@ def test_a_failure_names_its_rank_and_host_once() -> None:
     assert line.count("rank 2") == line.count("h1") == 1
     [line] = _below.failure_lines([{**failure, "what": "it was killed"}])
     assert "on rank 2 (h1): it was killed" in line
+
+
+def test_the_gpus_of_a_run_stand_above_its_figures(a_header: Make) -> None:
+    gpu = {"name": "NVIDIA H200"}
+    nodes = {host: {"host": host, "gpus": [gpu, gpu], "gpu_driver": "580.1"} for host in ("a", "b")}
+    told = dict(_text.facts(a_header(nodes=nodes, facts={"gpu": "NVIDIA H200"})))
+    assert told["gpus"] == "4 x NVIDIA H200, driver 580.1"
+    assert dict(_text.facts(a_header(facts={"gpu": "NVIDIA H200"})))["gpus"] == "NVIDIA H200"  # CUDA without NVML
+    assert "gpus" not in dict(_text.facts(a_header()))

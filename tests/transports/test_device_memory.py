@@ -10,7 +10,9 @@ import pytest
 
 from bench.core.arrays import Arrays
 from bench.core.dtypes import DTYPES
+from bench.core.errors import NotInstalledError
 from bench.core.payload import CopyData, ReduceData, Tiled, constant
+from bench.transports._cuda_device import load_cupy
 from bench.transports._device import Block, CupyArrays, DeviceBuffers, TorchArrays
 
 Missing = Callable[[str, str], NoReturn]
@@ -35,9 +37,9 @@ def by_torch(missing: Missing) -> tuple[Arrays, Callable[[], int]]:
 def by_cupy(missing: Missing) -> tuple[Arrays, Callable[[], int]]:
     """Arrays of CuPy, and how many bytes its pool took."""
     try:
-        import cupy
-    except ImportError:
-        missing("gpu", "CuPy is not installed")
+        cupy = load_cupy()
+    except NotInstalledError as error:
+        missing("gpu", str(error))
     try:
         found = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
