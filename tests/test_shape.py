@@ -41,6 +41,7 @@ HOMES = {
     "subprocess": (
         "driver/batch.py",
         "driver/execute.py",
+        "driver/guard.py",
         "driver/hosts.py",
         "probes/",
         "transports/_mpi_loop.py",

@@ -82,6 +82,16 @@ def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
     emit(plugins.load("format", "json").render(Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))), args)
 
 
+def drawing(word: str) -> Path:
+    """What `--plot` names, whose ending says the form; refused before anything is reckoned, as `--output` is."""
+    path = Path(word)
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--plot {path}: name a file that ends in .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path} can not be written: there is no folder {path.parent}")
+    return path
+
+
 def _writable(word: str) -> Path:
     """Said before anything is measured: the folder is not there, or the path is one."""
     path = Path(word)

@@ -16,6 +16,8 @@ from bench.core.links import NodeLinks
 if TYPE_CHECKING:
     from bench.analysis.predict import Evidence
 
+MOST_GPUS = 16384
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -78,6 +80,12 @@ def world_of(machine: Machine, gpus: int) -> tuple[int, int]:
             f"{gpus} GPUs are no whole number of nodes of {per_node}: give a multiple, or --ranks-per-node"
         )
     return gpus // per_node, per_node
+
+
+def check_most(gpus: int, words: str = "") -> None:
+    """Nothing was ever held against a prediction for more. `words`: how the number comes. Raises UsageError."""
+    if gpus > MOST_GPUS:
+        raise UsageError(f"{words}{gpus} GPUs: at most {MOST_GPUS} are predicted")
 
 
 def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> Evidence:

@@ -40,8 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
     """What a log may not tell: its world, and which links bound it."""
-    parser.add_argument("--num-ranks", type=whole(1), metavar="N", help="of logs that do not tell it")
-    parser.add_argument("--num-nodes", type=whole(1), metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-ranks", type=whole(1, "--num-ranks"), metavar="N", help="of logs that do not tell it")
+    parser.add_argument("--num-nodes", type=whole(1, "--num-nodes"), metavar="N", help="of logs that do not tell it")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="NAME", help="entry of bench.yaml whose links bound the rows")
     where.add_argument("--instance", metavar="TYPE", help="instance type whose links bound the rows (see bench list)")

@@ -17,15 +17,13 @@ from bench.core.plugins import nearest
 if TYPE_CHECKING:
     from bench.analysis.predict import Evidence, Prediction
 
-MOST_GPUS = 16384
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench predict`."""
     _predict.add_machine_arguments(parser)
     parser.add_argument("--patterns", "--pattern", default="allreduce", metavar="LIST", help="collectives, or all")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--gpus", metavar="LIST", help=f"how many GPUs, such as 8,64,1024; at most {MOST_GPUS}")
+    size.add_argument("--gpus", metavar="LIST", help=f"how many GPUs, such as 8,64,1024; at most {_predict.MOST_GPUS}")
     size.add_argument("--nodes", metavar="LIST", help="how many nodes (default: the cluster's, else one)")
     parser.add_argument(
         "--sizes", default="1K:8G:4", metavar="SIZES", help="begin:end:factor or a list (default 1K:8G:4)"
@@ -34,7 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         help="only this one; all: with those that no library uses, by their links alone")  # fmt: skip
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
                         help="own runs and imported logs: they weigh more than what was published")  # fmt: skip
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw busbw against size there, as .png and .svg")
+    parser.add_argument(
+        "--plot", type=_output.drawing, metavar="FILE", help="draw busbw against size there (.png, .svg or .pdf)"
+    )
     _output.add_output_arguments(parser)
 
 
@@ -55,8 +55,9 @@ def main(args: argparse.Namespace) -> int:
     _output.emit(words.rendered(args.format, rows, _remarks(rows, machine, known)), args)
     if args.plot:
         from bench.figures import _predict as figure
+        from bench.figures import _style
 
-        figure.save(figure.curves(rows, measured, machine.name), args.plot.with_suffix(""))
+        _style.write(figure.curves(rows, measured, machine.name), args.plot)
     return EXIT_DONE
 
 
@@ -72,14 +73,16 @@ def _patterns(text: str, known: Sequence[str]) -> list[str]:
 
 def _worlds(args: argparse.Namespace, machine: _predict.Machine) -> list[tuple[int, int]]:
     if args.gpus:
-        worlds = [_predict.world_of(machine, gpus) for gpus in _counts("--gpus", args.gpus)]
+        counts = _counts("--gpus", args.gpus)
+        for gpus in counts:
+            _predict.check_most(gpus)
+        worlds = [_predict.world_of(machine, gpus) for gpus in counts]
     elif args.nodes:
         worlds = [(nodes, machine.ranks_per_node) for nodes in _counts("--nodes", args.nodes)]
     else:
         worlds = [(machine.num_nodes, machine.ranks_per_node)]
     for nodes, per_node in worlds:
-        if nodes * per_node > MOST_GPUS:
-            raise UsageError(f"{nodes} x {per_node} are {nodes * per_node} GPUs: at most {MOST_GPUS} are predicted")
+        _predict.check_most(nodes * per_node, f"{nodes} x {per_node} are ")
     return list(dict.fromkeys(worlds))
 
 

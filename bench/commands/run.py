@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.commands import _gate_run, _here, _output, _plan
@@ -118,12 +120,17 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
         return [], None
     try:
         return draw(document, args.plots / run.name), None
-    except UsageError as error:
+    except (UsageError, ImportError) as error:  # the latter of a matplotlib that is there and does not load
         return [], UsageError(f"{error}; what was measured is kept: python -m bench plot {run} --plots DIR")
 
 
 def _check_plots(folder: Path) -> None:
-    """Said before anything is measured: the folder of plots, or the nearest one above it, can not be written."""
+    """Said before anything is measured: nothing draws; the folder, or the nearest one above it, can not be written."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            f"no plots can be drawn: Python package matplotlib is not installed for {sys.executable}: install it, or "
+            "measure without plots by --no-plots (make bench ARGS=--no-plots)"
+        )
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UsageError(
@@ -211,7 +218,7 @@ def _progress() -> Iterator[tuple[desk.Say, desk.Say]]:
 
     console = Console(stderr=True, highlight=False, markup=False)
     with console.status("") as status:
-        yield console.print, status.update
+        yield partial(console.print, soft_wrap=True), status.update  # a command to copy stays in one piece
 
 
 def _say(sentence: str) -> None:

@@ -33,7 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--instances", default="all", metavar="A,B", help="instance types, of bench.yaml too (default: all)"
     )
     parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
-    parser.add_argument("--gpus", type=whole(1), metavar="N", help="GPUs of each node that take part (default: all)")
+    parser.add_argument(
+        "--gpus", type=whole(1, "--gpus"), metavar="N", help="GPUs of each node that take part (default: all)"
+    )
     parser.add_argument("--runs", nargs="+", type=Path, default=[], metavar="DIR", help="own runs to predict from")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as training.batch=32")
@@ -42,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--region", help="prices of one region only")
     parser.add_argument("--price-date", type=_date, metavar="DATE", help="prices as they were on this day (2025-03-31)")
     parser.add_argument("--explain", metavar="INSTANCE", help="how one machine's figures come, line by line")
-    parser.add_argument("--plot", type=_drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
+    parser.add_argument("--plot", type=_output.drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
     _output.add_output_arguments(parser)
 
 
@@ -89,7 +91,11 @@ def _machines(args: argparse.Namespace, site: Site) -> list[tuple[Instance, int]
     names = [site.instance(name).name for name in dict.fromkeys(named)]
     if args.explain is not None and args.explain not in names:
         raise UsageError(f"--explain {args.explain!r} is none of --instances{plugins.nearest(args.explain, names)}")
-    return [(site.instance(name), nodes) for name in names for nodes in args.nodes]
+    machines = [(site.instance(name), nodes) for name in names for nodes in args.nodes]
+    for machine, nodes in machines:
+        per_node = args.gpus or machine.gpus
+        _predict.check_most(nodes * per_node, f"{nodes} x {per_node} of {machine.name} are ")
+    return machines
 
 
 def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
@@ -124,21 +130,13 @@ def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
 
 def _draw(selection: Selection, path: Path) -> None:
     from bench.figures import _select as figure
+    from bench.figures import _style
 
-    figure.save(selection, path)
-
-
-def _drawing(word: str) -> Path:
-    path = Path(word)
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--plot {path}: name a file that ends in .png, .svg or .pdf")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path} can not be written: there is no folder {path.parent}")
-    return path
+    _style.write(figure.draw(selection), path)
 
 
 def _counts(word: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(whole(1)(each.strip()) for each in word.split(",")))
+    return tuple(dict.fromkeys(whole(1, "--nodes")(each.strip()) for each in word.split(",")))
 
 
 def _date(word: str) -> date:

@@ -20,7 +20,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench validate`."""
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
                         help="own runs and imported logs to try as well")  # fmt: skip
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the errors there, as .png and .svg")
+    parser.add_argument(
+        "--plot", type=_output.drawing, metavar="FILE", help="draw the errors there (.png, .svg or .pdf)"
+    )
     _output.add_output_arguments(parser)
 
 
@@ -45,9 +47,10 @@ def main(args: argparse.Namespace) -> int:
         text = words.text(args.format, parts, [f"left out: {note}" for note in known.notes])
     _output.emit(text, args)
     if args.plot:
+        from bench.figures import _style
         from bench.figures import _validate as figure
 
-        figure.save(figure.errors(rows), args.plot.with_suffix(""))
+        _style.write(figure.errors(rows), args.plot)
     return EXIT_DONE
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.tool import DOCUMENT
-from bench.driver import inquest, supervise
+from bench.driver import guard, inquest, supervise
 from bench.driver.inquest import Evidence, Guilt
 from bench.driver.jobs import Job
 from bench.probes import processes
@@ -80,6 +80,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, out.fileno(), log.fileno())
         try:
+            files.enter_context(guard.guarded(process.pid))
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)

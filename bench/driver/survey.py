@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.core import hostlist
-from bench.core.errors import RefusedError, UsageError
+from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
 from bench.driver import connect, here, hosts, judge
 from bench.driver.config import Cluster
@@ -24,6 +24,7 @@ from bench.driver.jobs import Job, Machine
 from bench.driver.judge import Device, Finding, Wanted
 from bench.probes import host as probe
 from bench.probes import ports, versions
+from bench.store import runs
 
 _FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
 _AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
@@ -193,9 +194,7 @@ def _mark_in(results: Path) -> Iterator[str]:
         results.mkdir(parents=True, exist_ok=True)
         (results / nonce).touch()
     except OSError as error:
-        raise UsageError(
-            f"{results} can not be written ({error.strerror}): give another folder by --results DIR"
-        ) from None
+        raise runs.unwritable(results, error) from None
     try:
         yield nonce
     finally:

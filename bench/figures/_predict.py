@@ -18,7 +18,6 @@ _REMARK = (
     "bands: the interval that should hold 9 of 10 measurements (below 1 MiB fewer); "
     "no line in it where nobody measured such links; "
 )
-save = _style.save
 
 
 def curves(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -30,11 +29,6 @@ _PARTS = (
     ("exposed_s", "exposed communication", "#D55E00", "//"),
     ("feed_s", "host-to-device feed", "#E69F00", "xx"),
 )
-
-
-def save(selection: Selection, path: Path) -> None:
-    """Draw and write; the file's ending says in which form. Raises OSError."""
-    draw(selection).savefig(path, dpi=_style.DPI)
 
 
 def draw(selection: Selection) -> Figure:

@@ -145,6 +145,11 @@ def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
     png, svg = base.with_name(base.name + ".png"), base.with_name(base.name + ".svg")
-    figure.savefig(png, dpi=DPI, facecolor="white")
-    figure.savefig(svg, facecolor="white")
+    write(figure, png)
+    write(figure, svg)
     return png, svg
+
+
+def write(figure: Figure, path: Path) -> None:
+    """One file; its ending says in which form. Raises OSError."""
+    figure.savefig(path, dpi=DPI, facecolor="white")

@@ -12,7 +12,6 @@ from bench.analysis.validate import LARGE_BYTES, Tried, level_class
 from bench.figures import _style
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
-save = _style.save
 
 
 def errors(rows: Sequence[Tried]) -> Figure:

@@ -39,6 +39,8 @@ _LOST = (
     re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
     re.compile(r"first process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
+# Hydra's own process on a host, of the way back to mpirun.
+_CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
 # Open MPI's ranks, of a peer that they lost; who says so is no cause, but may be lost to others in turn.
 _DISCONNECTED = re.compile(
@@ -111,6 +113,8 @@ class Mpirun(Launcher):
                 rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
                 host = found.get("host")
                 return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
+        if match := _CUT_OFF.search(log):
+            return Blame(None, match[1], f"not started, as mpirun's process there was {match[2].strip()}")
         if match := _LOST_DAEMON.search(log):
             return Blame(None, match[1], "lost by mpirun together with its daemon there")
         losses = _DISCONNECTED.findall(log)

@@ -38,7 +38,7 @@ def _line(one: Interference) -> str:
     )
     if unsure:
         few = f"{one.num_launches} launches" if one.num_launches > 1 else f"{one.num_blocks} blocks"
-        line += f"  ? {few} are too few for a 95 % interval"
+        line += f"  {few} are too few for a 95 % interval"
     if one.num_blocks_not_covered:
         line += f"  NOT DISTURBED in {one.num_blocks_not_covered} of {one.num_blocks} blocks: aggressors hardly sent"
     return line

@@ -31,7 +31,7 @@ def _line(one: Overlapped) -> str:
     )
     if "?" in line:
         few = f"{one.num_launches} launches" if one.num_launches > 1 else f"{one.num_blocks} blocks"
-        line += f"  ? {few} are too few for a 95 % interval"
+        line += f"  {few} are too few for a 95 % interval"
     if one.num_not_covered:
         line += f"  NOT COVERED in {one.num_not_covered} of {one.num_samples} samples: the factors are too low"
     return line

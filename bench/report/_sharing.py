@@ -31,5 +31,5 @@ def _line(groups: Sequence[Sharing]) -> str:
         f"{median(one.factor for one in groups):.3f} x  worst {worst.group} {worst.factor:.3f}{around}{unsure} x "
         f"({_text.microseconds(worst.alone_s)} us alone, {_text.microseconds(worst.at_once_s)} us at once)"
     )
-    line += "  ? no 95 % interval: too few samples or launches" if unsure else ""
+    line += "  no 95 % interval: too few samples or launches" if unsure else ""
     return line + "  (more ranks than CPUs)" * worst.oversubscribed

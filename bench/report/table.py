@@ -95,7 +95,7 @@ class Table:
         self._imported, self._wire = imported, (_WIRE,) if wire else ()
         self._columns = (_COPIES_ROW if imported else _grouped_row(widest)) if grouped else _ROW
         self._by_mode = {mode: self._mode_columns(mode) for mode in self._modes}
-        self._bounds: dict[tuple[str, str], Summary] = {}  # the first row that named each bound, in order
+        self._bounds: dict[tuple[str, str], Summary] = {}  # whose letter stands beside a row, in order
 
     def lines_before(self, header: Header) -> str:
         """The run's head, how to read the figures, the titles and units of the columns."""
@@ -120,16 +120,13 @@ class Table:
 
     def line(self, summaries: Sequence[Summary]) -> str:
         """The lines of one size: one for each group, the modes beside each other."""
-        for row in summaries:
-            if row.bound_name and row.bound_kind:
-                self._bounds.setdefault((row.bound_name, row.bound_kind), row)
         return "\n".join(self._line(row) for row in _rows(summaries))
 
     def lines_after(self, document: Document) -> str:
         """What the marks and letters mean, what the rows say together, what was skipped, what failed, the notes."""
         rows = document.summaries
-        bounds = {} if self._like else _text.bound_lines([*self._bounds.values(), *rows])
-        lines = [f"{bound.letter}  {bound}" for bound in bounds.values()]
+        bounds = _text.bound_lines([*self._bounds.values(), *rows])
+        lines = [f"{bound.letter}  {bound}" for key, bound in bounds.items() if key in self._bounds]
         lines += _below.floor_lines(rows)
         lines += _below.overhead_lines(document.headers.values())
         lines += [f"{line[0]} {line[1:]}" for line in _below.mark_lines(rows)]
@@ -164,6 +161,7 @@ class Table:
     def _bound(self, row: Summary) -> str:
         if row.bound_fraction is None or row.bound_name is None or row.bound_kind is None:
             return _text.NOTHING
+        self._bounds.setdefault((row.bound_name, row.bound_kind), row)
         letter = _text.letter(tuple(self._bounds).index((row.bound_name, row.bound_kind)))
         return f"{_text.percent(row.bound_fraction)}{letter}"
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.core.errors import UsageError
+from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.store import jsonl
 
 PLAN_SCHEMA = "bench.plan/1"
@@ -33,7 +33,7 @@ def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
 def create(results: Path, run_id: str) -> Path:
     """A new folder for a run; a number is added when two start in the same second.
 
-    Raises UsageError when it can not be made or written: nothing is measured that could not be kept.
+    Raises what `unwritable` says when it can not be made or written: nothing is measured that could not be kept.
     """
     for attempt in range(1000):
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
@@ -47,11 +47,21 @@ def create(results: Path, run_id: str) -> Path:
                 continue
             raise UsageError(f"results folder {folder} can not be made: there is a file of that name") from None
         except OSError as error:
-            raise UsageError(
-                f"results folder {folder} can not be written ({error.strerror}): choose another by --results"
-            ) from None
+            raise unwritable(folder, error) from None
         return folder
     raise UsageError(f"no free name for a run was found in {results}")
+
+
+def unwritable(folder: Path, error: OSError) -> BenchError:
+    """Why no results can be kept there: UsageError of a path that can be no folder, else RefusedError.
+
+    A disk that is full, read-only or somebody else's is this machine not being what was asked for.
+    """
+    no_folder = isinstance(error, FileExistsError | NotADirectoryError | FileNotFoundError)
+    return (UsageError if no_folder else RefusedError)(
+        f"results folder {folder} can not be written ({error.strerror}): make room or give it the right to, or choose "
+        "another by --results DIR"
+    )
 
 
 def discard(folder: Path) -> None:

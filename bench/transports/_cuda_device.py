@@ -14,7 +14,8 @@ from bench.transports import _cache
 
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
-_NO_DRIVER, _NO_DEVICE, _STUB_LIBRARY = 35, 100, 34
+_NO_DEVICE = 100
+WITHOUT_DRIVER = (35, 34)  # none, or too old a one; the library that is there only to link with
 _ELSE = "run this on a machine with an NVIDIA GPU"
 
 Owner = tuple[str, str, str]  # what a GPU is called by all processes: its host, its PCI address, its UUID
@@ -85,7 +86,7 @@ def count(cupy: Any, visible: str | None) -> int:
         num_gpus = int(cupy.cuda.runtime.getDeviceCount())
     except RuntimeError as error:
         status = getattr(error, "status", None)
-        if status in (_NO_DRIVER, _STUB_LIBRARY):
+        if status in WITHOUT_DRIVER:
             raise RefusedError(
                 f"no NVIDIA driver that suits this CuPy answers here ({error}): install or renew the driver, take "
                 f"cupy-cuda12x for one older than CUDA 13, or {_ELSE}"

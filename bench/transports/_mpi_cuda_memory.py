@@ -16,6 +16,7 @@ from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
 from bench.core.world import Place
 from bench.transports import _host
+from bench.transports._cuda_device import WITHOUT_DRIVER
 from bench.transports._device import CupyArrays
 
 _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
@@ -31,11 +32,7 @@ class Gpu:
         Raises RefusedError when there is none for this rank.
         """
         self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
-        num_gpus, why = self._count()
-        if num_gpus == 0:
-            raise RefusedError(
-                f"no GPU for rank {place.rank} ({why}): give it one (CUDA_VISIBLE_DEVICES), or use --transport mpi"
-            )
+        num_gpus = self._count(place.rank)
         if 1 < num_gpus < place.local_size and not shared:
             raise RefusedError(
                 f"{place.local_size} ranks on this host need a GPU each, CUDA shows {num_gpus}: "
@@ -67,11 +64,21 @@ class Gpu:
                 "install CUDA's compiler for it, pip install 'cupy-cuda13x[ctk]'"
             ) from None
 
-    def _count(self) -> tuple[int, str]:
+    def _count(self, rank: int) -> int:
         try:
-            return int(self._runtime.getDeviceCount()), "CUDA shows none"
+            num_gpus, why = int(self._runtime.getDeviceCount()), "CUDA shows none"
         except self._runtime.CUDARuntimeError as error:
-            return 0, first_line(error)
+            num_gpus, why = 0, first_line(error)
+            if error.status in WITHOUT_DRIVER:
+                raise RefusedError(
+                    f"no NVIDIA driver that suits this CuPy answers rank {rank} ({why}): install or renew the driver, "
+                    "or use --transport mpi"
+                ) from None
+        if num_gpus == 0:
+            raise RefusedError(
+                f"no GPU for rank {rank} ({why}): give it one (CUDA_VISIBLE_DEVICES), or use --transport mpi"
+            )
+        return num_gpus
 
     def facts(self) -> dict[str, str]:
         """What the header keeps of it."""

@@ -129,9 +129,10 @@ def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     pytest.importorskip("matplotlib")
     plot = tmp_path / "curves.png"
     rows(capsys, "predict", "--instance", "g6e.48xlarge", "--sizes", "1M:1G:8", "--algorithm", "all", "--plot", plot)
-    assert plot.read_bytes().startswith(b"\x89PNG") and plot.with_suffix(".svg").exists()
-    rows(capsys, "validate", "--plot", tmp_path / "errors.png")
-    assert (tmp_path / "errors.png").exists()
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    rows(capsys, "validate", "--plot", tmp_path / "errors.svg")
+    assert "<svg" in (tmp_path / "errors.svg").read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "errors.svg"], "as named, and no more"
 
 
 def test_a_single_point_between_sizes_without_one_is_drawn() -> None:
@@ -191,7 +192,11 @@ P4D = ("predict", "--instance", "p4d.24xlarge")
         (("predict", "--instance", "p4d"), "did you mean 'p4d.24xlarge'"),
         ((*P4D, "--gpus", "12"), "no whole number of nodes of 8"),
         ((*P4D, "--gpus", "1"), "exchanges nothing"),
-        ((*P4D, "--gpus", "32768"), "at most 16384"),
+        ((*P4D, "--gpus", "32768"), "32768 GPUs: at most 16384 are predicted"),
+        ((*P4D, "--gpus", "16385"), "16385 GPUs: at most 16384 are predicted"),
+        ((*P4D, "--nodes", "2049"), "2049 x 8 are 16392 GPUs: at most 16384 are predicted"),
+        ((*P4D, "--plot", "/nowhere/a.png"), "there is no folder /nowhere"),
+        ((*P4D, "--plot", "a.docx"), "name a file that ends in .png"),
         ((*P4D, "--nodes", "-2"), "whole numbers of 1 or more"),
         ((*P4D, "--ranks-per-node", "9"), "has 8 GPUs, not 9"),
         ((*P4D, "--links", "nvlink=0GB/s"), "must be above zero"),

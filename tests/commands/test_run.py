@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -38,6 +40,32 @@ def test_a_folder_of_plots_that_can_not_be_is_told_before_anything_is_measured(
     assert not (tmp_path / "results").exists()
 
 
+def test_that_nothing_can_draw_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    asked = (*MODELLED, "--config", str(ROOT / "bench.yaml"), "--results", str(tmp_path / "results"))
+    assert main(asked) == 2
+    told = capsys.readouterr()
+    assert "matplotlib is not installed" in told.err and "--no-plots" in told.err and not told.out
+    assert not (tmp_path / "results").exists()
+    assert main([*asked, "--no-plots"]) == 0
+
+
+def test_a_matplotlib_that_does_not_load_is_told_after_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise ImportError("built for another numpy")
+
+    monkeypatch.setattr(run, "draw", broken)
+    where = ("--results", str(tmp_path / "results"), "--plots", str(tmp_path / "plots"))
+    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 2
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1].startswith(f"results: {tmp_path / 'results'}/")
+    assert "bench: error: built for another numpy; what was measured is kept: python -m bench plot " in told.err
+
+
 def test_plots_that_find_no_room_are_told_after_the_tables_and_how_to_draw_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,3 +80,16 @@ def test_plots_that_find_no_room_are_told_after_the_tables_and_how_to_draw_them(
     assert told.out.splitlines()[-1] == f"results: {tmp_path / 'results' / name}/"
     assert f"plots can not be written in {tmp_path / 'plots' / name} (No space left on device): make room" in told.err
     assert f"kept: python -m bench plot {tmp_path / 'results' / name} --plots DIR" in told.err
+
+
+def test_what_is_said_on_a_narrow_terminal_stays_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "20")
+    command = "go on with: python -m bench run --resume results/20260102-030405-local-main"
+    with run._progress() as (say, _):
+        say(command)
+    assert command in terminal.getvalue()

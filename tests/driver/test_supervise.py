@@ -187,6 +187,10 @@ PRTE has lost communication with a remote daemon.
   HNP daemon   : [prterun-h3-20@0,0] on node h3
   Remote daemon: [prterun-h3-20@0,3] on node h2
 """
+CUT_OFF = """
+[proxy:0@h0] HYD_pmcd_pmip_control_cmd_cb (proxy/pmip_cb.c:480): assert (!closed) failed
+[proxy:1@h1] main (proxy/pmip.c:105): unable to connect to server desk at port 40123 (check for firewalls!)
+"""
 IMPROPERLY = """
 prterun has exited due to process rank 2 with PID 26 on node h2 exiting
 improperly. There are three reasons this could occur:
@@ -226,6 +230,9 @@ Root Cause (first observed failure):
         (mpirun.LAUNCHER, DISCONNECTED.replace("h2", "h1") + DISCONNECTED, None),
         (mpirun.LAUNCHER, DISCONNECTED + ABORTING, None),
         (mpirun.LAUNCHER, DAEMON, Blame(None, "h2", "lost by mpirun together with its daemon there")),
+        (mpirun.LAUNCHER, CUT_OFF, Blame(
+            None, "h1", "not started, as mpirun's process there was unable to connect to server desk at port 40123 "
+            "(check for firewalls!)")),
         (mpirun.LAUNCHER, IMPROPERLY, Blame(2, "h2", "ended while its peers were connected to it")),
         (mpirun.LAUNCHER, NONZERO, Blame(2, None, "ended with exit code or signal 7")),
         (mpirun.LAUNCHER, HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),

@@ -292,7 +292,7 @@ def test_a_full_disk_ends_the_job_and_keeps_what_was_there(
 def test_a_read_only_disk_is_refused_before_measuring(run: Run, site: Path, small_disk: Path) -> None:
     subprocess.run(("mount", "-o", "remount,ro", str(small_disk)), check=True)
     ran = run(*BENCH, "run", "quick", "--results", str(small_disk), cwd=site)
-    assert ran.code == 2 and "can not be written (Read-only file system)" in ran.err
+    assert ran.code == 3 and "can not be written (Read-only file system): make room or give it the right to" in ran.err
 
 
 @pytest.mark.mpi

@@ -34,6 +34,7 @@ def test_a_run_of_one_mode_leaves_the_other_columns_out(a_document: Document) ->
     text = table.render(replace(a_document, summaries=rows))
     assert "busbw" not in text.split("#wrong")[0].rsplit("\n", 2)[-1]
     assert "ci95" in text
+    assert any(row.bound_name for row in rows) and "# a " not in text, "no column holds the letter"
 
 
 def test_a_mode_that_is_missing_at_one_size_is_a_dash(a_document: Document) -> None:

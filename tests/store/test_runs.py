@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from bench.core.errors import UsageError
+from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.store import heartbeat, runs
 from bench.store.heartbeat import Beat
 
@@ -17,6 +19,22 @@ def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Pa
     assert name == "20260102-030405-local-main"
     assert runs.create(tmp_path / "results", name).name == name
     assert runs.create(tmp_path / "results", name).name == f"{name}-2"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EROFS, RefusedError), (errno.ENOSPC, RefusedError), (errno.EDQUOT, RefusedError),
+     (errno.EACCES, RefusedError), (errno.ENOTDIR, UsageError), (errno.ENOENT, UsageError)],
+)  # fmt: skip
+def test_a_place_that_keeps_nothing_is_this_machines_fault_and_one_that_is_no_folder_the_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[BenchError]
+) -> None:
+    def refuse(path: Path, content: bytes) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(kind, match=rf"can not be written \({os.strerror(number)}\): make room or give it the right to"):
+        runs.create(tmp_path, "20260102-a")
 
 
 def test_a_run_is_found_by_path_by_name_and_as_the_latest(tmp_path: Path) -> None:

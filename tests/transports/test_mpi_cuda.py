@@ -148,7 +148,10 @@ def test_a_library_without_cuda_is_refused_with_what_it_said_and_what_to_use(sta
     ("num_ranks", "told", "said"),
     [
         pytest.param(
-            2, "driver", "no GPU for rank 0 (cudaErrorInsufficientDriver: CUDA driver", marks=pytest.mark.slow
+            2,
+            "driver",
+            "no NVIDIA driver that suits this CuPy answers rank 0 (cudaErrorInsufficientDriver: CUDA driver",
+            marks=pytest.mark.slow,
         ),
         pytest.param(3, "gpus=2", "3 ranks on this host need a GPU each, CUDA shows 2", marks=pytest.mark.slow),
         (2, "gpus=1", "ranks 0 and 1 are on the same GPU"),
@@ -274,10 +277,15 @@ def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_sees(
     assert Gpu(fake(told), place(local_rank, local_size), shared).index == index
 
 
-@pytest.mark.parametrize("told", ["gpus=0", "driver"])
-def test_without_a_gpu_the_reason_is_the_drivers(fake: Any, told: str) -> None:
-    why = "CUDA shows none" if told == "gpus=0" else "cudaErrorInsufficientDriver"
-    with pytest.raises(RefusedError, match=rf"no GPU for rank 0 \({why}.*use --transport mpi"):
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("gpus=0", r"no GPU for rank 0 \(CUDA shows none\): give it one \(CUDA_VISIBLE_DEVICES\), or use"),
+        ("driver", r"no NVIDIA driver .* rank 0 \(cudaErrorInsufficientDriver.*: install or renew the driver, or use"),
+    ],
+)
+def test_without_a_gpu_the_reason_and_the_remedy_are_the_drivers(fake: Any, told: str, said: str) -> None:
+    with pytest.raises(RefusedError, match=f"{said} --transport mpi"):
         Gpu(fake(told), place(0, 1), False)
 
 

@@ -166,6 +166,8 @@ class cuda:
         class CUDARuntimeError(RuntimeError):
             """As CuPy's."""
 
+            status = 35  # cudaErrorInsufficientDriver
+
         @staticmethod
         def getDeviceCount() -> int:
             if "driver" in _TOLD:
