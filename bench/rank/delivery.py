@@ -76,16 +76,23 @@ def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -
 
 def _exit_code(document: Document) -> int:
     """4 for wrong data or a failed row, 3 when every row was skipped, else 0."""
-    told = [f"{row['what']} (rank {row['rank']} on {row['host']})" for row in document.failures]
-    told += [
-        next((flag for flag in row.flags if flag.startswith("wrong: ")), "wrong data")
+    failed = [f"{row['what']} (rank {row['rank']} on {row['host']})" for row in document.failures]
+    wrong = [
+        next((flag.removeprefix("wrong: ") for flag in row.flags if flag.startswith("wrong: ")), "where is not known")
         for row in document.summaries
         if row.verified is False
     ]
-    if told:
-        say(f"bench: error: {len(told)} row{'s' * (len(told) > 1)} failed; first: {told[0]}")
+    if wrong:
+        say(f"bench: error: wrong data arrived in {_rows(wrong)}; first: {wrong[0]}")
+    if failed:
+        say(f"bench: error: {_rows(failed)} failed; first: {failed[0]}")
+    if wrong or failed:
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
+
+
+def _rows(some: Sequence[str]) -> str:
+    return f"{len(some)} row{'s' * (len(some) > 1)}"
 
 
 class _TablePrinter:
