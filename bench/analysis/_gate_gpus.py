@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from bench.analysis._gate_input import Material, hosts
 from bench.analysis.gate_rules import Expect, Fault
@@ -11,7 +12,18 @@ from bench.core.record import Header
 from bench.hardware.bounds import shares_gpu
 from bench.hardware.catalogue import instance, instances
 
-Told = Mapping[str, int | None]  # host -> GPUs that its driver shows; None where it does not answer
+
+class _Host(NamedTuple):
+    """GPUs of a host: as its driver tells (None: it does not), the most that a job measured there; `known`: it has no
+    more than `shown`."""
+
+    shown: int | None
+    used: int
+    known: bool
+    words: str
+
+
+_Told = Mapping[str, Mapping[str, _Host]]  # of each job
 
 
 def faults(run: Material, expect: Expect) -> Iterator[Fault]:
@@ -19,7 +31,7 @@ def faults(run: Material, expect: Expect) -> Iterator[Fault]:
     headers = run.document.headers
     measured = {job: header for job, header in headers.items()
                 if header.transport in ON_GPUS and not header.modelled and not header.imported}  # fmt: skip
-    told = {job: _told(header) for job, header in measured.items()}
+    told = _told(measured)
     yield from _once(_lost(run, measured, told))
     if expect.gpus_per_node is not None and any(header.imported for header in headers.values()):
         yield Fault("wrong-world", f"{_expected(expect.gpus_per_node)}, and a log of another tool does not tell how "
@@ -28,8 +40,22 @@ def faults(run: Material, expect: Expect) -> Iterator[Fault]:
         yield from _once(_other(run, expect.gpus_per_node, measured, told))
 
 
-def _told(header: Header) -> Told:
+def _told(measured: Mapping[str, Header]) -> _Told:
     """Of every host of a job, also of one whose facts are not there."""
+    shown = {job: _shown(header) for job, header in measured.items()}
+    used, confined = dict[str, int](), set[str]()
+    for job, header in measured.items():
+        for host in hosts(header):
+            used[host] = max(used.get(host, 0), _used(header))
+            if 0 < (shown[job][host] or 0) < _used(header):
+                confined.add(host)  # each rank may use and see its own GPU alone, as Slurm's --gpus-per-task has it
+    return {
+        job: {host: _host(host, num, used.get(host, 0), host in confined) for host, num in each.items()}
+        for job, each in shown.items()
+    }
+
+
+def _shown(header: Header) -> dict[str, int | None]:
     found: dict[str, int | None] = dict.fromkeys((*hosts(header), *header.nodes))
     for host, facts in header.nodes.items():
         if not facts.get("no_gpus_because") and isinstance(facts.get("gpus"), list):
@@ -37,25 +63,31 @@ def _told(header: Header) -> Told:
     return found
 
 
-def _lost(run: Material, measured: Mapping[str, Header], told: Mapping[str, Told]) -> Iterator[Fault]:
+def _host(name: str, shown: int | None, used: int, confined: bool) -> _Host:
+    if confined:
+        return _Host(used, used, False, f"the driver of {name} shows each rank a part, and {used} took part at most")
+    words = f"the driver of {name} {'does not tell them' if shown is None else f'shows {shown}'}"
+    return _Host(shown, used, shown is not None, words)
+
+
+def _lost(run: Material, measured: Mapping[str, Header], told: _Told) -> Iterator[Fault]:
     """A node may be given a part of its type's GPUs, as a container is: all that bench.yaml says, and no other number.
 
-    Where the driver does not tell, the most that were measured are those that are there.
+    Where the driver does not tell, the most that were measured are those that are there, and no node is accused.
     """
     given = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
-    most = max(map(_used, measured.values()), default=0)
     for job, header in measured.items():
         if header.instance in instances():
             whole = instance(str(header.instance)).gpus
-            for host, shown in told[job].items():
-                there = most if shown is None else shown
+            for host, each in told[job].items():
+                there = each.used if each.shown is None else each.shown
                 if there < whole and there != given:
-                    has = f"the driver of {host} {_shows(shown)}"
-                    has += f", and {most} took part at most" if shown is None else ""
-                    yield Fault("wrong-world", f"{header.instance} has {whole} GPUs, {has}", hosts=(host,))
+                    more = f", and {each.used} took part at most" if each.shown is None else ""
+                    what = f"{header.instance} has {whole} GPUs, {each.words}{more}"
+                    yield Fault("wrong-world", what, hosts=(host,), accuses=each.known)
 
 
-def _other(run: Material, wanted: int, measured: Mapping[str, Header], told: Mapping[str, Told]) -> Iterator[Fault]:
+def _other(run: Material, wanted: int, measured: Mapping[str, Header], told: _Told) -> Iterator[Fault]:
     expected = _expected(wanted)
     said = _said(run)
     if said is None:
@@ -64,9 +96,10 @@ def _other(run: Material, wanted: int, measured: Mapping[str, Header], told: Map
     elif said != wanted:
         yield Fault("wrong-world", f"{expected}, bench.yaml says {said}")
     for each in told.values():
-        for host, num in each.items():
-            if num != wanted:
-                yield Fault("wrong-world", f"{expected}, the driver of {host} {_shows(num)}", hosts=(host,))
+        for name, host in each.items():
+            if host.shown != wanted:
+                few = host.known and (host.shown or 0) < wanted
+                yield Fault("wrong-world", f"{expected}, {host.words}", hosts=(name,), accuses=few)
     most = max(map(_used, measured.values()), default=0)
     if most != wanted or not all(told.values()):
         yield Fault("wrong-world", f"{expected}, the most that were measured {'is' if most == 1 else 'are'} {most}")
@@ -81,16 +114,12 @@ def _expected(wanted: int) -> str:
     return f"{wanted} GPU{'' if wanted == 1 else 's'} a node {'is' if wanted == 1 else 'are'} expected"
 
 
-def _shows(num: int | None) -> str:
-    return "does not tell them" if num is None else f"shows {num}"
-
-
 def _said(run: Material) -> int | None:
-    """GPUs of a node by the site's word: those of its instance type, else a rank for each."""
+    """GPUs of a node by the site's word: a rank for each where it says how many ranks, else those of its type."""
     cluster = (run.plan or {}).get("cluster") or {}
-    if cluster.get("instance") in instances():
-        return instance(str(cluster["instance"])).gpus
     ranks: int | None = cluster.get("ranks_per_node")
+    if ranks is None and cluster.get("instance") in instances():
+        return instance(str(cluster["instance"])).gpus
     return ranks
 
 

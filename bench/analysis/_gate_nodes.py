@@ -181,7 +181,7 @@ def _placed(run: Material, faults: Sequence[Fault], where: Whereabouts,
     rows = {place(row): row for row in run.document.summaries}
     named = {start(each.job) for each in faults if each.hosts and each.job and each.name == "failed-job"}
     for fault in faults:
-        accuses = fault.name in _ACCUSING
+        accuses = fault.accuses and fault.name in _ACCUSING
         if fault.hosts:
             yield fault, fault.hosts, accuses
         elif fault.job is None:

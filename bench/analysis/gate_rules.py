@@ -149,7 +149,8 @@ class Rules:
 class Fault:
     """One way in which a run failed: its name (a key of FAILURES), what is wrong, and the row, where it is one.
 
-    `hosts`: those that it is about, where that is known and the row does not tell.
+    `hosts`: those that it is about, where that is known and the row does not tell. `accuses` False: nothing bad is
+    known of them, only too little.
     """
 
     name: str
@@ -162,3 +163,4 @@ class Fault:
     got: float | None = None
     limit: float | None = None
     hosts: tuple[str, ...] = ()
+    accuses: bool = True

@@ -107,7 +107,9 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
             raise UsageError(
                 f"{told} is no folder: --tool-path (or {tool.variable}) names the one that holds {tool.title}"
             )
-        there = searched.setdefault(told, below(told)) if told is not None else None
+        if told is not None and told not in searched:
+            searched[told] = below(told)
+        there = searched[told] if told is not None else None
         # Of several of one name the one with the tool's suffix is taken, then the nearest: it comes last.
         files = sorted(reversed(there.files if there else ()), key=lambda file: _has(file, tool.suffix))
         programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}

@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
         deque(records, maxlen=0)  # only kept
         _output.emit_pieces(_import.pieces((log.source.name, run) for log in logs for run in log.runs), args)
     else:
-        _output.emit(_rendered(args, jobs, records), args)
+        _output.emit(_rendered(args, jobs, records, folder is not None), args)
     if folder is not None:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
@@ -116,7 +116,7 @@ def is_well(run: Run) -> bool:
 
 
 def _rendered(
-    args: argparse.Namespace, jobs: Sequence[imports.Job], records: Iterable[tuple[imports.Job, Record]]
+    args: argparse.Namespace, jobs: Sequence[imports.Job], records: Iterable[tuple[imports.Job, Record]], kept: bool
 ) -> str:
     most = _MOST_SHOWN if args.format == "csv" else _MOST_READ
     rows, num_more = Rows(most=_MOST_SHOWN), 0
@@ -125,7 +125,8 @@ def _rendered(
             rows.add(job.header.job, job.header, record)
         else:
             num_more += 1
-    more = f"{num_more:,} rows more are not shown, none with wrong data: `bench report` shows all that a run keeps"
+    more = f"{num_more:,} rows more are not shown nor counted here, none with wrong data"
+    more += ": `bench report` shows all that is kept" if kept else ""
     document = rows.document({job.header.job: job.header for job in jobs}, [more] if num_more else [])
     text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
     return text

@@ -22,6 +22,7 @@ from bench.core.errors import (
     EXIT_REFUSED,
     BenchError,
     MeasurementError,
+    NotInstalledError,
     RefusedError,
     UsageError,
 )
@@ -114,27 +115,29 @@ def draw(document: Document, folder: Path) -> list[Path]:
     return drawn
 
 
-def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], UsageError | None]:
+def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
     """The plots, and why there are none: what was measured is kept and told all the same."""
     if args.no_plots:
         return [], None
     try:
         return draw(document, args.plots / run.name), None
     except (UsageError, ImportError) as error:  # the latter of a matplotlib that is there and does not load
-        return [], UsageError(f"{error}; what was measured is kept: python -m bench plot {run} --plots DIR")
+        return [], MeasurementError(f"{error}; what was measured is kept: python -m bench plot {run} --plots DIR")
 
 
 def _check_plots(folder: Path) -> None:
     """Said before anything is measured: nothing draws; the folder, or the nearest one above it, can not be written."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
+        raise NotInstalledError(
             f"no plots can be drawn: Python package matplotlib is not installed for {sys.executable}: install it, or "
             "measure without plots by --no-plots (make bench ARGS=--no-plots)"
         )
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UsageError(
-            f"--plots {folder} can not be written ({there} is {'read-only' if there.is_dir() else 'no folder'}): "
+        is_folder = there.is_dir()
+        kind = RefusedError if is_folder else UsageError  # as of a results folder: no folder at all is a wrong path
+        raise kind(
+            f"--plots {folder} can not be written ({there} is {'read-only' if is_folder else 'no folder'}): "
             "give another folder, or --no-plots"
         )
 

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from bench.core import words
 from bench.core.case import Case
 from bench.core.units import parse_duration
 from bench.core.yaml_file import find, load
@@ -128,7 +129,7 @@ _MEASURED: tuple[tuple[str, str, tuple[str, ...], Read], ...] = (
     ("matrix", "", (), Many(_OPTION["matrix"], values.matrix, lambda read: read[0])),
     ("nodes", "", (), Many(_OPTION["nodes"])),
     ("ranks_per_node", "", (), Many(values.ranks_per_node)),
-    ("least_ranks", "", (), One(_OPTION["nodes"])),
+    ("least_ranks", "", (), One(words.whole(1))),
     ("iterations", "", (), One(_OPTION["iterations"])),
     ("warmup", "", (), One(_OPTION["warmup"])),
     ("seed", "", (), One(_OPTION["seed"])),
@@ -162,7 +163,7 @@ _SCENARIO = Section(
         "description": Key(One(values.text), ""),
         "budget": Key(One(parse_duration), None),
         "max_seconds": Key(One(parse_duration), _DEFAULT.max_s),
-        "launches": Key(One(_OPTION["nodes"]), 1),
+        "launches": Key(One(words.whole(1)), 1),
         "measure": Key(Entries(_measure())),
     }
 )

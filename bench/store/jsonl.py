@@ -20,6 +20,7 @@ header above them. A last line cut short (the process was killed, the disk was f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -102,22 +103,34 @@ class Writer:
 def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[Record]:
     """A new file of records that can be had again, each given on as it is written; all are there after the last.
 
-    The disk is not waited for: what is lost with the machine's power can be imported again. Raises MeasurementError.
+    The disk is not waited for: what is lost with the machine's power can be imported again. Raises MeasurementError
+    where the file can not be written; errors of `records` itself pass as they are.
     """
+    with _telling(path):
+        file = path.open("w", encoding="utf-8")
     try:
-        with path.open("w", encoding="utf-8") as file:
+        with _telling(path):
             file.write(_line(_headed(header)))
-            for record in records:
+        for record in records:
+            with _telling(path):
                 file.write(_line(_told(record)))
-                yield record
+            yield record
+    finally:
+        with _telling(path):
+            file.close()
+
+
+@contextlib.contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _not_written(path, error) from None
+        raise _not_written(path, error, ", and import again: what the file holds may not be whole") from None
 
 
-def _not_written(path: Path, error: OSError) -> MeasurementError:
+def _not_written(path: Path, error: OSError, then: str = "; the rows written before are kept") -> MeasurementError:
     return MeasurementError(
-        f"results file {path} can not be written ({error.strerror or error}): "
-        "make room or choose another place; the rows written before are kept"
+        f"results file {path} can not be written ({error.strerror or error}): make room or choose another place{then}"
     )
 
 

@@ -143,8 +143,13 @@ class OpenRun:
 
     def _judge_order(self) -> None:
         """Rows of one rank whose sizes go up and down: every process of a job has printed its own."""
-        sizes = [row.payload_bytes or 0 for row in self.rows if not row.in_place]
-        if any(later < earlier and later != sizes[0] for earlier, later in pairwise(sizes)):
+        passes: dict[tuple[object, ...], list[int]] = {}  # `-d all` and `-o all` begin anew, of whole elements each
+        for row in self.rows:
+            if not row.in_place:
+                passes.setdefault((row.dtype, row.reduce_op, row.root), []).append(row.payload_bytes or 0)
+        if any(
+            later < earlier and later != sizes[0] for sizes in passes.values() for earlier, later in pairwise(sizes)
+        ):
             self.fail(f"{_AT_ONCE}, of one rank each: their sizes go up and down")
 
     def _ranks_told(self) -> tuple[int | None, bool]:

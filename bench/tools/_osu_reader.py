@@ -186,7 +186,9 @@ class _Found(Told):
 
     def _check_end(self) -> None:
         """Nothing marks the end of a table: one that ends early may be a hang, a cut, or what was asked for."""
-        if not self._rows or self._program is None or self.failures or self.cuts or self._library in _ONE_SIZE:
+        if not self._rows or self._program is None or self.failures or self.cuts:
+            return
+        if self._library.partition("-")[0] in _ONE_SIZE:
             return
         two = self._program.pattern in ("pingpong", "pairs", None)
         largest = _LARGEST_OF_TWO if two else _LARGEST_OF_MANY

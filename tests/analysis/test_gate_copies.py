@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def test_a_machine_that_is_built_with_one_gpu_passes(tmp_path: Path) -> None:
     (one_gpu(), "the site does not say how many there should be: name `instance:` or `ranks_per_node:`"),
     (one_gpu(ranks_per_node=None), "the site does not say"),
     (one_gpu(ranks_per_node=8), "1 GPU a node is expected, bench.yaml says 8"),
-    (one_gpu(instance="p4d.24xlarge", ranks_per_node=1), "1 GPU a node is expected, bench.yaml says 8"),
+    (one_gpu(instance="p4d.24xlarge"), "1 GPU a node is expected, bench.yaml says 8"),
     (one_gpu(gpus=8, ranks_per_node=1), "the driver of h0 shows 8"),
     (one_gpu(gpus=0, ranks_per_node=1), "the driver of h0 shows 0"),
 ])  # fmt: skip
@@ -160,7 +160,36 @@ def test_a_part_of_a_nodes_gpus_is_a_word_of_the_site(
     gate = judge(run, tmp_path, "rules: [{pattern: host_device, busbw: at least 1 GB/s}]")
     lost = [fault for fault in gate.all_faults if "p4d.24xlarge has 8 GPUs" in fault.what]
     assert (not lost) == passed and {host for fault in lost for host in fault.hosts} <= {"h0"}
-    assert passed or [node.status for node in gate.nodes] == ["failed"]
+    assert passed or [node.status for node in gate.nodes] == ["failed" if shows else "not judged"]
+
+
+@pytest.mark.parametrize(("shows", "passed", "status"), [
+    (4, True, "passed"), (3, False, "failed"), (8, False, "not judged"), (None, False, "not judged"),
+])  # fmt: skip
+def test_a_container_of_four_gpus_is_held_to_four(shows: int | None, passed: bool, status: str, tmp_path: Path) -> None:
+    """Its ranks_per_node count before its type; a node is accused only where its driver shows too few."""
+    run = one_gpu(instance="p5en.48xlarge", ranks_per_node=4)
+    nodes = shown("NVIDIA H200", shows) if shows else {"h0": {"no_gpus_because": "no NVIDIA driver answers"}}
+    ranks = min(shows or 4, 4)
+    run.headers(instance="p5en.48xlarge", ranks_per_node=ranks, nodes=nodes)
+    for planned in (run.plan or {})["jobs"]:
+        planned["world"]["ranks_per_node"] = ranks
+    gate = judge(run, tmp_path, "expect: {gpus_per_node: 4}\nrules: [{pattern: host_device, busbw: at least 1 GB/s}]")
+    assert gate.passed == passed and [node.status for node in gate.nodes] == [status], told(gate)
+    assert "bench.yaml says" not in str(told(gate))
+
+
+@pytest.mark.parametrize(("ranks", "status"), [(8, "passed"), (7, "not judged")])
+def test_a_driver_that_shows_each_rank_its_own_gpu_is_no_measure(ranks: int, status: str, tmp_path: Path) -> None:
+    """As with `srun --gpus-per-task=1`: also of the jobs that had one rank a node."""
+    run = one_gpu(instance="p4d.24xlarge")
+    run.headers(instance="p4d.24xlarge", nodes=shown("NVIDIA A100-SXM4-40GB", 1))
+    name, head, rows = run.told[0]
+    run.told[0] = (name, replace(head, ranks_per_node=ranks), rows)
+    (run.plan or {})["jobs"][0]["world"]["ranks_per_node"] = ranks
+    for rules in ("", "expect: {gpus_per_node: 8}\n"):
+        gate = judge(run, tmp_path, rules + "rules: [{pattern: host_device, busbw: at least 1 GB/s}]")
+        assert [node.status for node in gate.nodes] == [status], told(gate)
 
 
 def test_a_host_whose_facts_are_not_there_has_not_shown_its_gpus(tmp_path: Path) -> None:

@@ -122,8 +122,12 @@ def test_rows_beyond_what_people_read_are_counted_and_kept(capsys: Out, monkeypa
     assert main(["import", log]) == 0
     text = capsys.readouterr().out
     assert len([line for line in text.splitlines() if line[:1] == " "]) == 2
-    assert "# 4 rows more are not shown, none with wrong data: `bench report` shows all that a run keeps" in text
+    more = "# 4 rows more are not shown nor counted here, none with wrong data"
+    assert f"{more}: `bench report` shows all that is kept" in text
     assert sum(len(attempt.records) for _, attempt in stored()) == 6
+    assert main(["import", log, "--no-store"]) == 0
+    text = capsys.readouterr().out
+    assert more in text and "bench report" not in text, "nothing was kept"
     assert main(["import", log, "--no-store", "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 7
 

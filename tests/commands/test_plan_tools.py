@@ -127,6 +127,18 @@ def test_a_folder_is_not_searched_without_bounds_and_what_was_looked_at_is_said(
     assert told in skip["reason"]
 
 
+def test_a_folder_of_two_tools_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[Path] = []
+
+    def below(folder: Path) -> programs.Search:
+        walks.append(folder)
+        return programs.below(folder)
+
+    monkeypatch.setattr(_plan, "below", below)
+    _plan.installed(["nccl_tests", "nvbandwidth", "osu"], tmp_path)
+    assert walks == [tmp_path]
+
+
 def test_of_several_of_one_name_the_nearest_is_taken(tmp_path: Path) -> None:
     program(program(tmp_path, MPI) / "build" / "old", b"plain")
     (there,) = _plan.installed(["nccl_tests"], tmp_path).values()

@@ -40,12 +40,22 @@ def test_a_folder_of_plots_that_can_not_be_is_told_before_anything_is_measured(
     assert not (tmp_path / "results").exists()
 
 
+def test_a_read_only_folder_of_plots_is_a_place_that_this_machine_will_not_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    where = ("--results", str(tmp_path / "results"), "--plots", str(tmp_path / "plots"))
+    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 3
+    assert f"({tmp_path} is read-only): give another folder, or --no-plots" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
 def test_that_nothing_can_draw_is_told_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     asked = (*MODELLED, "--config", str(ROOT / "bench.yaml"), "--results", str(tmp_path / "results"))
-    assert main(asked) == 2
+    assert main(asked) == 3
     told = capsys.readouterr()
     assert "matplotlib is not installed" in told.err and "--no-plots" in told.err and not told.out
     assert not (tmp_path / "results").exists()
@@ -60,7 +70,7 @@ def test_a_matplotlib_that_does_not_load_is_told_after_the_tables(
 
     monkeypatch.setattr(run, "draw", broken)
     where = ("--results", str(tmp_path / "results"), "--plots", str(tmp_path / "plots"))
-    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 2
+    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 4
     told = capsys.readouterr()
     assert told.out.splitlines()[-1].startswith(f"results: {tmp_path / 'results'}/")
     assert "bench: error: built for another numpy; what was measured is kept: python -m bench plot " in told.err
@@ -74,7 +84,7 @@ def test_plots_that_find_no_room_are_told_after_the_tables_and_how_to_draw_them(
 
     monkeypatch.setattr(_style, "save", full)
     where = ("--results", str(tmp_path / "results"), "--plots", str(tmp_path / "plots"))
-    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 2
+    assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 4
     [name] = [folder.name for folder in (tmp_path / "results").iterdir()]
     told = capsys.readouterr()
     assert told.out.splitlines()[-1] == f"results: {tmp_path / 'results' / name}/"

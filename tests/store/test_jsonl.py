@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,19 @@ def test_a_place_that_can_not_be_written_is_one_sentence(tmp_path: Path, a_heade
         jsonl.Writer(tmp_path / "nowhere" / "x.jsonl", a_header())
     with pytest.raises(MeasurementError, match=r"can not be written \(No such file or directory\)"):
         list(jsonl.written(tmp_path / "nowhere" / "x.jsonl", a_header(), ()))
+
+
+def test_only_the_file_itself_is_told_to_be_unwritable(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    def source() -> Iterator[Record]:
+        yield a_record()
+        raise PermissionError(errno.EACCES, "of the log")
+
+    with pytest.raises(PermissionError, match="of the log"):
+        list(jsonl.written(tmp_path / "x.jsonl", a_header(), source()))
+    assert len((tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    with pytest.raises(MeasurementError, match=r"No space left on device\).*, and import again") as told:
+        list(jsonl.written(Path("/dev/full"), a_header(), [a_record()]))
+    assert "are kept" not in str(told.value), "they may be in a buffer"
 
 
 def test_every_line_is_json_by_itself(tmp_path: Path, a_header: Make, a_record: Make) -> None:

@@ -402,6 +402,10 @@ def test_one_rank_each_is_known_by_rows_that_count_nothing_as_moved() -> None:
     mixed = only("\n".join(table[index] for index in order))
     assert (mixed.num_ranks, mixed.status, len(mixed.rows)) == (1, FAILED, 2 * len(order))
     assert "several runs print into one log at once" in (mixed.failure or "")
+    # -d all: the first size of a wider type is rounded down further
+    doubles = [row("allreduce", size, 1, dtype="double", width=8) for size in (512, *SIZES[1:])]
+    all_types = only("\n".join([*table, *doubles]))
+    assert (all_types.num_ranks, all_types.status) == (1, OK), all_types.failure
     several = only("\n".join(rows()[index] for index in order))
     assert (several.num_ranks, several.status) == (4, OK)
 
