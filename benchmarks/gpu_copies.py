@@ -11,21 +11,31 @@ processes on one GPU through CUDA IPC against one process that holds both ends (
 costs with one rank, and what of it is ours.
 
 Every byte that was copied is compared. A line is printed as soon as it is known; what fails says so, and the rest goes
-on. Exit code 0: all is reached, or could not be told here and says why; 1: a line is missed; 3: no GPU or no CuPy; 4:
-something failed.
+on. Exit code 0: all is reached, or could not be told here and says why; 1: a line is missed, or all came to no end in
+time (stderr then begins with "Timeout", and says where it was); 3: no GPU or no CuPy; 4: something failed, whatever
+else is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from statistics import median
 from time import monotonic
 
 from bench.core.dtypes import dtype_of
-from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, MeasurementError, RefusedError
+from bench.core.errors import (
+    EXIT_DONE,
+    EXIT_MEASUREMENT,
+    EXIT_REFUSED,
+    EXIT_TERMINATED,
+    EXIT_VERDICT,
+    MeasurementError,
+    RefusedError,
+)
 from bench.core.inventory import Inventory
 from bench.core.payload import CopyData
 from bench.core.program import Copies, Copy, Group
@@ -36,7 +46,7 @@ from bench.hardware import catalogue, live
 from bench.probes import nvml, sysfs
 from bench.transports.cuda_copy import CudaCopy
 from benchmarks import gpu_started
-from benchmarks.gpu_lines import FAILED, MISSED, Line, attempt, failed
+from benchmarks.gpu_lines import FAILED, MISSED, NOT_TOLD, Line, NotHereError, attempt, failed
 
 MIB = 1 << 20
 SETS, BATCH, BATCHES, MOST_S = 2, 16, 21, 3.0
@@ -79,6 +89,8 @@ class Bench:
     def _against_link(self, what: str, way: str, size: int, rate: float, link: float | None, source: str) -> Line:
         try:
             theirs = gpu_started.nvbandwidth(TESTS[way], size, self._left_s())
+        except NotHereError as error:
+            return Line(f"{what} / nvbandwidth", None, (0.98, 1.02), str(error), NOT_TOLD)
         except (MeasurementError, OSError) as error:
             return failed(f"{what} / nvbandwidth", error)
         if theirs is not None:
@@ -152,6 +164,7 @@ def main() -> int:
                         help="sizes of the copies, MiB (%(default)s)")  # fmt: skip
     args = parser.parse_args()
     bench = Bench([size * MIB for size in args.megabytes], monotonic())
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))  # with the program that runs beside
     # A call of CUDA that never comes back can not be interrupted, only ended, with where it was.
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=2)
     try:
@@ -192,7 +205,7 @@ def judged(bench: Bench, parts: Sequence[str]) -> int:
             verdicts.append(FAILED)
     counted = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
     print(f"# {len(verdicts)} lines: {counted}")
-    return 1 if MISSED in verdicts else EXIT_MEASUREMENT if FAILED in verdicts else EXIT_DONE
+    return EXIT_MEASUREMENT if FAILED in verdicts else EXIT_VERDICT if MISSED in verdicts else EXIT_DONE
 
 
 def compiled(transport: CudaCopy, size: int, *ways: tuple[int | None, int | None]) -> Compiled:

@@ -1,7 +1,12 @@
-"""The programs that `gpu_copies` starts beside itself: each in a process group of its own, which ends with it."""
+"""The programs that `gpu_copies` starts beside itself: each in a process group of its own.
+
+One that is not done in time, or whose reader is interrupted or terminated, is asked to end with what it started, and
+killed some seconds later.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,6 +21,33 @@ from bench.core.errors import EXIT_REFUSED, MeasurementError
 from benchmarks.gpu_lines import NotHereError
 
 ROOT = Path(__file__).resolve().parent.parent
+_GRACE_S = 4.0
+
+
+def run(words: Sequence[str], timeout_s: float, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program to its end. Whatever ends the waiting ends the program; TimeoutExpired after `timeout_s`."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=env,
+                          start_new_session=True) as process:  # fmt: skip
+        try:
+            said, complained = process.communicate(timeout=timeout_s)
+        except BaseException:
+            _end(process)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, said, complained)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask first: torchrun's ranks are in sessions of their own, and only torchrun ends them."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(_GRACE_S)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def output(words: Sequence[str], timeout_s: float, **variables: str) -> str:
@@ -23,21 +55,16 @@ def output(words: Sequence[str], timeout_s: float, **variables: str) -> str:
 
     Where it prints nothing, NotHereError when it was refused, else MeasurementError; both with its last words.
     """
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env,
-                          start_new_session=True) as process:  # fmt: skip
-        try:
-            said, complained = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise MeasurementError(f"{words[0]} was not done after {timeout_s:.0f} s") from None
-    if not said.strip():
-        last = (complained.strip().splitlines() or ["no output"])[-1]
-        if process.returncode == EXIT_REFUSED:
+    try:
+        done = run(words, timeout_s, ROOT, **variables)
+    except subprocess.TimeoutExpired:
+        raise MeasurementError(f"{words[0]} was not done after {timeout_s:.0f} s") from None
+    if not done.stdout.strip():
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        if done.returncode == EXIT_REFUSED:
             raise NotHereError(last)
-        raise MeasurementError(f"{Path(words[0]).name} ended with {process.returncode}: {last}")
-    return said
+        raise MeasurementError(f"{Path(words[0]).name} ended with {done.returncode}: {last}")
+    return done.stdout
 
 
 def nvbandwidth(test: str, num_bytes: int, timeout_s: float) -> float | None:

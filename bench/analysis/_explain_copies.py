@@ -15,6 +15,7 @@ from bench.analysis._explain_stand import (
     TOO_MANY,
     UNJUDGED,
     Standing,
+    by_wider_bridge,
     contradiction,
     too_many,
     word_of_others,
@@ -42,6 +43,8 @@ _TITLES = {
 _REFERENCE = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}
 # What copies of hundreds of MB reach of a link's raw rate: packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
+# Of NVLink-C2C: to a GH200 0.82 to 0.92 from its own host, back 0.66 and 0.69 (NVIDIA/nvbandwidth's logs).
+_USUAL_OF_C2C, _USUAL_OF_PORT = (0.65, "65 to 90 %"), (0.86, "80 to 90 %")
 _ROUNDING = 0.002
 _SLOWEST_NVLINK = 30e9
 # What copies reach of the NVLinks of one pair (24.2 and 48.4 of 25 and 50 GB/s: SpareCores on p3 and p3dn).
@@ -144,6 +147,8 @@ def _range(way: Way) -> str:
 
 def possible(copying: Copying) -> Iterator[str]:
     """The bounds of each path, with the fraction that each direction reaches."""
+    own = gpu(copying.machine.gpu) if copying.machine.gpu else None
+    newest = own.pcie[0] if own and own.pcie else 6
     for directions in (("h2d", "d2h"), ("d2d",), ("through_host",)):
         ways = [way for direction in directions if (way := copying.way(direction)) is not None]
         if not ways:
@@ -152,8 +157,9 @@ def possible(copying: Copying) -> Iterator[str]:
             most = ways[0].most
             joined = nvlinks(copying, most) if directions == ("d2d",) else None
             nvlink = directions != ("through_host",)
-            fits = f"{joined} between two GPUs (NVLink 2 to 4)" if joined else fitting(most, ports=nvlink)
-            yield f"{_name(ways[0])}: no bound is known; {format_rate(most)} fits {fits}"
+            fits = f"{joined} between two GPUs (NVLink 2 to 4)" if joined else fitting(most, newest, ports=nvlink)
+            told = "host and GPU share one memory" if own and own.c2c else f"{format_rate(most)} fits {fits}"
+            yield f"{_name(ways[0])}: no bound is known; {told}"
         for bound in reversed(ways[0].bounds):
             kind = "hard bound" if bound.kind == "hard" else "reference, may be exceeded"
             reached = ", ".join(f"{_name(way)} reached {_shares(way, bound)}" for way in ways)
@@ -264,6 +270,8 @@ def _nothing_to_judge(copying: Copying) -> str:
 def _unknown(machine: Machine) -> str:
     if machine.gpu is None:
         return "the machine is not known, and so are its links: name it with --instance."
+    if gpu(machine.gpu).c2c:
+        return f"host and GPU of a {machine.gpu} share one memory, and no link between them bounds a copy."
     return f"the GPU is known ({machine.gpu}), and not how the machine links it: name the machine with --instance."
 
 
@@ -303,16 +311,19 @@ def _beside_link(machine: Machine, way: Way) -> Standing | None:
     """Beside the hard bound of its path; None where that is not known, or says nothing of single pairs."""
     if not way.bounds:
         return None
-    # Copies reach about 0.86 of a port: that counts as all of it. Pairs of a mesh may have fewer links than the most.
+    # What copies reach of a link counts as all of it. Pairs of a mesh may have fewer links than the most.
     bound, links = way.bounds[-1], machine.links
     mesh = way.direction == "d2d" and links is not None and links.peer in ("nvlink_mesh", "nvlink_pairs")
     if mesh and links is not None and links.peer == "nvlink_mesh" and links.pair_bytes_per_s is None:
         return None
+    if mesh and len(way.gpus) > 2 and by_wider_bridge(machine, way.most):
+        return None
     rate, end = (way.most, "most") if mesh else (way.least, "least")
-    ratio = rate / (0.86 * bound.bytes_per_s)
+    share, usual = _USUAL_OF_C2C if bound.name == "NVLink-C2C" else _USUAL_OF_PORT
+    ratio = rate / (share * bound.bytes_per_s)
     said = (
         f"{_name(way)}, {format_rate(rate)} at {end}, is {rate / bound.bytes_per_s:.0%} of {bound.name} "
-        f"({format_rate(bound.bytes_per_s)}), where copies reach 80 to 90 %."
+        f"({format_rate(bound.bytes_per_s)}), where copies reach {usual}."
     )
     return Standing(NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR, said, ratio)
 

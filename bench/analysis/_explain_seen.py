@@ -16,7 +16,7 @@ from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_
 from bench.core.record import Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
-from bench.hardware.catalogue import gpu_printed, instance
+from bench.hardware.catalogue import gpu, gpu_printed, instance
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, same_shape
 
@@ -40,7 +40,6 @@ _MOST_GPUS = 16  # of one node that is sold
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1
 _HOST_MEMORY_TOOLS = ("osu", "perftest")
-_NCCL_TOOLS = ("nccl_tests", "rccl_tests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,8 @@ class Seen:
     @property
     def by_ring(self) -> bool:
         """Does this go round a ring, which crosses each node's NICs more often than it must?"""
-        nccl = self.run.tool in _NCCL_TOOLS or (self.own and self.run.tool.split()[-1] == "nccl")
+        nccl = self.run.tool == "nccl_tests" or (self.own and self.run.tool.split()[-1] == "nccl")
+        nccl = nccl and not (self.machine.gpu and gpu(self.machine.gpu).architecture.startswith("cdna"))  # that is RCCL
         ring = self.run.pattern in _BY_RING
         if self.run.pattern == "allreduce" and (told := self.hint("setting", "NCCL_ALGO set by environment to ")):
             ring = told.value.lower().rstrip(". ").endswith(" ring")

@@ -10,6 +10,7 @@ from bench.core.derived import Bound
 from bench.core.foreign import Row
 from bench.core.units import format_bytes, format_rate
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
+from bench.hardware.catalogue import gpu
 from bench.hardware.machine import Machine
 from bench.hardware.reference import best_of_each, limits
 
@@ -200,8 +201,8 @@ def _beside_bound(seen: Seen) -> Standing:
     if seen.of_hosts:
         said = "this tool times one operation at a time from host memory, and nobody's result of it is known here"
         return Standing(UNJUDGED, f"{what}; {said}.", share)
-    if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND and not seen.over_nics:
-        return Standing(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
+    if share < _normal_of(bound) and not seen.over_nics and (cards := _of_cards(seen, what, share)) is not None:
+        return cards
     word = _word(share, _normal_of(bound), _LOW_OF_BOUND)
     if word != NORMAL and seen.too_short:
         return Standing(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
@@ -211,6 +212,30 @@ def _beside_bound(seen: Seen) -> Standing:
     known = any(each.limited is None for each in seen.references)
     nobody = "nobody's result at this size is known here" if known else "nobody's result of this shape is known here"
     return Standing(word, f"{what}; {nobody}.", share)
+
+
+def _of_cards(seen: Seen, what: str, share: float) -> Standing | None:
+    """Of cards in one node, where another way than that of the bound may be theirs; None where that is not so."""
+    links, best = seen.machine.links, seen.best
+    assert links is not None and best is not None
+    if by_wider_bridge(seen.machine, busbw(best)):
+        most = gpu(str(seen.machine.gpu)).most_bridged
+        said = f"how its bridges join the cards is not known: with one over {most} a pair has 1/{most - 1} of a port"
+        return Standing(UNJUDGED, f"{what}, but {said}.", share)
+    if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND:
+        return Standing(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
+    return None
+
+
+def by_wider_bridge(machine: Machine, rate: float) -> bool:
+    """Is it more than PCIe carries, between cards of which one bridge can join more than two?
+
+    How many links a pair has, nobody tells then.
+    """
+    links = machine.links
+    if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
+        return False
+    return rate > (links.pcie_bytes_per_s or 0.0)
 
 
 def _may_be(seen: Seen) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from bench.core.errors import UsageError
 
+MIN_LOCKED_BYTES = 64 << 20  # that a process must be free to lock, for RDMA by adapters
+
 
 @dataclass(frozen=True, slots=True)
 class NvLink:

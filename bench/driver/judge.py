@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.core.case import ON_GPUS
-from bench.hardware._health_system import MIN_LOCKED_BYTES
+from bench.core.inventory import MIN_LOCKED_BYTES
 from bench.probes.host import Facts
 
 _MIB = 1 << 20

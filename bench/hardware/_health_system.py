@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from bench.core.inventory import Gpu
+from bench.core.inventory import MIN_LOCKED_BYTES, Gpu
 from bench.core.units import format_bytes
 from bench.hardware import live
 from bench.hardware._health_rule import Finding, Node, grouped, names
 
 _MIB = 1 << 20
 _CONTAINER_SHM_BYTES = 64 * _MIB  # what a container has by default
-MIN_LOCKED_BYTES = 64 * _MIB
 _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw thermal slowdown")
 
 

@@ -149,12 +149,16 @@ def _port_bounds(traffic: Traffic) -> Iterator[Bound]:
     elif links.nvlink_bytes_per_s is not None:
         nvlink, why = _nvlink_rate(traffic)
         if _keeps_to_nvlink(traffic):
-            yield from _nvlink_bounds(traffic, nvlink, 0.0, "NVLink port", why, ("nvlink",))
+            yield from _nvlink_bounds(traffic, nvlink, 0.0, _port(links), why, ("nvlink",))
         elif links.pcie_bytes_per_s is not None:
             pcie = links.pcie_bytes_per_s
             link = "NVLink-C2C (its link to the CPU)" if pcie > _FASTEST_PCIE_BYTES_PER_S else "its PCIe link"
             why = f"{why}, and {format_rate(pcie)} by {link}"
             yield from _nvlink_bounds(traffic, nvlink, pcie, "NVLink and PCIe ports", why, ("nvlink", "pcie"))
+
+
+def _port(links: NodeLinks) -> str:
+    return "Infinity Fabric port" if links.peer == "infinity_fabric" else "NVLink port"
 
 
 def _keeps_to_nvlink(traffic: Traffic) -> bool:
@@ -171,7 +175,7 @@ def _nvlink_rate(traffic: Traffic) -> tuple[float, str]:
     pairs = None if links.pair_bytes_per_s is None else peers * links.pair_bytes_per_s
     if pairs is not None and pairs < links.nvlink_bytes_per_s:
         return pairs, f"a rank has {format_rate(links.pair_bytes_per_s)} to each of {peers} peers"
-    return links.nvlink_bytes_per_s, f"a rank's NVLink port carries {format_rate(links.nvlink_bytes_per_s)} each way"
+    return links.nvlink_bytes_per_s, f"a rank's {_port(links)} carries {format_rate(links.nvlink_bytes_per_s)} each way"
 
 
 def _nvlink_bounds(
@@ -253,11 +257,9 @@ def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> t
         rate = pair or links.nvlink_bytes_per_s
         if rate is None:
             return ()
-        what = "the links between two GPUs carry" if pair else "a GPU's NVLink port carries"
+        what = "the links between two GPUs carry" if pair else f"a GPU's {_port(links)} carries"
         return (
-            _of_copy(
-                links, "nvlink", ways * rate, "NVLink port", "hard", f"{what} {format_rate(rate)} each way{added}"
-            ),
+            _of_copy(links, "nvlink", ways * rate, _port(links), "hard", f"{what} {format_rate(rate)} each way{added}"),
         )
     rate = links.pcie_bytes_per_s
     if rate is None:

@@ -35,7 +35,8 @@ class Price:
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU model. `pcie`: (generation, lanes) that it can link at; `flops`: dense operations per second by type;
-    `drivers`: how drivers print its name, where that is another."""
+    `drivers`: how drivers print its name, where that is another; `most_bridged`: cards that one NVLink bridge can join;
+    `c2c`: is NVLink-C2C its way to the host, in place of PCIe?"""
 
     name: str
     architecture: str
@@ -48,6 +49,8 @@ class Gpu:
     source: str
     verified: bool
     drivers: tuple[str, ...] = ()
+    most_bridged: int = 2
+    c2c: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ def gpu(name: str) -> Gpu:
         source=source_of(file, entry),
         verified=_verified(entry),
         drivers=tuple(entry.get("drivers", ())),
+        most_bridged=entry.get("peers", {}).get("most_bridged", 2),
+        c2c="c2c_gbyte_per_s" in entry,
     )
 
 
@@ -194,14 +199,14 @@ def nvlink_bytes_per_s(generation: int) -> float:
 def _links_told(entry: Mapping[str, Any], found: Gpu) -> dict[str, tuple[str, bool]]:
     """Where the rates of a GPU's links come from, and whether they were read there: of whole generations links.yaml."""
     links, told = yaml_file("links"), {}
-    if "peers" in entry:
+    if entry.get("peers", {}).get("gbyte_per_s") is not None:
         whole = entry["peers"]["kind"] in ("nvswitch", "nvlink_mesh") and found.nvlink_generation is not None
         block = links["nvlink"][found.nvlink_generation] if whole else None
         told["nvlink"] = (source_of(links, block), _verified(block)) if block else (found.source, found.verified)
     if found.pcie is not None:
         block = links["pcie"][found.pcie[0]]
         told["pcie"] = (f"PCIe {found.pcie[0]} x{found.pcie[1]} at most: {source_of(links, block)}", found.verified)
-    elif "c2c_gbyte_per_s" in entry:
+    elif entry.get("c2c_gbyte_per_s") is not None:
         told["pcie"] = (found.source, found.verified)
     return told
 

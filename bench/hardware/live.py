@@ -78,7 +78,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
         nic_kind=nics[0].kind if nics else "",
         nvlink_generation=generation if peer in NVLINK_PEERS else None,
         sources=sources,
-        verified=dict.fromkeys(sources, True) | ({"pcie": named.verified["pcie"]} if named and by_c2c else {}),
+        verified=dict.fromkeys(sources, True) | ({"pcie": named.verified["pcie"]} if pcie and named and by_c2c else {}),
     )
 
 
@@ -305,7 +305,7 @@ def _generation(gpus: Sequence[Gpu]) -> int | None:
 
 def _has_c2c(each: Gpu) -> bool:
     model = gpu_printed(each.name)
-    return model is not None and gpu(model).pcie is None and gpu_links(model, 1).pcie_bytes_per_s is not None
+    return model is not None and gpu(model).c2c
 
 
 def _gpus_per_switch(found: Inventory) -> int | None:

@@ -69,7 +69,7 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Mac
     fitting = [each for each in fitting if each.provider in providers] or ([] if providers else fitting)
     names = tuple(each.name for each in fitting)
     if not fitting:
-        return Machine(None, gpu, links, f"{gpu}, an unknown machine", unknown=("PCIe as wired", "NICs"))
+        return Machine(None, gpu, links, f"{gpu}; the instance type is not known", unknown=("PCIe as wired", "NICs"))
     how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
     networks = {node_network(name) for name in names}
     if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:

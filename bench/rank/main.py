@@ -61,10 +61,11 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _failed(error: BaseException, me: Place, transport_box: list[Transport], debug: bool) -> int:
-    """Say what happened. Returns the exit code where all ranks found the same; else ends the whole job.
+    """Say what happened. Returns the exit code of what was refused before the transport was open; else ends the job.
 
-    What all ranks find alike is said once; what one rank finds is said by that rank. A rank that died alone would leave
-    the others waiting, so whatever it died of ends them, too.
+    What all ranks find alike is said once, by rank 0; what a host may find, by its first rank, too; what one rank finds
+    (`of_one_rank`), by that rank. A rank that died alone would leave the others waiting, so whatever it died of ends
+    them, too; one that was refused before it met them is missed by them, or ended with them by the launcher.
     """
     if isinstance(error, SystemExit) and not transport_box:  # --help
         raise error

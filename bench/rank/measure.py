@@ -175,8 +175,9 @@ class Measurer:
         return self._records.left_out(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """The first reason of any rank, on all of them."""
-        return next((other for other in self._channel.share(reason) if other is not None), None)
+        """The first reason of any rank, on all of them; a failure before a refusal."""
+        told = [other for other in self._channel.share(reason) if other is not None]
+        return next((other for other in told if isinstance(other, Failure)), told[0] if told else None)
 
     def _allocate(
         self, row: Row, group: Group | None, member: int, in_place: bool

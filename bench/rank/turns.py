@@ -25,14 +25,15 @@ def per_block(case: Case, row: Row, sample_s: float) -> int:
 
 def stop(case: Case, row: Row, pairs: Iterable[tuple[Sequence[float], Sequence[float]]], num_in_block: int,
          num_blocks: int, elapsed_s: float, num_kinds: int) -> str | None:  # fmt: skip
-    """Why a row is finished, on rank 0: when the factor of every pair is known well enough. None on the others.
+    """Why a row is finished, on rank 0, whose word counts: when the factor of every pair is known well enough.
 
     `pairs`: samples of blocks without and with what is beside them. `num_kinds` of block take the time of the row each.
     """
     if case.iterations is not None:
         return "fixed" if num_blocks * num_in_block >= case.iterations else None
-    reasons = [
-        stats.should_stop(
+    reason = None
+    for without, with_it in pairs:
+        reason = stats.should_stop(
             block_factors(without, with_it, num_in_block),
             target=TARGET_HALF_WIDTH["isolated"],
             n_min=_LEAST,
@@ -40,6 +41,6 @@ def stop(case: Case, row: Row, pairs: Iterable[tuple[Sequence[float], Sequence[f
             elapsed_s=elapsed_s,
             max_s=num_kinds * row.max_s,
         )
-        for without, with_it in pairs
-    ]
-    return None if None in reasons else reasons[-1]
+        if reason is None:
+            return None
+    return reason

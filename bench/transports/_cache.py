@@ -10,10 +10,11 @@ from pathlib import Path
 _OF_CUPY = "CUPY_CACHE_DIR"
 
 
-def folders() -> tuple[Path, Path]:
-    """The cache of this suite, and what stands in for it where the home can not be written."""
-    home = os.environ.get("XDG_CACHE_HOME") or _home("~/.cache")
-    return Path(home) / "linkbench", Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
+def folders() -> tuple[Path, ...]:
+    """The cache of this suite where there is a home, and what stands in for it where that can not be written."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
+    instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
+    return (home / "linkbench", instead) if home.is_absolute() else (instead,)
 
 
 def is_ours(folder: Path) -> bool:
@@ -31,8 +32,9 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
     if _OF_CUPY in environ:
         return
     usual = Path(_home("~/.cupy/kernel_cache"))
-    there = next(folder for folder in (usual, *usual.parents) if folder.exists())
-    if there.is_dir() and os.access(there, os.W_OK):
+    # In a home that we may not look into nothing exists: `Path.exists` would raise there.
+    there = next(folder for folder in (usual, *usual.parents) if os.path.exists(folder))  # noqa: PTH110
+    if usual.is_absolute() and there.is_dir() and os.access(there, os.W_OK):
         return
     for folder in folders():
         if is_ours(folder) and is_ours(folder / "cupy"):

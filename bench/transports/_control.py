@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench.core.channel import Alone, Channel
-from bench.core.errors import RefusedError
+from bench.core.errors import AbsentError, RefusedError
 from bench.core.transport import Options, Transport
 from bench.core.world import Place
 
@@ -36,12 +36,16 @@ def open_control(place: Place, options: Options) -> Control:
     if place.launcher in _OF_MPI:
         try:
             return _of(_mpi(place, options))
+        except AbsentError:  # nor will they come over another library
+            raise
         except RefusedError as error:
             reason = f"{error}; "
     try:
         return _of(_gloo(place, options))
+    except AbsentError:
+        raise
     except RefusedError as error:
-        raise RefusedError(f"{reason}{error}") from None
+        raise RefusedError(f"{reason}{error}", error.of_one_rank) from None
 
 
 def _mpi(place: Place, options: Options) -> Transport:

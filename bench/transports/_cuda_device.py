@@ -37,8 +37,8 @@ class Device:
 
 def load_cupy() -> Any:
     """The module; NotInstalledError when it is not there or does not load."""
-    _cache.for_cupy(os.environ)
     try:
+        _cache.for_cupy(os.environ)
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
@@ -95,7 +95,9 @@ def count(cupy: Any, visible: str | None) -> int:
             raise RefusedError(f"CUDA does not start here ({error}): see nvidia-smi, or {_ELSE}") from None
         num_gpus = 0
     if num_gpus == 0 and visible is not None:
-        raise RefusedError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it, or name GPUs that are there")
+        raise RefusedError(
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it, or name GPUs that are there", of_one_rank=True
+        )
     if num_gpus == 0:
         raise RefusedError(f"there is a driver and no NVIDIA GPU here: {_ELSE}")
     return num_gpus
@@ -137,7 +139,8 @@ def take(cupy: Any, index: int) -> Device:
         cupy.cuda.runtime.memGetInfo()  # the first call that needs a context on it
     except RuntimeError as error:
         raise RefusedError(
-            f"GPU {index} can not be used here ({error}): nvidia-smi shows who holds it, and its compute mode"
+            f"GPU {index} can not be used here ({error}): nvidia-smi shows who holds it, and its compute mode",
+            of_one_rank=True,
         ) from None
     return describe(cupy, index)
 

@@ -3,6 +3,7 @@ to pageable memory by the host's clock."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -91,17 +92,25 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[Ga
 
     Where a driver stages such copies itself (a GPU whose memory is encrypted), they wait for what is before them.
     """
+    gate, copies = None, None
     try:
         gate = Gate(cupy)
         gate.warm(stream)
         copies = make()
         behind_gate(copies.native, gate, [0] * MOST_CALLS, _nothing, TRIAL_S)
         copies.native.close()
+        return gate, None
     except MeasurementError:
-        return None, "copies between pinned memory and the GPU wait for what is in its queue before them"
+        reason = "copies between pinned memory and the GPU wait for what is in its queue before them"
     except Exception as error:  # CuPy tells it in many ways
-        return None, f"it does not work ({first_line(error)})"
-    return gate, None
+        reason = f"it does not work ({first_line(error)})"
+    with contextlib.suppress(Exception):  # a GPU that failed may fail again: nothing is given back that it may yet use
+        cupy.cuda.runtime.deviceSynchronize()
+        if copies is not None:
+            copies.native.close()
+        if gate is not None:
+            gate.close()
+    return None, reason
 
 
 def _nothing() -> None:

@@ -83,7 +83,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
         torch.cuda.synchronize()
-    except RuntimeError as error:  # another process has it alone, its memory is full, it has fallen off the bus
+    except Exception as error:  # somebody has it alone, it is full or off the bus: torch tells it in several types
         return f"rank {rank} can not use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
     return None
 

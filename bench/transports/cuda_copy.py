@@ -105,6 +105,8 @@ class CudaCopy(Transport):
             self._gate, reason = tried_gate(self._cupy, self._stream(0), trial)
         reason = self._of_any(reason)
         if reason is not None:
+            if self._gate is not None:
+                self._gate.close()
             self._gate = None
             self.notes = (f"batches are not held back by a gate ({reason}): their time holds the issuing of copies",)
         return reason
@@ -119,7 +121,9 @@ class CudaCopy(Transport):
         self._reach.close()
         self._control.barrier()
         self._reach.forget()
-        self._stirring = None
+        if self._stirring is not None:
+            self._stirring.native.close()
+            self._stirring = None
         if self._gate is not None:
             self._gate.close()
         for stream in self._streams:

@@ -49,7 +49,9 @@ class Nccl(Transport):
         reason = _nccl_gpu.problem(self._torch, place, options.share_gpu, os.environ)
         if reason is not None:
             kind = NotInstalledError if _nccl_gpu.built_without(self._torch) else RefusedError
-            raise kind(f"rank {place.rank}: {reason}")
+            # What is built in is alike everywhere; which GPUs are shown may be set for each rank.
+            alone = kind is RefusedError and "CUDA_VISIBLE_DEVICES" in os.environ
+            raise kind(f"rank {place.rank}: {reason}", of_one_rank=alone)
         num_gpus = self._torch.cuda.device_count()
         self._device = self._torch.device("cuda", place.local_rank % num_gpus)
         library = _nccl_gpu.loaded()

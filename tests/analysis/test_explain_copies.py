@@ -233,3 +233,37 @@ def test_memory_inside_a_gpu_and_latencies_are_no_links() -> None:
 def test_no_section_of_a_page_is_empty() -> None:
     found = page(Run("nvbandwidth", status="failed"), machine_of(None), None)
     assert found.possible and found.others and found.got
+
+
+def test_the_way_back_over_nvlink_c2c_is_slower_and_no_fault() -> None:
+    def back(rate: float) -> Copying:
+        return seen(matrix("h2d", from_host(410.0)), matrix("d2h", to_host(rate)), gpu="NVIDIA GH200 480GB")
+
+    assert copies.stand(back(297.0)).word == NORMAL
+    half = copies.stand(back(200.0))
+    assert half.word == LOW and "65 to 90 %" in half.sentence
+    pcie = copies.stand(seen(matrix("d2h", to_host(21.0)), gpu="NVIDIA L20"))  # as little of PCIe is no full link
+    assert pcie.word == LOW and "80 to 90 %" in pcie.sentence
+
+
+def test_host_and_gpu_of_one_memory_have_no_bound_between_them() -> None:
+    spark = seen(matrix("h2d", from_host(120.0)), matrix("d2h", to_host(115.0)), gpu="NVIDIA GB10")
+    assert copies.stand(spark).word == UNJUDGED and "share one memory" in copies.stand(spark).sentence
+    assert list(copies.possible(spark)) == ["host to GPU: no bound is known; host and GPU share one memory"]
+
+
+def test_pairs_of_cards_that_a_wider_bridge_may_join_are_not_held_to_a_whole_port() -> None:
+    def cards(number: int, rate: float) -> Copying:
+        return seen(matrix("d2d", pairs(number, rate)), gpu="NVIDIA H200 NVL")
+
+    assert copies.stand(cards(4, 134.0)).word == UNJUDGED
+    assert copies.stand(cards(4, 470.0)).word == ABOVE
+    assert copies.stand(cards(4, 50.0)).word == FAR  # no bridge at all
+    assert copies.stand(cards(2, 134.0)).word == FAR and copies.stand(cards(2, 390.0)).word == NORMAL
+    assert copies.stand(seen(matrix("d2d", pairs(4, 100.0)), gpu="NVIDIA A100 80GB PCIe")).word == FAR
+
+
+def test_a_bridge_whose_rate_nobody_read_judges_nothing() -> None:
+    card = seen(matrix("d2d", pairs(4, 92.5)), gpu="NVIDIA A30")
+    assert copies.stand(card).word == UNJUDGED
+    assert "no link that is known" in next(copies.possible(card))  # of PCIe 4, not 6

@@ -197,3 +197,17 @@ def test_the_link_of_a_gb200_to_its_cpu_is_not_called_pcie() -> None:
     seen = seen_of(a_run(800.0, 144, 36), "GB200 NVL72")
     text = " ".join(bound.why for bound in seen.bounds)
     assert "NVLink-C2C" in text and "PCIe link" not in text
+
+
+def test_links_whose_rate_nobody_read_judge_no_collective() -> None:
+    for name, ranks, rate in (("NVIDIA A30", 2, 92.0), ("AMD Instinct MI250X", 8, 120.0)):
+        seen = seen_of(a_run(rate, ranks), gpu=name)
+        assert stand(seen).word == UNJUDGED and not [bound for bound in seen.bounds if bound.kind == "hard"]
+
+
+def test_cards_of_which_a_bridge_may_join_four_are_not_held_to_a_whole_port() -> None:
+    for ranks, rate in ((4, 330.0), (2, 134.0)):
+        found = stand(seen_of(a_run(rate, ranks), gpu="NVIDIA H200 NVL"))
+        assert found.word == UNJUDGED and "1/3 of a port" in found.sentence
+    assert stand(seen_of(a_run(380.0, 4), gpu="NVIDIA H200 NVL")).word == NORMAL
+    assert stand(seen_of(a_run(25.0, 4), gpu="NVIDIA H200 NVL")).word != UNJUDGED  # no bridge is in use

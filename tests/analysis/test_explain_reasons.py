@@ -67,6 +67,8 @@ def test_no_ring_is_taken_for_granted_elsewhere() -> None:
         (a_run(189.0, 16, 2), "a3-megagpu-8g"),
         (a_run(20.0, 2, 2, name="allgather"), "a3-megagpu-8g"),
         (a_run(20.0, 16, 2, name="allgather", tool="osu"), "a3-megagpu-8g"),
+        (a_run(20.0, 16, 2, name="allgather", tool="rccl_tests"), "a3-megagpu-8g"),
+        (a_run(20.0, 16, 2, name="allgather"), "Standard_ND96isr_MI300X_v5"),
         (a_run(200.0, 8, 1, name="allgather"), "a3-megagpu-8g"),
     ):
         seen = seen_of(run, instance)

@@ -117,6 +117,20 @@ def test_a_machine_that_is_built_with_one_gpu_passes(tmp_path: Path) -> None:
     assert gate.passed and [node.status for node in gate.nodes] == ["passed"], told(gate)
 
 
+def test_the_way_back_may_be_as_slow_as_of_a_good_gh200_and_not_as_half_a_link(tmp_path: Path) -> None:
+    def back(share: float) -> Run:
+        size, link = 64 << 20, 20e9
+        return run_of(job("h2d", "host_device --direction h2d", size, 0.92 * link),
+                      job("d2h", "host_device --direction d2h", size, share * link),
+                      job("memory", "local_copy", 1 << 30, GOOD_BYTES_PER_S), ranks_per_node=1)  # fmt: skip
+
+    assert judge(back(0.66), tmp_path, ONE_GPU).passed
+    assert not judge(back(0.5), tmp_path, ONE_GPU).passed
+    for name in ("acceptance.yaml", "acceptance-one-node.yaml"):
+        alone = (ROOT / "rules" / name).read_text(encoding="utf-8").partition("alone\n")[2].partition("- name")[0]
+        assert "busbw: at least 60% of bound" in alone
+
+
 @pytest.mark.parametrize(("run", "what"), [
     (one_gpu(), "the site does not say how many there should be: name `instance:` or `ranks_per_node:`"),
     (one_gpu(ranks_per_node=None), "the site does not say"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 
@@ -23,8 +24,10 @@ def test_a_job_ends_when_its_desk_is_killed() -> None:
     desk = subprocess.Popen((sys.executable, "-c", SLEEP + DESK), stdout=subprocess.PIPE, text=True)
     assert desk.stdout is not None
     leader = psutil.Process(int(desk.stdout.readline()))
-    while len(job := [leader, *leader.children()]) < 3:
-        pass
+    for _ in range(200):
+        if len(job := [leader, *leader.children()]) == 3:
+            break
+        time.sleep(0.05)
     desk.send_signal(signal.SIGKILL)
     desk.wait()
     desk.stdout.close()

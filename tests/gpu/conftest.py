@@ -13,10 +13,9 @@ from typing import Any, NoReturn
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
 # The first start on a machine reads gigabytes of libraries from its disk.
 _FIRST_START_S = 150
-
-
 Missing = Callable[[str, str], NoReturn]
 
 
@@ -43,12 +42,11 @@ def nccl(torch: Any) -> None:
 @functools.cache
 def _why_no_nccl() -> str | None:
     """Tried once, by one rank."""
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
     words = (sys.executable, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "8", "-n", "3")
     try:
         tried = subprocess.run(
             words, capture_output=True, text=True, cwd=ROOT, timeout=_FIRST_START_S, check=False,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": PATH},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"one rank was not done after {_FIRST_START_S} s"

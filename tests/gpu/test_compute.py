@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gpu.conftest import PATH, ROOT
+
 # torch may warn as it is imported (of another numpy, of NVML): that is no failure of ours.
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
-ROOT = Path(__file__).resolve().parent.parent.parent
-PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
 
 
 def document(*words: str) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -23,12 +22,12 @@ from bench.core.world import Place, World
 from bench.rank import measure
 from bench.transports import _cuda_device, _cuda_kernels, cuda_copy
 from bench.transports._cuda_gate import Gate
+from benchmarks import gpu_started
+from tests.gpu.conftest import Missing
 
 # CuPy may warn as it is imported (of a toolkit that it does not find, of another numpy): that is no failure of ours.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-Missing = Callable[[str, str], NoReturn]
 ALONE = Place(0, 1, 0, 1, "direct")
 ME, BYTES = Group("me", (0,)), Reduction("uint8", "sum")
 _NOT_READY = 600  # cudaErrorNotReady
@@ -160,7 +159,8 @@ def test_by_hand_one_rank_needs_no_launcher_and_no_torch(opened: Any, tmp_path: 
 def test_two_processes_copy_between_each_other_on_one_gpu(
     opened: Any, tmp_path: Path, missing: Missing, engine: str
 ) -> None:
-    pytest.importorskip("torch", reason="two ranks agree over torch's Gloo here")
+    if importlib.util.find_spec("torch") is None:
+        missing("gpu", "torch is not installed, over whose Gloo two ranks agree here")
     # By its address, since a sandbox may not resolve its own name.
     words = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "-m",
              "bench.peer_copy", "--sizes", "1M", "-n", "5", "--share-gpu", "1", "--engine", engine, "--format",
@@ -175,15 +175,13 @@ def test_two_processes_copy_between_each_other_on_one_gpu(
 def test_the_benchmark_of_copies_comes_to_its_end(opened: Any) -> None:
     """Whatever it finds: a link that is missed is a finding, a part that fails is a mistake."""
     words = (sys.executable, "-m", "benchmarks.gpu_copies", "links", "memory", "--megabytes", "16,64")
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=110)
+    done = gpu_started.run(words, 110)
     assert done.returncode in (0, 1) and " FAILED " not in done.stdout, done.stdout + done.stderr
     assert "kernel / GPU's own copy, 64M" in done.stdout and "both ways at once, 16M" in done.stdout
 
 
 def printed(words: tuple[str, ...], folder: Path) -> Any:
     """The JSON that a command prints, however it ends: torchrun ends with 1 where its ranks end with 3."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, timeout=100)
+    done = gpu_started.run(words, 100, folder)
     assert done.stdout.startswith("{"), done.stderr
     return json.loads(done.stdout)

@@ -116,8 +116,10 @@ def test_published_figures_lie_below_the_hard_bounds() -> None:
 
 
 def test_two_peers_of_a_mesh_have_only_the_links_between_them() -> None:
-    assert gb(bounds("Standard_ND96isr_MI300X_v5", "allreduce", 2)["NVLink port"]) == pytest.approx(64.0)
-    assert gb(bounds("Standard_ND96isr_MI300X_v5", "allreduce", 8)["NVLink port"]) == pytest.approx(448.0)
+    assert gb(bounds("Standard_ND96isr_MI300X_v5", "allreduce", 2)["Infinity Fabric port"]) == pytest.approx(64.0)
+    assert gb(bounds("Standard_ND96isr_MI300X_v5", "allreduce", 8)["Infinity Fabric port"]) == pytest.approx(448.0)
+    (copy,) = copy_bounds(node_links("Standard_ND96isr_MI300X_v5"), "peers")
+    assert copy.name == "Infinity Fabric port" and "NVLink" not in copy.why
 
 
 def test_bridged_pairs_add_their_pcie_links_beyond_two_ranks() -> None:

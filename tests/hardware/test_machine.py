@@ -87,7 +87,7 @@ def test_a_gpu_alone_gives_ports_and_no_nics(name: str) -> None:
     assert links.num_nics is None and links.nic_bytes_per_s is None
     assert set(links.sources) == set(links.verified)
     assert ("nvlink" in links.sources) is (links.nvlink_bytes_per_s is not None)
-    assert links.pcie_bytes_per_s is not None or name in ("B300-SXM", "MI250X")
+    assert links.pcie_bytes_per_s is not None or name in ("B300-SXM", "MI250X", "GB10")
 
 
 def test_each_name_that_drivers_print_means_one_gpu() -> None:
@@ -100,6 +100,7 @@ def test_each_name_that_drivers_print_means_one_gpu() -> None:
     ("RTX A6000", "nvlink_pairs", 56.25e9), ("A40", "nvlink_pairs", 56.25e9), ("A100-PCIe-40GB", "nvlink_pairs", 300e9),
     ("Quadro RTX 8000", "nvlink_pairs", 50e9), ("H800-SXM5-80GB", "nvswitch", 200e9), ("H20", "nvswitch", 450e9),
     ("MI325X", "infinity_fabric", 448e9), ("GB10", "host", None), ("L20", "host", None),
+    ("A30", "nvlink_pairs", None), ("MI250X", "infinity_fabric", None),
 ])  # fmt: skip
 def test_a_card_has_the_links_of_its_own_kind(name: str, peer: str, rate: float | None) -> None:
     links = gpu_links(name, 2)
@@ -113,3 +114,23 @@ def test_no_port_has_more_than_its_generations_links() -> None:
         if links.nvlink_generation is not None and links.nvlink_bytes_per_s is not None:
             most = every[links.nvlink_generation]
             assert links.nvlink_bytes_per_s <= most["gbyte_per_s"] * most["most_links"] * 1e9, name
+
+
+@pytest.mark.parametrize(("names", "least"), [
+    (("RTX 3080",), 912.4e9),  # two cards print this name
+    (("GH200", "H20"), 4022e9), (("B200-SXM-180GB", "B300-SXM", "GB200", "GB300"), 8184e9),
+])  # fmt: skip
+def test_the_memory_of_a_card_bounds_no_other_card_of_its_name_or_stacks(names: tuple[str, ...], least: float) -> None:
+    assert {gpu(name).memory_bytes_per_s for name in names} == {least}
+
+
+def test_a_port_of_infinity_fabric_is_seven_of_its_links() -> None:
+    for name in ("MI300X", "MI325X", "MI355X"):
+        links = gpu_links(name, 8)
+        assert links.nvlink_bytes_per_s == pytest.approx(7 * (links.pair_bytes_per_s or 0.0))
+    assert gpu_links("MI355X", 8).pair_bytes_per_s == pytest.approx(153.6e9 / 2)
+    assert gpu("MI325X").flops["bf16"] == gpu("MI300X").flops["bf16"]
+
+
+def test_a_machine_whose_gpu_alone_is_known_is_said_so() -> None:
+    assert machine_of(None, ("NVIDIA A30",)).how == "A30; the instance type is not known"

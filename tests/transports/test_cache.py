@@ -62,3 +62,33 @@ def test_a_cupy_that_finds_no_folder_is_refused_in_a_sentence(tmp_path: Path, mo
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(RefusedError, match=r"Read-only file system.*CUPY_CACHE_DIR"):
         _cuda_device.load_cupy()
+
+
+def test_a_home_that_we_may_not_look_into_is_none(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def stat(path: str | Path, *args: object, **given: object) -> os.stat_result:
+        if str(path).startswith(f"{tmp_path}/closed/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **given)  # type: ignore[arg-type]
+
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path).startswith(str(temporary)))
+    monkeypatch.setenv("HOME", str(tmp_path / "closed"))
+    environ: dict[str, str] = {}
+    _cache.for_cupy(environ)
+    assert Path(environ["CUPY_CACHE_DIR"]).is_relative_to(temporary)
+
+
+def test_without_a_home_nothing_is_made_where_we_happen_to_be(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(os.path, "expanduser", lambda name: name)  # as for a user without a name
+    environ: dict[str, str] = {}
+    _cache.for_cupy(environ)
+    assert Path(environ["CUPY_CACHE_DIR"]).is_relative_to(temporary) and list(Path().iterdir()) == []

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
+from unittest import mock
 
 import pytest
 
 from bench.core.errors import MeasurementError
-from benchmarks import gpu_started
+from benchmarks import gpu_copies, gpu_started
 from benchmarks.gpu_copies import Bench
 from benchmarks.gpu_lines import Line, NotHereError, attempt
 
@@ -142,3 +144,33 @@ def test_what_nvbandwidth_reaches_is_of_one_gpu(monkeypatch: pytest.MonkeyPatch,
     assert gpu_started.nvbandwidth("host_to_device_memcpy_ce", 64 << 20, 10) is None
     monkeypatch.setenv("BENCH_NVBANDWIDTH_PATH", str(tmp_path))
     assert gpu_started.nvbandwidth("host_to_device_memcpy_ce", 64 << 20, 10) == pytest.approx(55.21e9)
+
+
+def test_a_program_that_waits_is_asked_to_end_so_that_it_ends_what_is_in_other_sessions(tmp_path: Path) -> None:
+    """As torchrun, whose ranks no signal to its own group reaches."""
+    mark = tmp_path / "ended"
+    with pytest.raises(subprocess.TimeoutExpired):
+        gpu_started.run(("sh", "-c", f"trap 'touch {mark}; exit 1' TERM; echo; sleep 600 & wait"), 0.5)
+    assert mark.exists()
+
+
+def test_a_tool_that_is_refused_here_does_not_end_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(test: str, num_bytes: int, timeout_s: float) -> float:
+        raise NotHereError("no GPU for it")
+
+    monkeypatch.setattr(gpu_started, "nvbandwidth", refused)
+    line = Bench([1 << 20], time.monotonic())._against_link("a", "host to GPU", 1 << 20, 1e9, None, "")
+    assert line.verdict == "not told" and line.words == "no GPU for it"
+
+
+def test_what_failed_counts_for_more_than_what_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two:
+        def links(self) -> list[Line]:
+            return [Line("a", 0.5, (0.9, 1.0)), Line("b", state="FAILED")]
+
+        def memory(self) -> list[Line]:
+            return self.links()[:1]
+
+    monkeypatch.setattr(gpu_copies, "CudaCopy", mock.MagicMock())
+    assert gpu_copies.judged(cast(Bench, Two()), ["links"]) == 4
+    assert gpu_copies.judged(cast(Bench, Two()), ["memory"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -216,7 +217,33 @@ def test_all_is_given_back_at_the_end() -> None:
     transport = cuda_copy.CudaCopy(ALONE, Options())
     transport.stir()
     transport.close()
-    assert not runtime._state.allocations and not runtime._state.streams
+    assert not runtime._state.allocations and not runtime._state.streams and not runtime._state.events
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_gate_that_is_of_no_use_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime: Any = sys.modules["cupy.cuda.runtime"]
+
+    def broken(*given: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(_cuda_timing, "behind_gate", broken)
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    gc.collect()  # the memory of the trial
+    assert "broken" in transport.notes[0]
+    assert not runtime._state.allocations and not runtime._state.events
+    transport.close()
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_gate_that_another_rank_lacks_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime: Any = sys.modules["cupy.cuda.runtime"]
+    reasons = [None, "not on rank 1"]  # of the kernels, and of the gate
+    monkeypatch.setattr(cuda_copy.CudaCopy, "_of_any", lambda self, reason: reasons.pop(0))
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    gc.collect()
+    assert "not on rank 1" in transport.notes[0] and not runtime._state.allocations
+    transport.close()
 
 
 @pytest.mark.usefixtures("cupy")
@@ -272,8 +299,10 @@ def test_a_gpu_that_somebody_else_holds_is_refused(cupy: Any, monkeypatch: pytes
 
     monkeypatch.setitem(cupy.cuda.runtime._NAMES, 46, "cudaErrorDevicesUnavailable")
     monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", held)
-    with pytest.raises(RefusedError, match=r"GPU 0 can not be used here .*cudaErrorDevicesUnavailable.*nvidia-smi"):
+    why = r"GPU 0 can not be used here .*cudaErrorDevicesUnavailable.*nvidia-smi"
+    with pytest.raises(RefusedError, match=why) as refused:
         _cuda_device.take(cupy, 0)
+    assert refused.value.of_one_rank
 
 
 @pytest.mark.usefixtures("cupy")

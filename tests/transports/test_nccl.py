@@ -377,3 +377,25 @@ def test_replayed_batches_use_most_sets_and_few_graphs(num_sets: int, num_calls:
 @pytest.mark.parametrize(("total_gib", "reserve_gib"), [(8, 2), (16, 2), (24, 3), (80, 5), (141, 5)])
 def test_the_reserve_is_that_of_nccl_tests_and_one_more(total_gib: int, reserve_gib: int) -> None:
     assert _nccl_gpu.reserve_bytes(total_gib << 30) == reserve_gib << 30
+
+
+@pytest.mark.parametrize(("visible", "alone"), [("", True), (None, False)])
+def test_gpus_that_may_be_hidden_from_one_rank_are_told_by_that_rank(
+    visible: str | None, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("bench.transports._torch.load_torch", lambda: fake_torch(gpus=0))
+    with pytest.raises(RefusedError, match="rank 1: ") as refused:
+        nccl.Nccl(Place(1, 2, 1, 2, "torchrun"), Options())
+    assert refused.value.of_one_rank is alone
+
+
+def test_a_gpu_is_unusable_however_torch_tells_it() -> None:
+    def deferred(device: Any) -> None:
+        raise Exception("CUDA call failed lazily")  # as torch's own DeferredCudaCallError
+
+    torch = fake_torch()
+    torch.cuda.set_device = deferred
+    assert "rank 1 can not use cuda:1 (CUDA call failed lazily)" in str(_nccl_gpu.unusable(torch, "cuda:1", 1))
