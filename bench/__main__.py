@@ -67,9 +67,9 @@ def _run(words: list[str]) -> int:
     try:
         code: int = plugins.load("command", args.command).main(args)
     except (Exception, KeyboardInterrupt) as error:
-        from bench.commands import _output
+        from bench.results import output
 
-        _output.emit_failure(error, args)
+        output.emit_failure(error, args)
         raise
     return code
 

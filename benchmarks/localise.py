@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis.localise import STAGES, Evidence, Places, Verdict, localise
-from bench.analysis.localise_rounds import Pairs, next_rounds
+from bench.diagnose.ladder import Pairs, next_rounds
+from bench.diagnose.localise import STAGES, Evidence, Places, Verdict, localise
 
 SPEED = 0.8  # of a slow part
 FAULTS = ("none", "host", "two hosts", "nic", "egress", "ingress", "link", "host and link", "racks", "rack", "many")

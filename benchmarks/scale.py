@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import summary
 from bench.core.case import Case, from_argv
 from bench.core.channel import Channel
 from bench.core.pattern import Shape
@@ -35,6 +34,7 @@ from bench.core.transport import Timing
 from bench.core.world import Place, World
 from bench.rank import measure, modelled, sampling
 from bench.rank.rows import Row
+from bench.results import summary
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import compare, launches, summary
-from bench.core.derived import Document
+from bench.results import compare, launches, summary
+from bench.results.document import Document
 from bench.store import jsonl
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.analysis import stats
+from bench.results import stats
 from bench.store import jsonl
 
 SIZES = "8:1M:2"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.analysis.gate_rules import FAILURES
+from bench.config.clusters import load_clusters
+from bench.config.scenario import load_scenario
 from bench.core import plugins
 from bench.core.case import from_argv
-from bench.core.derived import Summary
-from bench.driver.config import load_clusters
-from bench.driver.rules import load_rules
-from bench.driver.scenario import load_scenario
+from bench.gate.rules import FAILURES
+from bench.gate.rules_file import load_rules
+from bench.results.document import Summary
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -103,8 +103,8 @@ def test_the_example_pattern_runs(tmp_path: Path) -> None:
 
 
 def test_the_table_in_the_readme_was_measured() -> None:
-    from bench.driver import collect
-    from bench.report import table
+    from bench.results import collect
+    from bench.results.formats import table
 
     [block] = [block for block in _blocks(ROOT / "README.md", "") if "isolated" in block]
     [folder] = (ROOT / "results" / "reference").glob("main_*")

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.commands import _here
+from bench.config import clusters, paths
+from bench.config.scenario import Scenario, load_scenario
+from bench.controller import expand, jobs
+from bench.controller.programs import Search, below
+from bench.controller.run import machine, other_mpirun
 from bench.core import plugins
 from bench.core.case import ON_GPUS, OVER_MPI
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
-from bench.core.tool import Build, Installed, Tool
 from bench.core.units import option_duration
-from bench.driver import config, expand, jobs
-from bench.driver.programs import Search, below
-from bench.driver.run import machine, other_mpirun
-from bench.driver.scenario import Scenario, load_scenario
+from bench.logs.tool import Build, Installed, Tool
 from bench.probes import nvml
 
 
@@ -54,8 +54,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def planned(args: argparse.Namespace) -> Planned:
     """Read the files and expand the scenario. Raises UsageError naming file and line."""
-    cluster = config.cluster(_here.config_file(args.config), args.cluster)
-    scenario = load_scenario(args.scenario, _here.scenarios_folder())
+    cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
+    scenario = load_scenario(args.scenario, paths.scenarios_folder())
     if args.budget is not None:
         scenario = replace(scenario, budget_s=option_duration("--budget", args.budget))
     if args.launches is not None:
@@ -92,7 +92,7 @@ def all_launchers() -> dict[str, Launcher]:
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
     """The tools of these names with the programs that are found below `folder`, or below the folder of their variable
-    (driver/programs.py: not without bounds).
+    (controller/programs.py: not without bounds).
 
     Raises UsageError when the folder that was given is none.
     """
@@ -142,7 +142,7 @@ def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
     names = plugins.names("transport")
     transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
     # Another interpreter's packages are not known here: its ranks will say what they miss.
-    reasons = {name: _here.lacks(name) for name in names if python is None or name in ON_GPUS}
+    reasons = {name: paths.lacks(name) for name in names if python is None or name in ON_GPUS}
     return machine(
         python,
         mpirun,

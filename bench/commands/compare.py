@@ -10,13 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import compare, inference
-from bench.analysis.compare import Alone, Compared, Comparison
-from bench.analysis.launches import between
-from bench.commands import _output, report
+from bench.commands import report
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.driver import collect
-from bench.report import _compare, _grid
+from bench.results import collect, compare, compare_page, grid, inference, output
+from bench.results.compare import Alone, Compared, Comparison
+from bench.results.launches import between
 from bench.store import runs
 
 SCHEMA = "bench.compare/1"
@@ -38,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a factor that is meant to differ, such as num_ranks or library; may be given several times",
     )  # fmt: skip
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -46,8 +44,8 @@ def main(args: argparse.Namespace) -> int:
     paths = [report.path_of(argparse.Namespace(run=name, results=args.results)) for name in (args.base, args.new)]
     documents = [collect.document(path) for path in paths]
     comparison = compare.compare(*documents, delta=args.delta, allow_diff=args.allow_diff)
-    sides = _compare.Sides(str(paths[0]), str(paths[1]), _command(paths))
-    _output.emit(_rendered(args.format, comparison, sides), args)
+    sides = compare_page.Sides(str(paths[0]), str(paths[1]), _command(paths))
+    output.emit(_rendered(args.format, comparison, sides), args)
     warnings = [note for document in documents for note in document.notes]
     if paths[0].resolve() == paths[1].resolve():
         warnings.append("BASE and NEW are the same run: of course it is equivalent to itself")
@@ -85,15 +83,15 @@ def _command(paths: list[Path]) -> str:
     return " and ".join(dict.fromkeys(words)) or f"make bench SCENARIO=... LAUNCHES={inference.LEAST_LAUNCHES}"
 
 
-def _rendered(form: str, comparison: Comparison, sides: _compare.Sides) -> str:
+def _rendered(form: str, comparison: Comparison, sides: compare_page.Sides) -> str:
     if form == "json":
         return json.dumps(_plain(comparison, sides), indent=1, allow_nan=False)
     if form == "csv":
         return _csv(comparison)
-    return (_compare.markdown if form == "markdown" else _compare.table)(comparison, sides)
+    return (compare_page.markdown if form == "markdown" else compare_page.table)(comparison, sides)
 
 
-def _plain(comparison: Comparison, sides: _compare.Sides) -> dict[str, Any]:
+def _plain(comparison: Comparison, sides: compare_page.Sides) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "base": sides.base,
@@ -105,8 +103,8 @@ def _plain(comparison: Comparison, sides: _compare.Sides) -> dict[str, Any]:
         "correction": "benjamini_hochberg",
         "ci_method": "log_welch",
         "counts": comparison.counts,
-        "conclusion": _compare.conclusion(comparison, sides),
-        "remarks": _compare.remarks(comparison),
+        "conclusion": compare_page.conclusion(comparison, sides),
+        "remarks": compare_page.remarks(comparison),
         "rows": [_row(row) for row in comparison.rows],
         "only_base": [_alone(row) for row in comparison.only_base],
         "only_new": [_alone(row) for row in comparison.only_new],
@@ -156,4 +154,4 @@ def _csv(comparison: Comparison) -> str:
         factors = line.pop("factors") | {name: " -> ".join(map(str, both)) for name, both in row.differs.items()}
         line |= {name: " ".join(map(str, value)) for name, value in line.items() if isinstance(value, tuple)}
         lines.append(line | factors)
-    return _grid.as_csv(lines)
+    return grid.as_csv(lines)

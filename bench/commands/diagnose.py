@@ -11,14 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import localise_input
-from bench.analysis.localise import Verdict
-from bench.analysis.localise_input import Diagnosed
-from bench.commands import _output, report, run
-from bench.core.derived import DOCUMENT_SCHEMA
+from bench.commands import report, run
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
-from bench.driver import collect
-from bench.report import _diagnose, _grid
+from bench.diagnose import page, pair_evidence
+from bench.diagnose.localise import Verdict
+from bench.diagnose.pair_evidence import Diagnosed
+from bench.results import collect, grid, output
+from bench.results.document import DOCUMENT_SCHEMA
 from bench.store import runs
 
 SCHEMA = "bench.diagnose/1"
@@ -40,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.set_defaults(tool_path=None, launches=None)
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,13 +70,13 @@ def _told(args: argparse.Namespace, path: Path, failed: str | None) -> int:
     """Print the verdict on what a run holds. `failed`: why its measurement did not end well."""
     document = _document(path)
     try:
-        cases = localise_input.diagnosed(document["headers"], document["summaries"])
+        cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
     except UsageError as error:
         if failed:
             raise MeasurementError(failed) from None
         raise UsageError(f"{path}: {error}") from None
-    verdict = localise_input.merged([case.verdict for case in cases])
-    _output.emit(_rendered(args.format, cases, verdict, _seconds(path, cases)), args)
+    verdict = pair_evidence.merged([case.verdict for case in cases])
+    output.emit(_rendered(args.format, cases, verdict, _seconds(path, cases)), args)
     if args.cluster:
         print(f"results: {path}/", file=sys.stderr)
     for warning in document["notes"]:
@@ -86,7 +85,7 @@ def _told(args: argparse.Namespace, path: Path, failed: str | None) -> int:
         raise MeasurementError(failed)
     if verdict.undecided:
         raise MeasurementError(
-            f"{_diagnose.conclusion(verdict)}: measure with `--schedule ladder` (the scenario links), or with more time"
+            f"{page.conclusion(verdict)}: measure with `--schedule ladder` (the scenario links), or with more time"
         )
     return EXIT_VERDICT if verdict.accused else EXIT_DONE
 
@@ -132,8 +131,8 @@ def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Verdict, seconds: 
     if form == "json":
         return json.dumps(_plain(cases, verdict, seconds), indent=1, allow_nan=False)
     if form == "csv":
-        return _grid.as_csv([asdict(one) for one in verdict.accused], ("kind", "name", "confidence", "evidence"))
-    return (_diagnose.markdown if form == "markdown" else _diagnose.table)(cases, verdict, seconds)
+        return grid.as_csv([asdict(one) for one in verdict.accused], ("kind", "name", "confidence", "evidence"))
+    return (page.markdown if form == "markdown" else page.table)(cases, verdict, seconds)
 
 
 def _plain(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _plain(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) 
             for kind, name in dict.fromkeys((suspect.kind, suspect.name) for suspect in verdict.suspects)
         ],
         "cleared": list(verdict.cleared),
-        "notes": _diagnose.notes(verdict),
+        "notes": page.notes(verdict),
         "measured_s": seconds,
         "cases": [
             {name: value for name, value in asdict(case).items() if name not in ("verdict", "jobs")} for case in cases

@@ -21,16 +21,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _here, _output, _plan
+from bench.commands import _plan
+from bench.config import paths
+from bench.controller import batch, load, preflight, survey
+from bench.controller.host_checks import Finding
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes
-from bench.driver import batch, load, preflight, survey
-from bench.driver.judge import Finding
-from bench.hardware import catalogue, health
+from bench.hardware import catalogue, health, machine_page
 from bench.hardware.promises import promises
 from bench.probes import machine, topology, versions
 from bench.probes.host import Facts
-from bench.report import _machine
+from bench.results import output
 
 SCHEMA = "bench.doctor/1"
 Nodes = dict[str, dict[str, Any]]
@@ -47,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--instance", metavar="TYPE", help="the instance type that it is held to (default: the cluster's, if any)"
     )
-    _output.add_output_arguments(parser, formats=("table", "json"))
+    output.add_output_arguments(parser, formats=("table", "json"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     jobs = planned.plan.jobs
     for line in survey.patience(cluster):
         print(line, file=sys.stderr, flush=True)
-    found = survey.look(cluster, jobs, planned.machine, planned.launchers, args.results, _here.PACKAGE_ROOT, node=True)
+    found = survey.look(cluster, jobs, planned.machine, planned.launchers, args.results, paths.PACKAGE_ROOT, node=True)
     findings += found.findings
     if not findings and batch.wanted(jobs, os.environ) and (refusal := batch.refusal(jobs, cluster)):
         findings.append(Finding((), refusal))
@@ -90,7 +91,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
         why = node.get("no_gpus_because") or "there is no GPU"
         print(f"--load: nothing to load: {why}", file=sys.stderr, flush=True)
         return node
-    seen, why = load.under_load(node, python, _here.PACKAGE_ROOT)
+    seen, why = load.under_load(node, python, paths.PACKAGE_ROOT)
     if why is not None:
         print(f"--load: {why}", file=sys.stderr, flush=True)
     return seen
@@ -133,7 +134,7 @@ def _judged(nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: s
 
 def _tell(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Finding], machines: Mapping[str, Any],
           args: argparse.Namespace) -> int:  # fmt: skip
-    _output.emit((_json if args.format == "json" else _table)(cluster, hosts, findings, machines), args)
+    output.emit((_json if args.format == "json" else _table)(cluster, hosts, findings, machines), args)
     if any(finding.refuses for finding in findings):
         return EXIT_REFUSED
     wrong = any(finding.severity == "wrong" for each in machines.values() for finding in each["findings"])
@@ -149,7 +150,7 @@ def _json(
     pages = {
         host: {
             "facts": each["facts"],
-            "promises": [_machine.plain(promise) for promise in each["promises"]],
+            "promises": [machine_page.plain(promise) for promise in each["promises"]],
             "findings": [asdict(finding) for finding in each["findings"]],
         }
         for host, each in machines.items()
@@ -179,8 +180,8 @@ def _table(
     verdict = [f"a run on cluster {cluster} would {'be refused' if wrong else 'start'}"] if cluster else []
     pages: dict[tuple[str, ...], list[str]] = {}  # of hosts that are alike one
     for host, each in machines.items():
-        pages.setdefault(tuple(_machine.page(each["facts"], each["promises"], each["findings"])), []).append(host)
-    told_of = [line for page, alike in pages.items() for line in ("", _machine.title(alike), *page)]
+        pages.setdefault(tuple(machine_page.page(each["facts"], each["promises"], each["findings"])), []).append(host)
+    told_of = [line for page, alike in pages.items() for line in ("", machine_page.title(alike), *page)]
     return "\n".join([*(lines if hosts else []), *wrong, *doubtful, *verdict, *told_of]).lstrip("\n")
 
 

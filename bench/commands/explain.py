@@ -10,19 +10,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import _explain_stored, explain
-from bench.analysis.explain import Page
-from bench.commands import _output, _plan
+from bench.commands import _plan
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.core.foreign import OK, Line, Run
 from bench.core.pattern import Pattern
-from bench.driver import imports
+from bench.explain import explain
+from bench.explain import page as explain_page
+from bench.explain import stored as explain_stored
+from bench.explain.explain import Page
 from bench.hardware import catalogue
 from bench.hardware.machine import Machine, machine_of
-from bench.report import _explain
+from bench.logs import imports
+from bench.logs.foreign import OK, Line, Run
+from bench.logs.readers import _lines
+from bench.results import output
 from bench.store import runs
-from bench.tools import _lines
 
 SCHEMA = "bench.explain/1"
 _FORMATS = ("table", "json", "markdown")
@@ -36,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     _import().add_telling_arguments(parser)
-    _output.add_output_arguments(parser, _FORMATS)
+    output.add_output_arguments(parser, _FORMATS)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -57,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     for page, good in found:
         pages.append(page)
         well = well and good and page.standing.word != explain.ABOVE
-    _output.emit(_rendered(args.format, pages), args)
+    output.emit(_rendered(args.format, pages), args)
     return EXIT_DONE if well else EXIT_VERDICT
 
 
@@ -142,11 +144,11 @@ def _of_run(path: Path, told: imports.Told, patterns: Mapping[str, Pattern]) -> 
     for sentence in warnings:
         print(f"bench: warning: {sentence}", file=sys.stderr)
     told_jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    for run, header in _explain_stored.imported(told_jobs):
-        machine = None if told.instance else _explain_stored.machine_told(header)
+    for run, header in explain_stored.imported(told_jobs):
+        machine = None if told.instance else explain_stored.machine_told(header)
         found = _page(run, told, patterns, machine=machine)
         yield replace(found, source=str(header.imported["source"])), _well(run)
-    for job, seen in _explain_stored.measured(told_jobs):
+    for job, seen in explain_stored.measured(told_jobs):
         yield replace(explain.page_of(seen), source=job), _well(seen.run)
 
 
@@ -159,7 +161,7 @@ def _rendered(form: str, pages: Sequence[Page]) -> str:
         raise UsageError("there is nothing to explain: no row of a whole group was measured")
     if form == "json":
         return json.dumps({"schema": SCHEMA, "pages": [_plain(page) for page in pages]}, indent=1, allow_nan=False)
-    return (_explain.markdown if form == "markdown" else _explain.table)(pages)
+    return (explain_page.markdown if form == "markdown" else explain_page.table)(pages)
 
 
 def _plain(page: Page) -> dict[str, Any]:

@@ -9,20 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.analysis import model
-from bench.commands import _output, report
-from bench.core.derived import Document, Fit
+from bench.commands import report
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.driver import collect
-from bench.report import _fits, _grid
+from bench.results import collect, fit_text, grid, model, output
+from bench.results.document import Document, Fit
 
 SCHEMA = "bench.fit/1"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench fit`."""
-    _output.add_run_arguments(parser)
-    _output.add_output_arguments(parser)
+    output.add_run_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -34,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     if not fits:
         least = model.LEAST_POINTS
         raise UsageError(f"{path} holds no curve of at least {least} sizes whose data were right: measure more sizes")
-    _output.emit(_rendered(args.format, document, fits, [curve for curve in curves if curve.why_not]), args)
+    output.emit(_rendered(args.format, document, fits, [curve for curve in curves if curve.why_not]), args)
     for warning in document.notes:
         print(f"bench: warning: {warning}", file=sys.stderr)
     return EXIT_DONE
@@ -45,8 +43,8 @@ def _rendered(form: str, document: Document, fits: Sequence[Fit], left_out: Sequ
         return json.dumps(_plain(document, fits, left_out), indent=1, allow_nan=False)
     if form == "csv":
         return _csv(document, fits)
-    remarks = [f"no model of {_fits.curve_words(document.headers, each)}: {each.why_not}" for each in left_out]
-    render = _fits.markdown if form == "markdown" else _fits.table
+    remarks = [f"no model of {fit_text.curve_words(document.headers, each)}: {each.why_not}" for each in left_out]
+    render = fit_text.markdown if form == "markdown" else fit_text.table
     return render(document.headers, fits, remarks)
 
 
@@ -71,7 +69,7 @@ def _beside(document: Document, fit: Fit) -> dict[str, Any]:
 
 def _csv(document: Document, fits: Sequence[Fit]) -> str:
     """One line for each piece; one without a piece's figures for a curve that does not fit."""
-    return _grid.as_csv([row for fit in fits for row in _csv_rows(document, fit)])
+    return grid.as_csv([row for fit in fits for row in _csv_rows(document, fit)])
 
 
 def _csv_rows(document: Document, fit: Fit) -> Iterator[dict[str, Any]]:

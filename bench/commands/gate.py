@@ -13,11 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import gate as gates
-from bench.analysis.gate_rules import Fault
-from bench.commands import _gate_run, _output
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.report import _gate, _grid, _junit
+from bench.gate import gate as gates
+from bench.gate import junit as gate_junit
+from bench.gate import of_folder, page
+from bench.gate.rules import Fault
+from bench.results import grid, output
 
 SCHEMA = "bench.gate/1"
 
@@ -31,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as JUnit XML there, too")
     parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -39,16 +40,16 @@ def main(args: argparse.Namespace) -> int:
     _check(args.junit)
     try:
         args.rules = _one(args.rules)
-        verdict = _gate_run.judged(args)
+        verdict = of_folder.judged(args)
         text = _rendered(args.format, verdict)
     except BaseException as error:  # an older JUnit file must not go on saying that all is well
         with contextlib.suppress(UsageError):  # what went wrong first is what is told
-            _write(args.junit, _junit.broken(args.run, str(error) or type(error).__name__, _gate_run.now()))
-        _tell_github([_junit.github_line("bench gate", str(error))])
+            _write(args.junit, gate_junit.broken(args.run, str(error) or type(error).__name__, of_folder.now()))
+        _tell_github([gate_junit.github_line("bench gate", str(error))])
         raise
-    _write(args.junit, _junit.render(verdict, _gate_run.now()))
-    _tell_github(_junit.github_lines(verdict))
-    _output.emit(text, args)
+    _write(args.junit, gate_junit.render(verdict, of_folder.now()))
+    _tell_github(gate_junit.github_lines(verdict))
+    output.emit(text, args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
@@ -68,7 +69,7 @@ def _check(junit: Path | None) -> None:
 def _write(junit: Path | None, content: bytes) -> None:
     if junit is not None:
         try:
-            _output.replace_file(junit, content)
+            output.replace_file(junit, content)
         except OSError as error:
             raise UsageError(f"--junit {junit} can not be written: {error.strerror}") from None
 
@@ -85,7 +86,7 @@ def _rendered(form: str, verdict: gates.Gate) -> str:
         return json.dumps(plain(verdict), indent=1, allow_nan=False)
     if form == "csv":
         return _csv(verdict)
-    return (_gate.markdown if form == "markdown" else _gate.table)(verdict)
+    return (page.markdown if form == "markdown" else page.table)(verdict)
 
 
 def plain(verdict: gates.Gate) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def plain(verdict: gates.Gate) -> dict[str, Any]:
         "run": verdict.run,
         "rules": verdict.rules.name,
         "passed": verdict.passed,
-        "conclusion": _gate.conclusion(verdict),
+        "conclusion": page.conclusion(verdict),
         "failures": verdict.names,
         "faults": [_fault(fault) for fault in verdict.faults],
         "demands": [
@@ -118,7 +119,7 @@ def plain(verdict: gates.Gate) -> dict[str, Any]:
         ],
         "nodes": [asdict(node) for node in verdict.nodes],
         "retests": [asdict(retest) for retest in verdict.retests],
-        "superseded": [_gate.replaced(one) for one in verdict.superseded],
+        "superseded": [page.replaced(one) for one in verdict.superseded],
         "unjudged": verdict.unjudged,
     }
 
@@ -151,4 +152,4 @@ def _csv(verdict: gates.Gate) -> str:
             lines.append(line | {"verdict": "passed", "job": row.job, "pattern": row.pattern, "mode": row.mode,
                                  "payload_bytes": row.payload_bytes, "group": row.group, "got": each.worst.got,
                                  "limit": each.worst.limit})  # fmt: skip
-    return _grid.as_csv(lines, names)
+    return grid.as_csv(lines, names)

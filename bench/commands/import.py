@@ -9,16 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.analysis.summary import Rows
-from bench.commands import _here, _output, _plan
+from bench.commands import _plan
+from bench.config import clusters
+from bench.config import paths as config_paths
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.core.foreign import OK, Reader, Run
+from bench.core.option_parsers import whole
 from bench.core.record import Record
-from bench.core.words import whole
-from bench.driver import config, imports
-from bench.report import _import
-from bench.tools import _lines
+from bench.logs import imports, page
+from bench.logs.foreign import OK, Reader, Run
+from bench.logs.readers import _lines
+from bench.results import output
+from bench.results.summary import Rows
 
 # Rows that are shown beside those with wrong data: of what people read, and of what programs do. A run keeps all.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
@@ -34,8 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-store", action="store_true", help="print only, keep no run")
     add_telling_arguments(parser)
-    _output.add_show_argument(parser)
-    _output.add_output_arguments(parser)
+    output.add_show_argument(parser)
+    output.add_output_arguments(parser)
 
 
 def add_telling_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
         logs, troubles = _read(args.paths, told)
     except UsageError:
         if args.format == "json":  # the document that was asked for, also where nothing stands in it
-            _output.emit_pieces(_import.pieces(()), args)
+            output.emit_pieces(page.pieces(()), args)
         raise
     runs = [run for log in logs for run in log.runs]
     for sentence in (*troubles, *untaken(runs, told)):
@@ -66,9 +68,9 @@ def main(args: argparse.Namespace) -> int:
     records = ((job, record) for job in jobs for record in (imports.kept(job, folder) if folder else job.records()))
     if args.format == "json":
         deque(records, maxlen=0)  # only kept
-        _output.emit_pieces(_import.pieces((log.source.name, run) for log in logs for run in log.runs), args)
+        output.emit_pieces(page.pieces((log.source.name, run) for log in logs for run in log.runs), args)
     else:
-        _output.emit(_rendered(args, jobs, records, folder is not None), args)
+        output.emit(_rendered(args, jobs, records, folder is not None), args)
     if folder is not None:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
@@ -95,7 +97,7 @@ def telling(args: argparse.Namespace) -> imports.Told:
     """What the options tell of the logs. Raises UsageError for a cluster or an instance type that is not known."""
     if args.cluster is None:
         return imports.Told(args.num_ranks, args.num_nodes, args.instance or "")
-    cluster = config.cluster(_here.config_file(args.config), args.cluster)
+    cluster = clusters.cluster(config_paths.config_file(args.config), args.cluster)
     return imports.Told(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
 
 

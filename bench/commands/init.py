@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _output
-from bench.core import yaml_file
+from bench.config import yaml_file
+from bench.controller import batch
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.driver import batch
 from bench.hardware import catalogue
 from bench.probes import machine, nvml, sysfs
+from bench.results import output
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORDS_OF_YAML = ("true", "false", "null")
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         old = path.read_bytes() if path.exists() else b""
         new, entry = with_entry(old, path, name, found)
-        _output.replace_file(path, new)
+        output.replace_file(path, new)
     except OSError as error:
         raise UsageError(f"{path} can not be written: {error.strerror}") from None
     print(f"added to {path}:\n{entry}\nmeasure there: python -m bench run --cluster {name}")

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.commands import _here, _output
+from bench.config import paths
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.plugins import nearest
+from bench.results import output
 
 if TYPE_CHECKING:
     from bench.hardware.catalogue import Instance
@@ -27,21 +28,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-gpus", metavar="N", help="only with at least as many GPUs in a node")
     parser.add_argument("--max-price", metavar="USD", help="only with a known price of at most this per hour and node")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print what the filters leave."""
-    from bench.driver import config
-    from bench.report import _instances as words
+    from bench.config import clusters
+    from bench.predict import instances_page as words
 
-    site = config.load_site(_here.config_file(args.config))
+    site = clusters.load_site(paths.config_file(args.config))
     chosen = [site.instance(name) for name in args.names] or list(site.instances.values())
     left = list(_filtered(chosen, args))
     if not left:
         raise UsageError(f"none of {len(chosen)} instance types is left: loosen a filter")
     rows = [_row(each, each.name in site.own) for each in left]
-    _output.emit(words.rendered(args.format, rows, _remarks(rows)), args)
+    output.emit(words.rendered(args.format, rows, _remarks(rows)), args)
     return EXIT_DONE
 
 

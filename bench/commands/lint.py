@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.analysis import lint
-from bench.commands import _output, report
-from bench.core.derived import Document
+from bench.commands import report
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
-from bench.driver import collect
-from bench.report import _grid, _lint
+from bench.gate import lint, lint_page
+from bench.results import collect, grid, output
+from bench.results.document import Document
 from bench.store import runs
 
 SCHEMA = "bench.lint/1"
@@ -22,8 +21,8 @@ SCHEMA = "bench.lint/1"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench lint`."""
-    _output.add_run_arguments(parser)
-    _output.add_output_arguments(parser)
+    output.add_run_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -35,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     plan = runs.read_plan(path) if (path / "plan.json").exists() else None
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     findings = lint.lint(document, told, plan, outcomes)
-    _output.emit(_rendered(args.format, document, findings), args)
+    output.emit(_rendered(args.format, document, findings), args)
     for warning in document.notes:
         print(f"bench: warning: {warning}", file=sys.stderr)
     return EXIT_VERDICT if any(finding.status == lint.FAILED for finding in findings) else EXIT_DONE
@@ -46,7 +45,7 @@ def _rendered(form: str, document: Document, findings: Sequence[lint.Finding]) -
         return json.dumps(_plain(document, findings), indent=1, allow_nan=False)
     if form == "csv":
         return _csv(findings)
-    return (_lint.markdown if form == "markdown" else _lint.table)(document, findings)
+    return (lint_page.markdown if form == "markdown" else lint_page.table)(document, findings)
 
 
 def _plain(document: Document, findings: Sequence[lint.Finding]) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def _plain(document: Document, findings: Sequence[lint.Finding]) -> dict[str, An
 def _csv(findings: Sequence[lint.Finding]) -> str:
     """A line for each offending row, and one for each rule that has none."""
     names = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what")
-    return _grid.as_csv([row for finding in findings for row in _csv_rows(finding)], names)
+    return grid.as_csv([row for finding in findings for row in _csv_rows(finding)], names)
 
 
 def _csv_rows(finding: lint.Finding) -> Iterator[dict[str, Any]]:

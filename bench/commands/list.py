@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _here, _output
-from bench.core import plugins, yaml_file
+from bench.config import paths, yaml_file
+from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.units import format_rate
+from bench.results import output
 
 SCHEMA = "bench.list/1"
 
@@ -34,14 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench list`."""
     kind = parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only these: {', '.join(_KINDS)}")
     kind.completer = lambda **_: tuple(_KINDS)  # type: ignore[attr-defined]  # read by argcomplete
-    _output.add_output_arguments(parser, formats=("table", "json"))
+    output.add_output_arguments(parser, formats=("table", "json"))
 
 
 def main(args: argparse.Namespace) -> int:
     """List one kind, or all."""
     kinds = [_kind(args.kind)] if args.kind else list(_KINDS)
     found = {kind: list(_KINDS[kind]()) for kind in kinds}
-    _output.emit(_as_json(found) if args.format == "json" else _as_table(found), args)
+    output.emit(_as_json(found) if args.format == "json" else _as_table(found), args)
     return EXIT_DONE
 
 
@@ -52,7 +53,7 @@ def _patterns() -> Iterator[Entry]:
 
 def _transports() -> Iterator[Entry]:
     for name in plugins.names("transport"):
-        yield Entry("transport", name, plugins.first_line("transport", name), _here.lacks(name))
+        yield Entry("transport", name, plugins.first_line("transport", name), paths.lacks(name))
 
 
 def _launchers() -> Iterator[Entry]:
@@ -63,15 +64,15 @@ def _launchers() -> Iterator[Entry]:
 
 
 def _scenarios() -> Iterator[Entry]:
-    yield from _described("scenario", _here.scenarios_folder())
+    yield from _described("scenario", paths.scenarios_folder())
 
 
 def _rules() -> Iterator[Entry]:
-    yield from _described("rules", _here.rules_folder())
+    yield from _described("rules", paths.rules_folder())
 
 
 def _workloads() -> Iterator[Entry]:
-    yield from _described("workload", _here.workloads_folder())
+    yield from _described("workload", paths.workloads_folder())
 
 
 def _described(kind: str, folder: Path) -> Iterator[Entry]:
@@ -82,7 +83,7 @@ def _described(kind: str, folder: Path) -> Iterator[Entry]:
 
 
 def _clusters() -> Iterator[Entry]:
-    path = _here.config_file()
+    path = paths.config_file()
     value = yaml_file.load(path).value if path.exists() else {}
     clusters = value.get("clusters") if isinstance(value, dict) else None
     for name, cluster in (clusters if isinstance(clusters, dict) else {}).items():

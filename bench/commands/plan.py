@@ -6,18 +6,19 @@ import argparse
 import json
 import os
 
-from bench.commands import _output, _plan
+from bench.commands import _plan
+from bench.controller import batch
+from bench.controller.jobs import Job, Plan
+from bench.controller.run import to_plain
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
-from bench.driver import batch
-from bench.driver.jobs import Job, Plan
-from bench.driver.run import to_plain
+from bench.results import output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench plan`."""
     _plan.add_plan_arguments(parser)
-    _output.add_output_arguments(parser, formats=("table", "json"))
+    output.add_output_arguments(parser, formats=("table", "json"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -27,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
         text = json.dumps({"schema": "bench.plan/1", **to_plain(planned.plan, planned.scenario.text)}, indent=1)
     else:
         text = words(planned.plan)
-    _output.emit(text, args)
+    output.emit(text, args)
     return EXIT_DONE
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.commands import _output, report
+from bench.commands import report
 from bench.commands.run import draw
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.driver import collect
+from bench.results import collect, output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench plot`."""
-    _output.add_run_arguments(parser)
+    output.add_run_arguments(parser)
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
 
 

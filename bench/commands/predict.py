@@ -10,20 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.commands import _output, _predict
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.plugins import nearest
+from bench.predict import from_args
+from bench.results import output
 
 if TYPE_CHECKING:
-    from bench.analysis.predict import Evidence, Prediction
+    from bench.predict.predict import Evidence, Prediction
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench predict`."""
-    _predict.add_machine_arguments(parser)
+    from_args.add_machine_arguments(parser)
     parser.add_argument("--patterns", "--pattern", default="allreduce", metavar="LIST", help="collectives, or all")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--gpus", metavar="LIST", help=f"how many GPUs, such as 8,64,1024; at most {_predict.MOST_GPUS}")
+    size.add_argument("--gpus", metavar="LIST", help=f"how many GPUs, such as 8,64,1024; at most {from_args.MOST_GPUS}")
     size.add_argument("--nodes", metavar="LIST", help="how many nodes (default: the cluster's, else one)")
     parser.add_argument(
         "--sizes", default="1K:8G:4", metavar="SIZES", help="begin:end:factor or a list (default 1K:8G:4)"
@@ -33,26 +34,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
                         help="own runs and imported logs: they weigh more than what was published")  # fmt: skip
     parser.add_argument(
-        "--plot", type=_output.drawing, metavar="FILE", help="draw busbw against size there (.png, .svg or .pdf)"
+        "--plot", type=output.drawing, metavar="FILE", help="draw busbw against size there (.png, .svg or .pdf)"
     )
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the predictions; draw them where asked."""
-    from bench.analysis import predict
-    from bench.report import _predict as words
+    from bench.predict import predict
+    from bench.predict import predict_page as words
 
-    machine = _predict.machine_of(args)
-    sizes = _predict.parsed("sizes", args.sizes)
+    machine = from_args.machine_of(args)
+    sizes = from_args.parsed("sizes", args.sizes)
     patterns = _patterns(args.patterns, predict.patterns())
-    known = _predict.evidence(args.runs)
+    known = from_args.evidence(args.runs)
     rows = []
     for nodes, per_node in _worlds(args, machine):
         for pattern in patterns:
             rows += _rows(pattern, sizes, machine, nodes, per_node, known, args.algorithm)
     measured = list(_measured(rows, known))
-    _output.emit(words.rendered(args.format, rows, _remarks(rows, machine, known)), args)
+    output.emit(words.rendered(args.format, rows, _remarks(rows, machine, known)), args)
     if args.plot:
         from bench.figures import _predict as figure
         from bench.figures import _style
@@ -71,18 +72,18 @@ def _patterns(text: str, known: Sequence[str]) -> list[str]:
     return names
 
 
-def _worlds(args: argparse.Namespace, machine: _predict.Machine) -> list[tuple[int, int]]:
+def _worlds(args: argparse.Namespace, machine: from_args.Machine) -> list[tuple[int, int]]:
     if args.gpus:
         counts = _counts("--gpus", args.gpus)
         for gpus in counts:
-            _predict.check_most(gpus)
-        worlds = [_predict.world_of(machine, gpus) for gpus in counts]
+            from_args.check_most(gpus)
+        worlds = [from_args.world_of(machine, gpus) for gpus in counts]
     elif args.nodes:
         worlds = [(nodes, machine.ranks_per_node) for nodes in _counts("--nodes", args.nodes)]
     else:
         worlds = [(machine.num_nodes, machine.ranks_per_node)]
     for nodes, per_node in worlds:
-        _predict.check_most(nodes * per_node, f"{nodes} x {per_node} are ")
+        from_args.check_most(nodes * per_node, f"{nodes} x {per_node} are ")
     return list(dict.fromkeys(worlds))
 
 
@@ -96,10 +97,10 @@ def _counts(option: str, text: str) -> list[int]:
     return counts
 
 
-def _rows(pattern: str, sizes: Sequence[int], machine: _predict.Machine, nodes: int, per_node: int, known: Evidence,
+def _rows(pattern: str, sizes: Sequence[int], machine: from_args.Machine, nodes: int, per_node: int, known: Evidence,
           algorithm: str | None) -> list[dict[str, Any]]:  # fmt: skip
     """One row for each size and algorithm, the best marked."""
-    from bench.analysis import predict
+    from bench.predict import predict
 
     found = predict.by_algorithm(pattern, sizes, machine.links, nodes, per_node, known)
     if algorithm not in (None, "all"):
@@ -119,7 +120,7 @@ def _rows(pattern: str, sizes: Sequence[int], machine: _predict.Machine, nodes: 
 
 
 def _row(pattern: str, size: int, nodes: int, per_node: int, told: Prediction, best: bool) -> dict[str, Any]:
-    from bench.analysis.predict import busbw
+    from bench.predict.predict import busbw
 
     num = nodes * per_node
     return {
@@ -135,7 +136,7 @@ def _row(pattern: str, size: int, nodes: int, per_node: int, told: Prediction, b
 
 def _bound(pattern: str, size: int, nodes: int, per_node: int, name: str, ideal_s: float) -> dict[str, Any]:
     """An algorithm that libraries do not use at this size: only what its links allow."""
-    from bench.analysis.predict import busbw
+    from bench.predict.predict import busbw
 
     return {
         **_place(pattern, size, nodes, per_node, name, False),
@@ -161,7 +162,7 @@ def _measured(rows: Sequence[Mapping[str, Any]], known: Evidence) -> Iterator[tu
                 yield each.basis, *world, size, seconds
 
 
-def _remarks(rows: Sequence[Mapping[str, Any]], machine: _predict.Machine, known: Evidence) -> list[str]:
+def _remarks(rows: Sequence[Mapping[str, Any]], machine: from_args.Machine, known: Evidence) -> list[str]:
     """What the figures rest on, once each."""
     classes = dict.fromkeys(row["link_class"] for row in rows if row["link_class"])
     told = [f"{machine.name}, {', '.join(classes)}; * the fastest; S is docs/metrics.md's, sizes are binary"]

@@ -12,10 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.commands import _gate_run, _here, _output, _plan
+from bench.commands import _plan
 from bench.commands.plan import estimate
+from bench.config import paths
+from bench.config.clusters import Cluster
+from bench.controller import preflight, retest, survey
+from bench.controller import run as desk
+from bench.controller.jobs import Job, Machine
 from bench.core import plugins
-from bench.core.derived import Document
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_MEASUREMENT,
@@ -28,10 +32,9 @@ from bench.core.errors import (
 )
 from bench.core.launcher import Launcher
 from bench.core.units import option_duration
-from bench.driver import collect, preflight, retest, survey
-from bench.driver import run as desk
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job, Machine
+from bench.gate import of_folder
+from bench.results import collect, output
+from bench.results.document import Document
 from bench.store import runs
 
 _SCENARIO = "main"
@@ -49,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retest", metavar="RUN", help="measure again what of this run failed its gate, and no more")
     parser.add_argument("--rules", metavar="FILE", help="the gate's rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -66,12 +69,12 @@ def main(args: argparse.Namespace) -> int:
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing(ran)
     document = collect.document(ran.folder)
-    _output.emit(plugins.load("format", args.format).render(document), args)
+    output.emit(plugins.load("format", args.format).render(document), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
-        document = _gate_run.newest(ran.folder, document)  # what was bad and is good now is good
+        document = of_folder.newest(ran.folder, document)  # what was bad and is good now is good
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn
@@ -153,7 +156,7 @@ def started(args: argparse.Namespace) -> desk.Ran:
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
         ready = _ready(args, planned.machine, planned.launchers, say)
-        means = desk.Means(_here.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
+        means = desk.Means(paths.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
         return desk.start(planned.plan, planned.scenario.text, args.results, means)
 
 
@@ -168,7 +171,7 @@ def _ready(args: argparse.Namespace, machine: Machine, launchers: Mapping[str, L
             return
         for line in survey.patience(cluster):
             say(line)
-        found = survey.look(cluster, jobs, machine, launchers, args.results, _here.PACKAGE_ROOT)
+        found = survey.look(cluster, jobs, machine, launchers, args.results, paths.PACKAGE_ROOT)
         for sentence in survey.refuse(found, cluster.name):
             say(sentence)
 
@@ -177,7 +180,7 @@ def _ready(args: argparse.Namespace, machine: Machine, launchers: Mapping[str, L
 
 def _retested(args: argparse.Namespace) -> desk.Ran:
     """What of a run failed by its rules, once more, into the same folder."""
-    reasons, again = _gate_run.failed(runs.find(args.results, args.retest), args)
+    reasons, again = of_folder.failed(runs.find(args.results, args.retest), args)
     folder, deadline_s = runs.find(args.results, args.retest), option_duration("--deadline", args.deadline)
     if not again.sizes and not again.ladders:
         _say(f"nothing to measure again: {reasons[0]}")
@@ -187,7 +190,7 @@ def _retested(args: argparse.Namespace) -> desk.Ran:
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     with _progress() as (say, tick):
         ready = _ready(args, here, _plan.all_launchers(), say)
-        means = desk.Means(_here.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
+        means = desk.Means(paths.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
         return retest.retest(folder, again, reasons, here, _plan.all_patterns(), means)
 
 
@@ -207,7 +210,7 @@ def _resumed(args: argparse.Namespace) -> desk.Ran:
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
         ready = _ready(args, here, launchers, say)
-        means = desk.Means(_here.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, ready)
+        means = desk.Means(paths.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, ready)
         return desk.resume(folder, here, patterns, means)
 
 

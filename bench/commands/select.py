@@ -8,20 +8,19 @@ import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from bench.analysis import select
-from bench.analysis.candidate import Question
-from bench.analysis.cost import check_region, given_prices
-from bench.analysis.predict import Evidence
-from bench.analysis.select import Selection
-from bench.commands import _here, _output, _predict
+from bench.config import clusters, paths
+from bench.config.site import Site
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.core.words import whole
-from bench.core.workload import Workload
-from bench.driver import config, workload
-from bench.driver.site import Site
+from bench.core.option_parsers import whole
 from bench.hardware.catalogue import Instance
-from bench.report import _derivation, _grid, _select
+from bench.predict import derivation, from_args, select, select_page, workload_file
+from bench.predict.candidate import Question
+from bench.predict.cost import check_region, given_prices
+from bench.predict.predict import Evidence
+from bench.predict.select import Selection
+from bench.predict.workload import Workload
+from bench.results import grid, output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,27 +43,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--region", help="prices of one region only")
     parser.add_argument("--price-date", type=_date, metavar="DATE", help="prices as they were on this day (2025-03-31)")
     parser.add_argument("--explain", metavar="INSTANCE", help="how one machine's figures come, line by line")
-    parser.add_argument("--plot", type=_output.drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
-    _output.add_output_arguments(parser)
+    parser.add_argument("--plot", type=output.drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the ranked machines of each workload."""
-    site = config.load_site(_here.config_file(args.config))
+    site = clusters.load_site(paths.config_file(args.config))
     rates: dict[tuple[str, str], float] = {}
-    evidence = _predict.evidence(args.runs, rates)
+    evidence = from_args.evidence(args.runs, rates)
     prices = given_prices(args.price, list(site.instances))
     machines = _machines(args, site)
     check_region(args.region, [site.instance(name) for name in site.instances])
     selections = []
     for name in args.workload.split(","):
-        asked = workload.load_workload(name.strip(), _here.workloads_folder(), args.set)
+        asked = workload_file.load_workload(name.strip(), paths.workloads_folder(), args.set)
         selections.append(_selected(args, asked, evidence, rates, prices, machines))
     if args.plot is not None:
         if len(selections) > 1:
             raise UsageError("--plot draws one workload: name one")
         _draw(selections[0], args.plot)
-    _output.emit(_rendered(args, selections), args)
+    output.emit(_rendered(args, selections), args)
     for note in evidence.notes:
         print(f"bench: warning: {note}", file=sys.stderr)
     return EXIT_DONE
@@ -94,25 +93,27 @@ def _machines(args: argparse.Namespace, site: Site) -> list[tuple[Instance, int]
     machines = [(site.instance(name), nodes) for name in names for nodes in args.nodes]
     for machine, nodes in machines:
         per_node = args.gpus or machine.gpus
-        _predict.check_most(nodes * per_node, f"{nodes} x {per_node} of {machine.name} are ")
+        from_args.check_most(nodes * per_node, f"{nodes} x {per_node} of {machine.name} are ")
     return machines
 
 
 def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
     if args.format == "json":
-        plain = [_select.plain(each) for each in selections]
+        plain = [select_page.plain(each) for each in selections]
         return json.dumps(
-            plain[0] if len(plain) == 1 else {"schema": _select.SCHEMA, "selections": plain}, indent=1, allow_nan=False
+            plain[0] if len(plain) == 1 else {"schema": select_page.SCHEMA, "selections": plain},
+            indent=1,
+            allow_nan=False,
         )
     if args.format == "csv":
-        return _grid.as_csv(
+        return grid.as_csv(
             [
                 {"workload": each.question.workload.name} | machine
                 for each in selections
-                for machine in _select.plain(each)["machines"]
+                for machine in select_page.plain(each)["machines"]
             ]
         )
-    render = _select.markdown if args.format == "markdown" else _select.table
+    render = select_page.markdown if args.format == "markdown" else select_page.table
     text = "\n".join(render(each) for each in selections)
     if args.explain is None:
         return text
@@ -121,7 +122,7 @@ def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
         for each in selections
         for one in each.candidates
         if one.instance.name == args.explain
-        for line in _derivation.lines(one)
+        for line in derivation.lines(one)
     ]
     told = told or [f"{args.explain} was left out: see above"]
     fence = "```" if args.format == "markdown" else None

@@ -9,11 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.commands import _output, _predict
 from bench.core.errors import EXIT_DONE
+from bench.predict import from_args
+from bench.results import output
 
 if TYPE_CHECKING:
-    from bench.analysis.validate import Tried, Worth
+    from bench.predict.validate import Tried, Worth
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +22,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
                         help="own runs and imported logs to try as well")  # fmt: skip
     parser.add_argument(
-        "--plot", type=_output.drawing, metavar="FILE", help="draw the errors there (.png, .svg or .pdf)"
+        "--plot", type=output.drawing, metavar="FILE", help="draw the errors there (.png, .svg or .pdf)"
     )
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the tables; draw them where asked."""
-    from bench.analysis import validate
-    from bench.report import _grid
-    from bench.report import _validate as words
+    from bench.predict import validate
+    from bench.predict import validate_page as words
+    from bench.results import grid
 
-    known = _predict.evidence(args.runs)
+    known = from_args.evidence(args.runs)
     rows = validate.tried(known)
     plain = [_plain(row) for row in rows]
     if args.format == "csv":
-        text = _grid.render("csv", words.SCHEMA, plain, ())
+        text = grid.render("csv", words.SCHEMA, plain, ())
     elif args.format == "json":
         tables = {heading: [asdict(one) for one in told] for heading, _, told in _tables(rows)}
         text = json.dumps({"schema": words.SCHEMA, "tables": tables, "rows": plain, "notes": list(words.MEANING)},
@@ -45,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         parts = [(heading, names, [asdict(one) | {"verdict": _verdict(heading, one)} for one in told])
                  for heading, names, told in _tables(rows)]  # fmt: skip
         text = words.text(args.format, parts, [f"left out: {note}" for note in known.notes])
-    _output.emit(text, args)
+    output.emit(text, args)
     if args.plot:
         from bench.figures import _style
         from bench.figures import _validate as figure
@@ -59,7 +60,7 @@ _TARGET_TABLE = "allreduce of 64 MiB and above, by class"
 
 def _tables(rows: Sequence[Tried]) -> list[tuple[str, tuple[str, ...], tuple[Worth, ...]]]:
     """(heading, names of what tells groups, groups)."""
-    from bench.analysis import validate
+    from bench.predict import validate
 
     large = validate.large_allreduce(rows)
     order = [words for *_, words in validate.RANGES]
@@ -78,7 +79,7 @@ def _tables(rows: Sequence[Tried]) -> list[tuple[str, tuple[str, ...], tuple[Wor
 
 def _verdict(heading: str, one: Worth) -> str:
     """Was the target met? Only the table that targets speak of has any."""
-    from bench.analysis import validate
+    from bench.predict import validate
 
     if heading != _TARGET_TABLE:
         return ""

@@ -1,7 +1,7 @@
 """bench.yaml: from YAML to the clusters and instance types that the desk works with.
 
 Every value goes, as it was typed, through the very function that reads it on a command line, and every error names
-file, line, column and key (driver/keys.py).
+file, line, column and key (config/keys.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.config import values
+from bench.config.keys import Key, Many, Named, One, Section, whole
+from bench.config.site import OwnInstance, Site, ran_as, site_of
+from bench.config.yaml_file import Loc, YamlFile, load
 from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.units import parse_rate
-from bench.core.yaml_file import Loc, YamlFile, load
-from bench.driver import values
-from bench.driver.keys import Key, Many, Named, One, Section, whole
-from bench.driver.site import OwnInstance, Site, ran_as, site_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench.config import values
+from bench.config.yaml_file import Loc, YamlFile
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
-from bench.core.yaml_file import Loc, YamlFile
-from bench.driver import values
 
 NEEDED = object()  # the default of a key that must be there
 

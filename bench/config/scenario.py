@@ -1,4 +1,4 @@
-"""Scenarios: from YAML to what is to be measured, as driver/config.py does with bench.yaml."""
+"""Scenarios: from YAML to what is to be measured, as config/clusters.py does with bench.yaml."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bench.core import words
+from bench.config import values
+from bench.config.keys import NEEDED, Entries, Key, Many, Named, One, Read, Section, whole
+from bench.config.yaml_file import find, load
+from bench.core import option_parsers
 from bench.core.case import Case
 from bench.core.units import parse_duration
-from bench.core.yaml_file import find, load
-from bench.driver import values
-from bench.driver.keys import NEEDED, Entries, Key, Many, Named, One, Read, Section, whole
 
 _DEFAULT = Case(pattern="")
 
@@ -129,7 +129,7 @@ _MEASURED: tuple[tuple[str, str, tuple[str, ...], Read], ...] = (
     ("matrix", "", (), Many(_OPTION["matrix"], values.matrix, lambda read: read[0])),
     ("nodes", "", (), Many(_OPTION["nodes"])),
     ("ranks_per_node", "", (), Many(values.ranks_per_node)),
-    ("least_ranks", "", (), One(words.whole(1))),
+    ("least_ranks", "", (), One(option_parsers.whole(1))),
     ("iterations", "", (), One(_OPTION["iterations"])),
     ("warmup", "", (), One(_OPTION["warmup"])),
     ("seed", "", (), One(_OPTION["seed"])),
@@ -163,7 +163,7 @@ _SCENARIO = Section(
         "description": Key(One(values.text), ""),
         "budget": Key(One(parse_duration), None),
         "max_seconds": Key(One(parse_duration), _DEFAULT.max_s),
-        "launches": Key(One(words.whole(1)), 1),
+        "launches": Key(One(option_parsers.whole(1)), 1),
         "measure": Key(Entries(_measure())),
     }
 )

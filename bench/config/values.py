@@ -171,7 +171,7 @@ def judged_direction(typed: str) -> str:
 
 
 def tool(typed: str) -> str:
-    """Another benchmark, a file of tools/."""
+    """Another benchmark, a file of logs/readers/."""
     return plugins.check("tool", typed)
 
 

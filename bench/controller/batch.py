@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.config.clusters import Cluster
+from bench.controller.jobs import Job
 from bench.core.errors import EXIT_REFUSED, BenchError, MeasurementError, RefusedError
-from bench.core.tool import Installed
 from bench.core.world import World
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job
 from bench.launchers import slurm
+from bench.logs.tool import Installed
 from bench.store import runs
 
 Say = Callable[[str], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from bench.driver.judge import Finding
+from bench.controller.host_checks import Finding
 from bench.probes.ports import Reached
 
 _CLOCK_S = 1.0

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.controller import guard, root_cause, supervise
+from bench.controller.jobs import Job
+from bench.controller.root_cause import Evidence, Guilt
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
-from bench.core.tool import DOCUMENT
-from bench.driver import guard, inquest, supervise
-from bench.driver.inquest import Evidence, Guilt
-from bench.driver.jobs import Job
+from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
 
@@ -218,9 +218,9 @@ def _explain(exit_code: int, late: str | None, evidence: Evidence | None, folder
 
     A job whose rows are all there did not fail, whatever its launcher says: every row may have been skipped.
     """
-    guilt = inquest.judge(evidence) if evidence is not None else None
+    guilt = root_cause.judge(evidence) if evidence is not None else None
     if late is not None:
-        at = inquest.doing(evidence) if evidence is not None else ""
+        at = root_cause.doing(evidence) if evidence is not None else ""
         slow = _SLOW if at and late.startswith(_NO_END) else ""
         return replace(guilt, what=f"{late}: {guilt.what}") if guilt else Guilt(f"{late}{at}{slow}")
     if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
@@ -228,7 +228,7 @@ def _explain(exit_code: int, late: str | None, evidence: Evidence | None, folder
     if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
         return guilt
     where = f"its output is in {runs.log_file(folder, job.name)}"
-    if exit_code >= 0 and evidence is not None and (words := inquest.last_words(evidence)):
+    if exit_code >= 0 and evidence is not None and (words := root_cause.last_words(evidence)):
         return Guilt(f"{words}; {where}")
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_said(folder, job, 0))

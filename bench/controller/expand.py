@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from bench.config.clusters import Cluster
+from bench.config.scenario import Measurement, Scenario
+from bench.controller.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
 from bench.core import hostlist
 from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
@@ -20,15 +23,12 @@ from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
-from bench.core.tool import Installed
 from bench.core.topology import IN_TURN
 from bench.core.units import format_duration
 from bench.core.world import World
-from bench.driver.config import Cluster
-from bench.driver.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
-from bench.driver.scenario import Measurement, Scenario
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
+from bench.logs.tool import Installed
 
 # The model knows messages over links, not copies, products, or what products take from messages.
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}

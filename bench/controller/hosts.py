@@ -3,8 +3,8 @@
 The words get one more: the command as one string for the far side's shell, as ssh takes it. Whatever understands that
 serves: ssh with options, `kubectl exec POD -- sh -c`, `docker exec NAME sh -c`.
 
-    python -m bench.driver.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
-    python -m bench.driver.hosts --as-ssh HOST WORDS ...  what an MPI calls in ssh's place (launchers/agent.sh)
+    python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
+    python -m bench.controller.hosts --as-ssh HOST WORDS ...  what an MPI calls in ssh's place (launchers/agent.sh)
 
 Both read BENCH_AGENT, the words; BENCH_CARRY, the names of the variables that go along; BENCH_SETUP, shell lines to
 run on the host first. A login on another host knows none of the caller's variables.
@@ -132,5 +132,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--as-ssh"]:
         _as_ssh(sys.argv[2:], os.environ)
     if sys.argv[2:3] != ["--"] or len(sys.argv) < 4:
-        raise SystemExit("bench: error: usage: python -m bench.driver.hosts HOST,HOST -- COMMAND ...")
+        raise SystemExit("bench: error: usage: python -m bench.controller.hosts HOST,HOST -- COMMAND ...")
     sys.exit(everywhere(sys.argv[1].split(","), sys.argv[3:], os.environ))

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from bench.analysis.localise_rounds import least_rounds
+from bench.config.clusters import Cluster
 from bench.core.case import ON_GPUS, OVER_MPI, Case, to_argv
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, Site
 from bench.core.pattern import Pattern
-from bench.core.tool import Installed
 from bench.core.world import World
-from bench.driver.config import Cluster
+from bench.diagnose.ladder import least_rounds
+from bench.logs.tool import Installed
 
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in commands/_here.py
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in config/paths.py
 _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
 _LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
 _LAUNCH_TORCH_S = 6.0

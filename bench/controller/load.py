@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.controller import hosts
 from bench.core.inventory import Gpu
-from bench.driver import hosts
 from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 150.0, 0.2

@@ -7,12 +7,12 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from bench.config.clusters import Cluster
+from bench.controller import hosts
+from bench.controller.host_checks import Finding
+from bench.controller.jobs import Job
 from bench.core.launcher import Launcher
 from bench.core.plugins import nearest
-from bench.driver import hosts
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job
-from bench.driver.judge import Finding
 
 _SETUP_S, _HELP_S = 60.0, 60.0
 _SHELL = re.compile(r"^\S*sh: (?:line )?\d+: ")

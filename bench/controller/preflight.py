@@ -1,7 +1,8 @@
 """Can this plan run from here? Asked before anything is started, and before any host is.
 
 What is checked is the place where the ranks would start: a login node without GPUs is no error for a cluster launched
-by Slurm, a missing srun is. What the hosts themselves say is driver/survey.py; what only ranks can see (their world,
+by Slurm, a missing srun is. What the hosts themselves say is controller/survey.py;
+what only ranks can see (their world,
 their variables, their GPUs) they check themselves: rank/preflight.py.
 """
 
@@ -9,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from bench.controller.expand import NOT_MODELLED
+from bench.controller.jobs import Job, Machine, Plan
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
-from bench.driver.expand import NOT_MODELLED
-from bench.driver.jobs import Job, Machine, Plan
 
 _ELSEWHERE = (
     "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one "

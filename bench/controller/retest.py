@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.gate import Again
+from bench.config.clusters import Cluster
+from bench.controller import batch
+from bench.controller.jobs import Job, Machine, job_of
+from bench.controller.run import Means, Ran, cluster_of, run_jobs
 from bench.core.case import from_argv
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
 from bench.core.world import World
-from bench.driver import batch
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job, Machine, job_of
-from bench.driver.run import Means, Ran, cluster_of, run_jobs
+from bench.gate.gate import Again
 from bench.launchers import slurm
 from bench.store import runs
 

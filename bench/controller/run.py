@@ -12,18 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.config.clusters import Cluster
+from bench.controller import batch, execute, tool_results
+from bench.controller.jobs import Job, Machine, Plan, job_of
 from bench.core.case import Case, from_argv, to_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.record import Record
-from bench.core.tool import Installed
 from bench.core.units import format_duration
 from bench.core.world import World
-from bench.driver import batch, execute, foreign
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job, Machine, Plan, job_of
+from bench.logs.tool import Installed
 from bench.store import jsonl, runs
 
 Say = Callable[[str], None]
@@ -179,7 +179,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
                 job, folder, means.package_root, means.launchers[job.launcher], means.deadline_s, poll
             )
             if job.tool:  # what it printed before it failed, or was ended, is kept as well
-                wrong = foreign.keep(job, means.tools[job.tool].tool, folder, began)
+                wrong = tool_results.keep(job, means.tools[job.tool].tool, folder, began)
                 outcome = replace(outcome, what=outcome.what or wrong)
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = {"exit_code": None, "seconds": None, "what": "interrupted"}

@@ -1,6 +1,6 @@
 """What can still be learned of a job that came to grief, from its ranks and its hosts, and an end to all of it.
 
-Who is to blame is judged in driver/inquest.py.
+Who is to blame is judged in controller/root_cause.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.controller import hosts
+from bench.controller.root_cause import Evidence
 from bench.core.launcher import Blame
-from bench.driver import hosts
-from bench.driver.inquest import Evidence
 from bench.probes import processes, reach
 from bench.store import heartbeat
 from bench.store.heartbeat import Beat

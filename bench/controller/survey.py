@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from bench.config.clusters import Cluster
+from bench.controller import connect, host_checks, hosts, local_checks
+from bench.controller.host_checks import Device, Finding, Wanted
+from bench.controller.jobs import Job, Machine
 from bench.core import hostlist
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
-from bench.driver import connect, here, hosts, judge
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job, Machine
-from bench.driver.judge import Device, Finding, Wanted
 from bench.probes import host as probe
 from bench.probes import ports, versions
 from bench.store import runs
@@ -101,7 +101,7 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
             why = _why_silent(host, answer, cluster.agent, python, package_root)
             silent.setdefault(_without(host, why), []).append(host)
     findings = [Finding(tuple(named), _of_each(named, why)) for why, named in silent.items()]
-    findings += judge.judge(facts, wanted)
+    findings += host_checks.judge(facts, wanted)
     findings += _connections(facts, wanted, words, asked)
     return Survey(wanted, facts, tuple(findings))
 
@@ -116,7 +116,7 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root:
     if told is None or told.facts is None:
         why = f"host {me} {_why_silent(me, answer, cluster.agent, python, package_root)}"
         return Survey(this, {}, (Finding((me,), why),))
-    return Survey(this, {me: told.facts}, tuple(judge.judge({me: told.facts}, this)))
+    return Survey(this, {me: told.facts}, tuple(host_checks.judge({me: told.facts}, this)))
 
 
 def look(cluster: Cluster, jobs: Sequence[Job], machine: Machine, launchers: Mapping[str, Launcher], results: Path,
@@ -126,7 +126,7 @@ def look(cluster: Cluster, jobs: Sequence[Job], machine: Machine, launchers: Map
     `node`: what hosts are made of is asked, too.
     """
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
-    found = here.look(cluster, [job for job in jobs if job.case.transport != "model"], launchers)
+    found = local_checks.look(cluster, [job for job in jobs if job.case.transport != "model"], launchers)
     python = cluster.python or machine.python
     if needs.hosts:
         asked = of_hosts(needs, cluster, python, package_root)

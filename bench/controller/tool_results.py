@@ -6,16 +6,16 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from bench.controller.jobs import Job
 from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
-from bench.core.foreign import Row, Run
 from bench.core.pattern import Pattern, Shape, traffic_of
 from bench.core.record import Header, Record
-from bench.core.tool import Tool
-from bench.driver._import_check import is_by_definition
-from bench.driver.jobs import Job
+from bench.logs.check import is_by_definition
+from bench.logs.foreign import Row, Run
+from bench.logs.tool import Tool
 from bench.probes import versions
 from bench.store import jsonl, runs
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from bench.core import words
+from bench.core import option_parsers as words
 from bench.core.dtypes import REDUCE_OPS, dtype_of
 from bench.core.errors import BenchError, UsageError
 from bench.core.plugins import check, nearest

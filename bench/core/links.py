@@ -106,3 +106,19 @@ class NodeLinks:
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that this traffic can reach: bytes per second of busbw, and why.
+
+    `kind`: `hard` (physics: above it is an error) or `reference` (a measured ceiling, which may be exceeded).
+    `verified`: False when a figure it rests on was not read in a source.
+    """
+
+    bytes_per_s: float
+    name: str
+    kind: str
+    why: str
+    source: str
+    verified: bool = True

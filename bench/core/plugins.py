@@ -19,8 +19,8 @@ FOLDERS = {
     "pattern": "",
     "transport": "transports",
     "launcher": "launchers",
-    "tool": "tools",
-    "format": "report",
+    "tool": "logs/readers",
+    "format": "results/formats",
     "figure": "figures",
     "command": "commands",
 }
@@ -36,7 +36,7 @@ def names(kind: str) -> tuple[str, ...]:
 def load(kind: str, name: str) -> ModuleType:
     """The module behind a word; raises UsageError naming the nearest word when there is none."""
     check(kind, name)
-    package = ".".join(filter(None, ("bench", FOLDERS[kind], name)))
+    package = ".".join(filter(None, ("bench", FOLDERS[kind].replace("/", "."), name)))
     return importlib.import_module(package)
 
 

@@ -142,7 +142,7 @@ class Record:
 
 
 # What `Header.imported` tells: the tool's word and its version (null: unknown), the file as it was named and its
-# SHA-256, the line at which the run begins, how it ended (core/foreign.py: status, failure), what was recomputed so
+# SHA-256, the line at which the run begins, how it ended (logs/foreign.py: status, failure), what was recomputed so
 # that a figure is by our definitions (words), and [{"line", "text"}] of what was lost, doubtful or worth knowing.
 IMPORTED_KEYS = ("tool", "tool_version", "source", "sha256", "line", "status", "failure", "translations", "remarks")
 

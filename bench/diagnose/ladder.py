@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.analysis.localise import STAGES, Evidence, Places, Suspect, localise
 from bench.core.topology import circle
+from bench.diagnose.localise import STAGES, Evidence, Places, Suspect, localise
 
 Pairs = tuple[tuple[int, int], ...]  # (source, destination), disjoint
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.analysis import _localise_fit as fitting
-from bench.analysis import _localise_words as words
-from bench.analysis._localise_fit import Array, Judged, Level
-from bench.analysis._localise_places import Places as Places
+from bench.diagnose import fit as fitting
+from bench.diagnose import messages as words
+from bench.diagnose.fit import Array, Judged, Level
+from bench.diagnose.places import Places as Places
 
 STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")  # '' is a schedule that asks nothing back
 CONFIRM, LINKS, ALONE = (STAGES.index(name) for name in ("confirm", "links", "alone"))

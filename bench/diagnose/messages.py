@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from bench.analysis._localise_fit import Array, Judged, Level
-    from bench.analysis._localise_places import Places
+    from bench.diagnose.fit import Array, Judged, Level
+    from bench.diagnose.places import Places
 
 _LEAST_ROWS = 12  # of a class that stands by itself
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from bench.analysis.localise import Verdict
-from bench.analysis.localise_input import Diagnosed
 from bench.core.units import format_duration, format_size
+from bench.diagnose.localise import Verdict
+from bench.diagnose.pair_evidence import Diagnosed
 
 _WIDTH = 120
 _MOST_NAMES = 12

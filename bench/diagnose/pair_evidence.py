@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis.localise import STAGES, Accused, Evidence, Places, Verdict, localise
-from bench.analysis.localise_rounds import first_rounds
 from bench.core.errors import UsageError
+from bench.diagnose.ladder import first_rounds
+from bench.diagnose.localise import STAGES, Accused, Evidence, Places, Verdict, localise
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
 _LOOKS = [STAGES.index(name) for name in ("screen", "node")]

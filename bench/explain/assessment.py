@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.analysis._explain_beside import all_beside
-from bench.analysis._explain_seen import NIC_RATES, Seen, busbw
-from bench.core.derived import Bound
-from bench.core.foreign import Row
+from bench.core.links import Bound
 from bench.core.units import format_bytes, format_rate
+from bench.explain.evidence import NIC_RATES, Seen, busbw
+from bench.explain.like_sizes import all_beside
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.catalogue import gpu
 from bench.hardware.machine import Machine
 from bench.hardware.reference import best_of_each, limits
+from bench.logs.foreign import Row
 
 LIKE = "like the only known result"  # which is itself far below its bound: nobody knows what is normal
 NORMAL, LOW, FAR, ABOVE, UNJUDGED = "normal", "low", "far too low", "above what is possible", "can not be judged"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench.analysis._explain_log import Hint
-from bench.analysis._explain_seen import other_gpus
-from bench.analysis._explain_stand import (
+from bench.core.links import Bound
+from bench.core.units import format_rate
+from bench.explain.assessment import (
     ABOVE,
     FAR,
     LOW,
@@ -20,15 +20,15 @@ from bench.analysis._explain_stand import (
     too_many,
     word_of_others,
 )
-from bench.core.derived import Bound
-from bench.core.foreign import TRUNCATED, Matrix, Run
-from bench.core.units import format_rate
+from bench.explain.evidence import other_gpus
+from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Copies, same_machine
+from bench.logs.foreign import TRUNCATED, Matrix, Run
 
-# Of a copy, by its direction (core/foreign.py): the path, and whether the figure adds both directions.
+# Of a copy, by its direction (logs/foreign.py): the path, and whether the figure adds both directions.
 _PATHS = {
     "h2d": ("host", False), "d2h": ("host", False), "d2d": ("peer", False), "bidirectional_sum": ("peer", True),
     "fan": ("peers", False),
@@ -66,14 +66,17 @@ class Way:
 
     @property
     def gpus(self) -> frozenset[str]:
+        """Names of the GPUs at either end of a pair."""
         return frozenset(end for pair in self.values for end in pair if end.startswith("gpu"))
 
     @property
     def least(self) -> float:
+        """The smallest value, in the matrix's unit."""
         return min(self.values.values())
 
     @property
     def most(self) -> float:
+        """The largest value, in the matrix's unit."""
         return max(self.values.values())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from bench.analysis._explain_copies import Copying, fitting, nvlinks, span, wired
-from bench.analysis._explain_reason import Reason
-from bench.core.foreign import TRUNCATED
 from bench.core.units import format_rate
+from bench.explain.copies import Copying, fitting, nvlinks, span, wired
+from bench.explain.reason import Reason
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
+from bench.logs.foreign import TRUNCATED
 
 _WIDTHS = "nvidia-smi --query-gpu=index,name,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max --format=csv"
 

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.analysis._explain_log import Hint
-from bench.core.derived import Bound
-from bench.core.foreign import Row, Run
-from bench.core.links import NodeLinks
+from bench.core.links import Bound, NodeLinks
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Header, Record
 from bench.core.units import format_bytes, format_rate
+from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
 from bench.hardware.catalogue import gpu, gpu_printed, instance
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, same_shape
+from bench.logs.foreign import Row, Run
 
 # Below this, a time is the software's and the links' latency; above, bytes count.
 SMALL_BYTES = 1024
@@ -78,6 +77,7 @@ class Seen:
 
     @property
     def largest_bytes(self) -> int:
+        """The largest payload of any row; 0 without rows."""
         return max((row.payload_bytes or 0 for row in self.rows), default=0)
 
     @property
@@ -151,6 +151,7 @@ class Seen:
 
     @property
     def ranks_per_node(self) -> int | None:
+        """Ranks on the fullest node; None if either count is unknown."""
         if not self.num_ranks or not self.num_nodes:
             return None
         return -(-self.num_ranks // self.num_nodes)

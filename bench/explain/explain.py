@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.analysis import _explain_copies as copies
-from bench.analysis import _explain_copy_reasons as copy_reasons
-from bench.analysis._explain_failures import failure_reason
-from bench.analysis._explain_log import Hint, Listener
-from bench.analysis._explain_reason import Reason
-from bench.analysis._explain_reasons import reasons, small_sizes
-from bench.analysis._explain_remarks import remarks
-from bench.analysis._explain_seen import Seen, busbw, gathered
-from bench.analysis._explain_stand import ABOVE, LIKE, NORMAL, Standing, shown, stand, tightest
-from bench.core.derived import Bound
-from bench.core.foreign import TRUNCATED, Remark, Row, Run
+from bench.core.links import Bound
 from bench.core.pattern import Pattern
 from bench.core.units import format_bytes, format_rate
+from bench.explain import copies, copy_reasons
+from bench.explain.assessment import ABOVE, LIKE, NORMAL, Standing, shown, stand, tightest
+from bench.explain.evidence import Seen, busbw, gathered
+from bench.explain.failures import failure_reason
+from bench.explain.log_evidence import Hint, Listener
+from bench.explain.reason import Reason
+from bench.explain.reasons import reasons, small_sizes
+from bench.explain.remarks import remarks
 from bench.hardware.machine import Machine
 from bench.hardware.reference import Reference, best_of_each
+from bench.logs.foreign import TRUNCATED, Remark, Row, Run
 
 __all__ = ["ABOVE", "LIKE", "NORMAL", "Hint", "Listener", "Machine", "Page", "Reason", "Seen", "page", "page_of"]
 

@@ -7,8 +7,8 @@ GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Prog
 
 from __future__ import annotations
 
-from bench.analysis._explain_reason import Reason
-from bench.core.foreign import FAILED, Run
+from bench.explain.reason import Reason
+from bench.logs.foreign import FAILED, Run
 
 # What a failure's words hold -> what it is, what to do, one command.
 _KNOWN = (

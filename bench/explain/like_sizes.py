@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from math import log
 
-from bench.analysis._explain_seen import LARGE_SIZE_BYTES, Seen, busbw
+from bench.explain.evidence import LARGE_SIZE_BYTES, Seen, busbw
 from bench.hardware import curves
 from bench.hardware.reference import Reference
 
@@ -25,6 +25,7 @@ class Beside:
 
     @property
     def ratio(self) -> float:
+        """Our figure over the published one."""
         return self.ours / self.theirs
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.analysis._explain_beside import all_beside
-from bench.analysis._explain_reason import TOPOLOGY, Reason, listen
-from bench.analysis._explain_seen import NIC_RATES, Seen
 from bench.core.units import format_bytes, format_rate
+from bench.explain.evidence import NIC_RATES, Seen
+from bench.explain.like_sizes import all_beside
+from bench.explain.reason import TOPOLOGY, Reason, listen
 
 
 def sockets(seen: Seen) -> Reason | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from bench.analysis.explain import LIKE, NORMAL, Page, Reason
+from bench.explain.explain import LIKE, NORMAL, Page, Reason
 
 _WIDTH = 110
 _MOST_WHOLE = 3  # of more pages each is cut to a few lines

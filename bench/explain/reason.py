@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.analysis._explain_seen import Seen
+from bench.explain.evidence import Seen
 
 TOPOLOGY = "nvidia-smi topo -m"
 

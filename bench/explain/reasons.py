@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.analysis._explain_copies import span
-from bench.analysis._explain_network import fewer_nics, no_rdma, old_software, sockets
-from bench.analysis._explain_reason import TOPOLOGY, Reason, listen, program
-from bench.analysis._explain_seen import LARGE_BYTES, LARGE_SIZE_BYTES, Seen, busbw
 from bench.core.units import format_bytes, format_rate
+from bench.explain.copies import span
+from bench.explain.evidence import LARGE_BYTES, LARGE_SIZE_BYTES, Seen, busbw
+from bench.explain.network_reasons import fewer_nics, no_rdma, old_software, sockets
+from bench.explain.reason import TOPOLOGY, Reason, listen, program
 from bench.hardware.reference import Reference
 
 # Settings that change how fast NCCL can be, and what to expect of them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from bench.analysis._explain_seen import LARGE_BYTES, Seen, busbw
 from bench.core.units import format_bytes, format_rate
+from bench.explain.evidence import LARGE_BYTES, Seen, busbw
 
 
 def remarks(seen: Seen) -> tuple[str, ...]:

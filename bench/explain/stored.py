@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.analysis._explain_log import Hint
-from bench.analysis._explain_seen import Seen, with_references
-from bench.analysis.consistency import conflicts
-from bench.analysis.summary import summarise
-from bench.core.derived import Conflict, Summary
-from bench.core.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
 from bench.core.links import NodeLinks
 from bench.core.record import Header, Record
+from bench.explain.evidence import Seen, with_references
+from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import Machine
+from bench.logs.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
+from bench.results.consistency import conflicts
+from bench.results.document import Conflict, Summary
+from bench.results.summary import summarise
 
 Told = Sequence[tuple[str, Header, Sequence[Record]]]
 

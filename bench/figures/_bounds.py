@@ -8,9 +8,9 @@ from typing import Literal
 
 from matplotlib.axes import Axes
 
-from bench.core.derived import Summary
 from bench.figures._rows import by
 from bench.figures._style import GREY, SMALL_TEXT
+from bench.results.document import Summary
 
 # A bound so far above the data would press the data flat: it is named in the panel instead of drawn.
 _IN_VIEW = 2.5

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.analysis.predict import busbw
 from bench.figures import _rows, _style
+from bench.predict.predict import busbw
 
 _MOST_PANELS = 8
 _REMARK = (

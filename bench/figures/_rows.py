@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bench.core.derived import Document, Summary
 from bench.core.record import THROUGH_HOST, Header
 from bench.core.units import format_size
+from bench.results.document import Document, Summary
 
 _MOST_STAGED = 6
 

@@ -12,12 +12,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.analysis import crossover
-from bench.analysis.candidate import Candidate
-from bench.analysis.crossover import Line
-from bench.analysis.predict import CONFIDENCE
-from bench.analysis.select import Selection
 from bench.figures import _style
+from bench.predict import crossover
+from bench.predict.candidate import Candidate
+from bench.predict.crossover import Line
+from bench.predict.predict import CONFIDENCE
+from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4

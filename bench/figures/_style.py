@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.derived import Summary
 from bench.core.units import format_size
+from bench.results.document import Summary
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

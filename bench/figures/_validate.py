@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.analysis.validate import LARGE_BYTES, Tried, level_class
 from bench.figures import _style
+from bench.predict.validate import LARGE_BYTES, Tried, level_class
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 

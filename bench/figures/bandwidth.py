@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.core.derived import Document, Summary
 from bench.figures import _bounds, _rows, _style
+from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.analysis import model
-from bench.core.derived import Document, Fit, Segment
 from bench.core.units import format_bytes, format_duration, format_rate
 from bench.figures import _rows, _style
+from bench.results import model
+from bench.results.document import Document, Fit, Segment
 
 _TITLES = {
     "isolated": "Model of one operation at a time",

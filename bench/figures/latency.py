@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.core.derived import Document, Summary
 from bench.core.units import format_duration
 from bench.figures import _rows, _style
+from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:

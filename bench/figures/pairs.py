@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from bench.analysis import localise_input
-from bench.analysis.localise import Accused, Places
-from bench.core.derived import Document, Summary
 from bench.core.errors import UsageError
 from bench.core.record import THROUGH_HOST, Header, known
+from bench.diagnose import pair_evidence
+from bench.diagnose.localise import Accused, Places
 from bench.figures import _rows, _style
+from bench.results.document import Document, Summary
 
 _MOST_ANNOTATED_RANKS = 16  # of one map; of two beside each other cells are narrower
 _MOST_ANNOTATED_OF_TWO = 10
@@ -67,7 +67,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
     figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0)
     blank = False
-    places, accused = localise_input.places(asdict(header)), _accused(header, rows)
+    places, accused = pair_evidence.places(asdict(header)), _accused(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
@@ -154,7 +154,7 @@ def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
 def _accused(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
     """What the pairs of this job alone say is slow."""
     try:
-        (case,) = localise_input.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
+        (case,) = pair_evidence.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
     except UsageError:
         return ()
     return case.verdict.accused

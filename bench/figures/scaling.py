@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.core.derived import Document, Scaling, Summary
 from bench.core.record import known
 from bench.figures import _rows, _style
+from bench.results.document import Document, Scaling, Summary
 
 _Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising
 

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bench.analysis.gate import Gate
-from bench.analysis.gate_rules import FAILURES
-from bench.core.derived import Document
 from bench.core.record import Header
 from bench.core.units import format_bytes
-from bench.report import _gate
+from bench.gate import page
+from bench.gate.gate import Gate
+from bench.gate.rules import FAILURES
+from bench.results.document import Document
 
 _MOST_HOSTS = 12
 
@@ -24,18 +24,18 @@ def render(
 ) -> str:
     """The page in Markdown. `document`: everything measured, first results and retests alike."""
     verdict = "PASSED" if gate.passed else "FAILED"
-    lines = [f"# Acceptance certificate: {verdict}", "", f"{_gate.conclusion(gate)}.", ""]
+    lines = [f"# Acceptance certificate: {verdict}", "", f"{page.conclusion(gate)}.", ""]
     lines += [f"- {name}: {value}" for name, value in _facts(gate, document, plan, issued)]
-    lines += ["", "## Verdict on each node", "", *_gate.markdown_nodes(gate.nodes)]
-    lines += ["", "## Demands", "", *_gate.markdown_demands(gate)]
+    lines += ["", "## Verdict on each node", "", *page.markdown_nodes(gate.nodes)]
+    lines += ["", "## Demands", "", *page.markdown_demands(gate)]
     if gate.names:
         lines += ["", "## Failures", ""]
         for name in gate.names:
-            lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {one}" for one in _gate.told(gate, name))]
+            lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {one}" for one in page.told(gate, name))]
     lines += ["", "## What was measured", "", *_measured(document)]
     if gate.retests:
         lines += ["", "## Retests", "", "The newest measurement of each row is judged; the first result stays here."]
-        lines += ["", *(f"- {line}" for line in _gate.remarks(gate))]
+        lines += ["", *(f"- {line}" for line in page.remarks(gate))]
     lines += ["", "## Rules", "", "```yaml", gate.rules.text.rstrip(), "```"]
     lines += ["", "## Files", "", "Checked later by `sha256sum -c` in the run's folder:", "", "```"]
     lines += [f"{digest}  {name}" for name, digest in hashes.items()]

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from bench.analysis._gate_input import Material, is_imported, start, world_of
-from bench.analysis.gate_rules import RATES, WEAKEST, Fault, Limit, Rule
 from bench.core import plugins
 from bench.core.case import Case, own_case
 from bench.core.contention import rounds
-from bench.core.derived import Summary
 from bench.core.errors import BenchError
 from bench.core.record import Header
 from bench.core.units import format_size
 from bench.core.world import World
+from bench.gate.gate_input import Material, is_imported, start, world_of
+from bench.gate.rules import RATES, WEAKEST, Fault, Limit, Rule
 from bench.hardware.bounds import COPY_PATTERNS
+from bench.results.document import Summary
 
 _MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
 # nccl-tests rounds a size down to whole elements, and of these patterns to blocks of 16 bytes for each rank.

@@ -10,24 +10,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from bench.analysis import _gate_cover as cover
-from bench.analysis import _gate_nodes as by_node
-from bench.analysis import _gate_retest as retest
-from bench.analysis import _gate_rows as by_row
-from bench.analysis import _gate_run as whole
-from bench.analysis._gate_input import Material as Material
-from bench.analysis._gate_input import hosts
-from bench.analysis._gate_input import networks_in as networks_in
-from bench.analysis._gate_nodes import Node as Node
-from bench.analysis._gate_retest import Again as Again
-from bench.analysis._gate_retest import Retest as Retest
-from bench.analysis._gate_retest import Superseded as Superseded
-from bench.analysis._gate_retest import newest as newest
-from bench.analysis._gate_rows import Figure as Figure
-from bench.analysis._gate_sound import faults as unsound_faults
-from bench.analysis.gate_rules import FAILURES, Fault, Limit, Rule, Rules
-from bench.analysis.localise import Verdict
-from bench.core.derived import Summary
+from bench.diagnose.localise import Verdict
+from bench.gate import completeness as cover
+from bench.gate import nodes as by_node
+from bench.gate import remeasured as retest
+from bench.gate import rows as by_row
+from bench.gate import whole_run as whole
+from bench.gate.gate_input import Material as Material
+from bench.gate.gate_input import hosts
+from bench.gate.gate_input import networks_in as networks_in
+from bench.gate.header_consistency import faults as unsound_faults
+from bench.gate.nodes import Node as Node
+from bench.gate.remeasured import Again as Again
+from bench.gate.remeasured import Retest as Retest
+from bench.gate.remeasured import Superseded as Superseded
+from bench.gate.remeasured import newest as newest
+from bench.gate.rows import Figure as Figure
+from bench.gate.rules import FAILURES, Fault, Limit, Rule, Rules
+from bench.results.document import Summary
 
 unsound = unsound_faults  # the rows of one attempt that contradict its header
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.analysis.gate_rules import Fault
-from bench.analysis.localise_input import rows_of
 from bench.core.case import Case, own_case
 from bench.core.contention import rounds
-from bench.core.derived import Document, Summary
 from bench.core.errors import BenchError
 from bench.core.record import Header
 from bench.core.world import World
+from bench.diagnose.pair_evidence import rows_of
+from bench.gate.rules import Fault
+from bench.results.document import Document, Summary
 
 # A published figure for a row, bytes per second or seconds of the metric, with its source; None where there is none.
 Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]

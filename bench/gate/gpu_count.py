@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from bench.analysis._gate_input import Material, hosts
-from bench.analysis.gate_rules import Expect, Fault
 from bench.core.case import ON_GPUS
 from bench.core.record import Header
+from bench.gate.gate_input import Material, hosts
+from bench.gate.rules import Expect, Fault
 from bench.hardware.bounds import shares_gpu
 from bench.hardware.catalogue import instance, instances
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from bench.analysis._gate_input import groups_of, host_of
-from bench.analysis.gate_rules import Fault
 from bench.core import plugins
 from bench.core.case import Case, own_case
 from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape, Traffic, traffic_of
 from bench.core.program import Group
 from bench.core.record import Header, Record, Samples
+from bench.gate.gate_input import groups_of, host_of
+from bench.gate.rules import Fault
 
 _FACTORS = ("bus_factor", "rank_bytes", "node_bytes", "min_steps")
 _CLOSE = 1e-9  # relative: a factor is the same formula on the same numbers

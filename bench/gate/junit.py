@@ -1,7 +1,7 @@
 """A gate as JUnit XML, as CI systems read it, and as the error lines of GitHub Actions.
 
 <testsuites> holds one <testsuite>; a <testcase> for the run as a whole, for each demand, and for each node. A failure's
-`type` is its name (bench/analysis/gate_rules.py: FAILURES), and its text has a line for each fault.
+`type` is its name (bench/gate/rules.py: FAILURES), and its text has a line for each fault.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from bench.analysis.gate import Gate
-from bench.analysis.gate_rules import FAILURES, Fault
-from bench.report import _gate
+from bench.gate import page
+from bench.gate.gate import Gate
+from bench.gate.rules import FAILURES, Fault
 
 _MOST_LINES = 200  # of one failure's text
 
@@ -19,11 +19,11 @@ _MOST_LINES = 200  # of one failure's text
 def render(gate: Gate, timestamp: str) -> bytes:
     """The whole file. `timestamp`: ISO 8601 without a zone, in UTC."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {gate.run}"))
-    failed = _case(suite, "run", "the run as a whole", gate.faults, [_gate.sentence(one) for one in gate.faults])
+    failed = _case(suite, "run", "the run as a whole", gate.faults, [page.sentence(one) for one in gate.faults])
     for each in gate.judged:
         title = f"{each.rule}: {each.limit.metric} {each.limit.text}"
         faults = each.faults or (() if each.passed else (Fault("missing-rows", "nothing was judged"),))
-        failed += _case(suite, "rules", title, faults, [_gate.sentence(fault, each) for fault in faults])
+        failed += _case(suite, "rules", title, faults, [page.sentence(fault, each) for fault in faults])
     for node in gate.nodes:
         if node.status == "failed":
             faults = tuple(Fault(reason.partition(":")[0], reason) for reason in node.reasons)
@@ -51,10 +51,10 @@ def github_lines(gate: Gate) -> list[str]:
     """`::error title=...::...` for each failure's name, with the characters escaped that the runner would swallow."""
     lines = []
     for name in gate.names:
-        told = "\n".join([FAILURES[name], *_gate.told(gate, name)])
+        told = "\n".join([FAILURES[name], *page.told(gate, name)])
         lines.append(github_line(f"bench gate: {name}", told))
     if not gate.passed and not lines:
-        lines.append(github_line("bench gate", _gate.conclusion(gate)))
+        lines.append(github_line("bench gate", page.conclusion(gate)))
     return lines
 
 

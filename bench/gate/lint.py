@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis import _lint_numbers, _lint_records
-from bench.analysis._lint_input import Fault, Material, material
-from bench.core.derived import Document
 from bench.core.record import Header, Record
+from bench.gate import lint_numbers, lint_records
+from bench.gate.lint_input import Fault, Material, material
+from bench.results.document import Document
 
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
 
@@ -33,40 +33,40 @@ class Rule:
 RULES = (
     Rule(1, "every ratio stands beside its two values",
          "fractions of bounds, rotations and ratios to other tools follow from the values beside them",
-         _lint_numbers.ratios_have_bases, "rows"),
+         lint_numbers.ratios_have_bases, "rows"),
     Rule(2, "nothing is left out",
          "every asked size, mode and group is there or says why not; CPUs and GPUs used and available are told",
-         _lint_records.nothing_is_left_out,
+         lint_records.nothing_is_left_out,
          unjudged="what was asked of the tool is not in its log (what was lost of it is: see the remarks)"),
     Rule(3, "times are medians, rates all bytes by all time",
          "medians and rates computed again from the raw samples are those shown",
-         _lint_numbers.rates_are_bytes_by_time, "rows",
+         lint_numbers.rates_are_bytes_by_time, "rows",
          unjudged="a mean is all that was printed, in few digits (where its rates disagree a remark says so)"),
     Rule(4, "ratios are not averaged", "no rate, fraction or speedup is averaged outside compat",
-         _lint_numbers.ratios_are_not_averaged, "rows"),
+         lint_numbers.ratios_are_not_averaged, "rows"),
     Rule(5, "every measured figure has its interval",
          "each has interval, level, method, n and n_eff, or says why not; what is modelled is marked",
-         _lint_numbers.figures_have_intervals, "rows", unjudged="a mean without its samples has no interval"),
+         lint_numbers.figures_have_intervals, "rows", unjudged="a mean without its samples has no interval"),
     Rule(6, "no normal distribution is assumed", "intervals are order statistics; no standard deviation stands for one",
-         _lint_numbers.no_normal_distribution, "timed rows", unjudged="there are no samples"),
+         lint_numbers.no_normal_distribution, "timed rows", unjudged="there are no samples"),
     Rule(7, "a verdict has launches, test and interval",
          "none is given here: faster and slower are for bench compare, from 5 launches a side",
-         _lint_numbers.verdicts_are_earned, "rows"),
+         lint_numbers.verdicts_are_earned, "rows"),
     Rule(8, "tails are shown where n knows them",
          "percentiles only from their least n on, the worst case beside every isolated time",
-         _lint_numbers.tails_are_known, "timed rows", unjudged="there are no samples"),
+         lint_numbers.tails_are_known, "timed rows", unjudged="there are no samples"),
     Rule(9, "the environment is recorded",
          "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, beginning and end are there",
-         _lint_records.environment_is_told,
+         lint_records.environment_is_told,
          unjudged="a log tells of its environment what it tells: that stands in the header"),
     Rule(10, "how time was taken is recorded",
          "mode, clock, synchronisation and skew, reductions, calls per sample, warm-up and cache are there",
-         _lint_records.timing_is_told, "timed rows", unjudged="a log does not tell how the tool took its times"),
+         lint_records.timing_is_told, "timed rows", unjudged="a log does not tell how the tool took its times"),
     Rule(11, "each bandwidth stands beside its bound", "each names the bound, its link and how it was computed",
-         _lint_records.bounds_are_told, "rows"),
+         lint_records.bounds_are_told, "rows"),
     Rule(12, "plots can show what is known",
          "each point has raw samples, says why sampling ended, and is marked where it did not converge",
-         _lint_numbers.points_can_be_drawn, "rows", unjudged="there are no samples behind a point"),
+         lint_numbers.points_can_be_drawn, "rows", unjudged="there are no samples behind a point"),
 )  # fmt: skip
 
 

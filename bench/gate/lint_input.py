@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.core.derived import Document, Summary
 from bench.core.record import Header, Record
+from bench.results.document import Document, Summary
 
 # "Exact" for a figure that is computed again: what is left is the rounding of a few operations.
 EXACT = 1e-9

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.analysis import flops, stats
-from bench.analysis._lint_input import Fault, Material, Row, same
-from bench.analysis.summary import clock_limited
-from bench.core.derived import Document, Summary
+from bench.gate.lint_input import Fault, Material, Row, same
+from bench.results import flops, stats
+from bench.results.document import Document, Summary
+from bench.results.summary import clock_limited
 
 # What the words of another tool's statistics, or of a note, claim.
 _RATIO = re.compile(r"speed_?up|ratio|fraction|efficiency|percent|_pct\b|of_peak|relative")

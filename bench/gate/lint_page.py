@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.analysis.lint import FAILED, PASSED, Finding
-from bench.core.derived import Document
 from bench.core.units import format_size
-from bench.report import _below
-from bench.report._grid import pipes
-from bench.report._text import NOTHING, count
+from bench.gate.lint import FAILED, PASSED, Finding
+from bench.results import notes
+from bench.results.document import Document
+from bench.results.grid import pipes
+from bench.results.text import NOTHING, count
 
 _MAX_WIDTH = 130
 _MOST_JOBS = 8  # of one offence in the table; all of them are in JSON and CSV
@@ -92,7 +92,7 @@ def _sizes(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _conflicts(document: Document) -> list[str]:
     """Rows that contradict each other break no rule: they are a matter of the library or the machine."""
-    return _below.conflict_lines(document.conflicts)
+    return notes.conflict_lines(document.conflicts)
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

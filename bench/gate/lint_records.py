@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.analysis._lint_input import Fault, Material, Row, launch_of
-from bench.analysis.summary import BOUND_TOLERANCE
 from bench.core.case import ON_GPUS, Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, known
 from bench.core.world import World
+from bench.gate.lint_input import Fault, Material, Row, launch_of
 from bench.hardware.bounds import bounds_of
+from bench.results.summary import BOUND_TOLERANCE
 
 # What a host's facts must name; a value may be unknown (null), a key that is not there was never asked.
 _NODE_KEYS = ("cpu_model", "num_cpus", "num_cores", "num_sockets", "governor", "memory_bytes", "numa_nodes",

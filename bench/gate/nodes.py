@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.analysis import localise_input
-from bench.analysis._gate_input import Material, Whereabouts, hosts, is_imported, start
-from bench.analysis.gate_rules import Fault, Rules
-from bench.analysis.localise import Accused, Verdict
-from bench.core.derived import Summary
 from bench.core.errors import UsageError
 from bench.core.units import format_size
+from bench.diagnose import pair_evidence
+from bench.diagnose.localise import Accused, Verdict
+from bench.gate.gate_input import Material, Whereabouts, hosts, is_imported, start
+from bench.gate.rules import Fault, Rules
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
+from bench.results.document import Summary
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 # What says that a node is bad; other failures of its rows only mean that nothing is known of it.
@@ -43,10 +43,10 @@ def diagnosed(run: Material) -> Verdict | None:
     """Who is slow by the pairs of this run; None where it holds none."""
     headers = {job: asdict(header) for job, header in run.document.headers.items()}
     try:
-        found = localise_input.diagnosed(headers, (asdict(row) for row in _pairs(run)))
+        found = pair_evidence.diagnosed(headers, (asdict(row) for row in _pairs(run)))
     except UsageError:
         return None
-    return localise_input.merged([each.verdict for each in found])
+    return pair_evidence.merged([each.verdict for each in found])
 
 
 def cleared(run: Material, verdict: Verdict | None, rules: Rules) -> frozenset[str]:

@@ -10,15 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import gate as gates
-from bench.analysis.gate_published import published
-from bench.analysis.gate_rules import Fault, Rules
-from bench.commands import _here, _output
-from bench.core.derived import Document
+from bench.config import paths
+from bench.config.yaml_file import find
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.core.yaml_file import find
-from bench.driver import collect, rules
-from bench.report import _certificate, _gate
+from bench.gate import certificate as gate_certificate
+from bench.gate import gate as gates
+from bench.gate import page, rules_file
+from bench.gate.published import published
+from bench.gate.rules import Fault, Rules
+from bench.results import collect, output
+from bench.results.document import Document
 from bench.store import runs
 
 _MOST_REASONS = 32  # of nodes, that a retest keeps
@@ -31,7 +32,7 @@ def now() -> str:
 
 def judged(args: argparse.Namespace) -> gates.Gate:
     """The verdict on `args.run`. Raises UsageError for bad rules and for a run that is not there."""
-    asked = rules.load_rules(find("rules", args.rules, _here.rules_folder()))
+    asked = rules_file.load_rules(find("rules", args.rules, paths.rules_folder()))
     path = collect.find(args.run, args.results)
     try:
         retests = [gates.Retest.read(one) for one in runs.read_retests(path)] if path.is_dir() else []
@@ -51,7 +52,7 @@ def certificate(args: argparse.Namespace) -> int:
     args.rules, args.baseline = args.certificate or plan["scenario"], None  # type: ignore[index]
     verdict = judged(args)
     document = collect.document(path)
-    _output.emit(_certificate.render(verdict, document, runs.hashes(path), plan, f"{now()} UTC"), args)
+    output.emit(gate_certificate.render(verdict, document, runs.hashes(path), plan, f"{now()} UTC"), args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
@@ -61,11 +62,11 @@ def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], gates.Again
     if plan.get("imported"):
         raise UsageError(f"{path} was imported from logs: there is nothing in it to measure again")
     name = args.rules or plan["scenario"]
-    asked = rules.load_rules(find("rules", name, _here.rules_folder()))
+    asked = rules_file.load_rules(find("rules", name, paths.rules_folder()))
     run = material(path, asked, argparse.Namespace(baseline=None, results=args.results))
     verdict = gates.gate(asked, run, [gates.Retest.read(one) for one in runs.read_retests(path)])
     told = [f"{node.host}: {reason}" for node in verdict.nodes if node.status == "failed" for reason in node.reasons]
-    return [_gate.conclusion(verdict), *told[:_MOST_REASONS]], gates.again(verdict, run)
+    return [page.conclusion(verdict), *told[:_MOST_REASONS]], gates.again(verdict, run)
 
 
 def newest(path: Path, document: Document) -> Document:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bench.analysis.gate import Gate, Judged, Node, Superseded
-from bench.analysis.gate_rules import FAILURES, RATES, Fault, Limit
 from bench.core import hostlist
 from bench.core.units import format_duration, format_rate, format_size
-from bench.report._text import NOTHING, count
+from bench.gate.gate import Gate, Judged, Node, Superseded
+from bench.gate.rules import FAILURES, RATES, Fault, Limit
+from bench.results.text import NOTHING, count
 
 _WIDTH = 120
 _MOST_TOLD = 5  # faults of one name in text; all of them are in JSON and CSV

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bench.analysis._gate_input import gpus_of
-from bench.core.derived import Summary
 from bench.core.record import Header
+from bench.gate.gate_input import gpus_of
 from bench.hardware import reference
 from bench.hardware.catalogue import gpu_printed, instance, instances
+from bench.results.document import Summary
 
 
 def published(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.analysis._gate_input import attempt_of, host_of, hosts, start
-from bench.analysis.gate_rules import Fault
-from bench.core.derived import Document, Summary
 from bench.core.record import Header
+from bench.gate.gate_input import attempt_of, host_of, hosts, start
+from bench.gate.rules import Fault
+from bench.results.document import Document, Summary
 
 _LEAST_PARTNERS = 3  # a ladder of fewer hosts can not tell a link from its ends
 # Failures that another measurement may mend.

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.analysis import stats
-from bench.analysis._gate_input import Material, fault, is_imported
-from bench.analysis.compare import Compared, compare
-from bench.analysis.gate_rules import RATES, Fault, Limit, Rule
-from bench.analysis.launches import Place
-from bench.core.derived import Summary
 from bench.core.errors import UsageError
 from bench.core.record import THROUGH_HOST, Header
+from bench.gate.gate_input import Material, fault, is_imported
+from bench.gate.rules import RATES, Fault, Limit, Rule
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
+from bench.results import stats
+from bench.results.compare import Compared, compare
+from bench.results.document import Summary
+from bench.results.launches import Place
 
 _LEAST_GROUPS = 2  # of which one can be the weakest
 _NO_BOUND = (

@@ -1,6 +1,6 @@
 """What a gate asks of a run: rules as plain values, and the name of every way to fail.
 
-A rules file is read by driver/rules.py; nothing in it is ever evaluated.
+A rules file is read by gate/rules_file.py; nothing in it is ever evaluated.
 """
 
 from __future__ import annotations

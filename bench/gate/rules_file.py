@@ -11,27 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.gate_rules import (
-    ALLOWED,
-    FAILURES,
-    METRICS,
-    NETWORKS,
-    RATES,
-    TIMES,
-    WEAKEST,
-    Expect,
-    Limit,
-    Rule,
-    Rules,
-)
+from bench.config import values
+from bench.config.yaml_file import Loc, YamlFile, load
 from bench.core import plugins
 from bench.core.errors import UsageError
+from bench.core.option_parsers import one_of, whole
 from bench.core.plugins import nearest
 from bench.core.sweep import parse_sizes
 from bench.core.units import parse_duration, parse_rate, parse_size
-from bench.core.words import one_of, whole
-from bench.core.yaml_file import Loc, YamlFile, load
-from bench.driver import values
+from bench.gate.rules import ALLOWED, FAILURES, METRICS, NETWORKS, RATES, TIMES, WEAKEST, Expect, Limit, Rule, Rules
 
 Parse = Callable[[Any], Any]
 _DEMAND = re.compile(r"(at least|at most) +(.+)")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from bench.analysis import _gate_gpus
-from bench.analysis._gate_input import Material, Whereabouts, fault, gpus_of, hosts, start, status_of
-from bench.analysis.gate_rules import Expect, Fault
 from bench.core import plugins
-from bench.core.foreign import OK, TRUNCATED
 from bench.core.record import Header
 from bench.core.units import format_duration
+from bench.gate import gpu_count
+from bench.gate.gate_input import Material, Whereabouts, fault, gpus_of, hosts, start, status_of
+from bench.gate.rules import Expect, Fault
 from bench.hardware.catalogue import gpu_printed, instance, instances
+from bench.logs.foreign import OK, TRUNCATED
 
 _MOST_NAMED = 4
-_NO_NUMBER = "was printed, but is no number"  # as driver/_import_records.py says it of a row
+_NO_NUMBER = "was printed, but is no number"  # as logs/records.py says it of a row
 
 
 def faults(run: Material, expect: Expect) -> Iterator[Fault]:
@@ -29,7 +29,7 @@ def faults(run: Material, expect: Expect) -> Iterator[Fault]:
     yield from run.unsound
     yield from _bad_rows(run)
     yield from _worlds(run, expect)
-    yield from _gate_gpus.faults(run, expect)
+    yield from gpu_count.faults(run, expect)
     for job, header in run.document.headers.items():
         yield from _place(run, job, header, expect)
     yield from _age(run, expect)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bench.core.derived import Bound
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
-from bench.core.links import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
 from bench.core.record import THROUGH_HOST, Header, Record
 from bench.core.units import format_rate
 from bench.hardware import live

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.core.derived import Bound
+from bench.core.links import Bound
 from bench.core.units import format_bytes, format_rate
 from bench.hardware._traffic import Traffic
 

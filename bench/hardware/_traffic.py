@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.core.derived import Bound
-from bench.core.links import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
 from bench.core.record import Header, Record
 
 # Transports that move bytes from host memory: a GPU's ports say nothing about them.

@@ -12,8 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
-from bench.core.derived import Bound
-from bench.core.links import NVLINK_PEERS, NodeLinks
+from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
 from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
@@ -32,7 +31,7 @@ _FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its plac
 COPIES = ("host_device", "peer_copy")
 COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
 COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
-# Of a matrix (core/foreign.py: Matrix).
+# Of a matrix (logs/foreign.py: Matrix).
 COPY_DIRECTIONS = ("h2d", "d2h", "d2d", "bidirectional", "bidirectional_sum", "through_host", "through_host_sum",
                    "local", "load", "calls")  # fmt: skip
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.core.derived import Bound
 from bench.core.inventory import Inventory, Path, from_facts
+from bench.core.links import Bound
 from bench.core.record import Header, Record
 from bench.hardware import _live_copies, catalogue, live
 from bench.hardware.bounds import bounds_of, copy_bounds

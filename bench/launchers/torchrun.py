@@ -16,7 +16,7 @@ from bench.core.launcher import Blame, Launcher, Site
 from bench.core.world import Place, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
-EVERYWHERE = (sys.executable, "-m", "bench.driver.hosts")  # then hosts, --, words
+EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # then hosts, --, words
 _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 

@@ -1,6 +1,6 @@
 """Does what a log printed agree with our definitions? It is kept as printed; a remark and a flag say where not.
 
-Whether a row agrees with itself is its reader's to say (core/foreign.py, Row.contradicts): only that knows the digits.
+Whether a row agrees with itself is its reader's to say (logs/foreign.py, Row.contradicts): only that knows the digits.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from bench.core.foreign import Remark, Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape
+from bench.logs.foreign import Remark, Row, Run
 
 _DIGIT_BYTES_PER_S = 0.005e9  # half of the last digit of nccl-tests' rates, which have the fewest
 _RELATIVE = 1e-4  # of rates so large that they are printed with fewer digits

@@ -1,7 +1,7 @@
 """What other people's benchmarks printed, read: runs of rows and matrices, and what could not be read of them.
 
-A reader (a file in `tools/`) turns lines into these values and judges nothing. SI units: seconds, bytes, bytes per
-second; None is "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's
+A reader (a file in `logs/readers/`) turns lines into these values and judges nothing. SI units: seconds, bytes, bytes
+per second; None is "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's
 two buffers, whatever the tool calls its size.
 """
 
@@ -139,7 +139,7 @@ class Reader(ABC):
     lines fed.
     """
 
-    tool: str  # its word, as in `tools/`
+    tool: str  # its word, as in `logs/readers/`
     # Words in lower case, of which every line that `begins` knows holds one: where none is near it is not asked.
     # Empty where there are no such words.
     hints: ClassVar[tuple[str, ...]] = ()

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from bench.core.errors import UsageError
-from bench.core.foreign import Line, Reader, Run
 from bench.core.pattern import Pattern
 from bench.core.record import Record
-from bench.driver._import_check import is_by_definition
-from bench.driver._import_jobs import Job, Names, Origin, Told, jobs_of
+from bench.logs.check import is_by_definition
+from bench.logs.foreign import Line, Reader, Run
+from bench.logs.jobs import Job, Names, Origin, Told, jobs_of
 from bench.store import jsonl
 from bench.store import runs as runs_store
 

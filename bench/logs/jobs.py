@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from bench.core.errors import UsageError
-from bench.core.foreign import OK, Matrix, Remark, Row, Run
 from bench.core.pattern import Pattern
 from bench.core.record import Header, Record
-from bench.driver._import_check import contradictions
-from bench.driver._import_records import failure_of, of_matrix, of_row, rank_of
 from bench.hardware import catalogue
 from bench.hardware.machine import machine_of
+from bench.logs.check import contradictions
+from bench.logs.foreign import OK, Matrix, Remark, Row, Run
+from bench.logs.records import failure_of, of_matrix, of_row, rank_of
 
 # Tools whose ranks need not have a GPU each.
 _OF_HOSTS = ("osu", "perftest")

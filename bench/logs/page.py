@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bench.core.foreign import Matrix, Remark, Row, Run
+from bench.logs.foreign import Matrix, Remark, Row, Run
 
 SCHEMA = "bench.import/1"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from bench.core.dtypes import DTYPES
-from bench.core.foreign import OK, Cell, Matrix, Row, Run
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Failure, Header, Record
-from bench.driver._import_check import is_by_definition
+from bench.logs.check import is_by_definition
+from bench.logs.foreign import OK, Cell, Matrix, Row, Run
 
 _SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
 _MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size

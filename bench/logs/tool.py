@@ -1,4 +1,4 @@
-"""Other people's benchmarks: what every file in `tools/` offers. Tools build words and read text, nothing else."""
+"""What a file in `logs/readers/` offers if it can start its benchmark: arguments to run, text to read, nothing else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One workload on so many nodes of one instance type: the step's time, what limits it, what it costs, and how it comes.
 
-Unknowns are drawn by name (analysis/draws.py): those of the workload are the same draws on every machine.
+Unknowns are drawn by name (predict/draws.py): those of the workload are the same draws on every machine.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from bench.analysis import cost, predict
-from bench.analysis.compute import Compute, Rates, compute
-from bench.analysis.cost import Priced
-from bench.analysis.draws import Draws, Range, range_of
-from bench.analysis.exchanges import Exchanges, has_middle, predicted
-from bench.analysis.memory import Need, need
-from bench.analysis.predict import BASES, Evidence, Prediction
-from bench.analysis.step import Step, step
-from bench.analysis.training import Layout, layout
 from bench.core.errors import UsageError
 from bench.core.links import NVLINK_PEERS
-from bench.core.workload import Workload
 from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import Gpu, Instance
+from bench.predict import cost, predict
+from bench.predict.compute import Compute, Rates, compute
+from bench.predict.cost import Priced
+from bench.predict.draws import Draws, Range, range_of
+from bench.predict.exchanges import Exchanges, has_middle, predicted
+from bench.predict.memory import Need, need
+from bench.predict.predict import BASES, Evidence, Prediction
+from bench.predict.step import Step, step
+from bench.predict.training import Layout, layout
+from bench.predict.workload import Workload
 
 # Of the time of hidden communication, what is lost again because computing beside it is slower: mean and most of what
 # was measured on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at most).

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from bench.analysis.training import Layout, width
 from bench.core.errors import UsageError
-from bench.core.workload import OPTIMIZERS, Model, Span
 from bench.hardware import catalogue
 from bench.hardware.catalogue import Gpu
+from bench.predict.training import Layout, width
+from bench.predict.workload import OPTIMIZERS, Model, Span
 
 if TYPE_CHECKING:
-    from bench.analysis.draws import Draws
+    from bench.predict.draws import Draws
 
 # Assumed: what a training step reaches of the best matrix multiplication on the same GPU. One draw for all machines.
 MATMUL_SHARE: Span = (0.35, 0.75)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.analysis.candidate import Candidate, Question, candidate
-from bench.analysis.draws import Draws, Range, range_of
 from bench.core.errors import UsageError
-from bench.core.workload import Workload
+from bench.predict.candidate import Candidate, Question, candidate
+from bench.predict.draws import Draws, Range, range_of
+from bench.predict.workload import Workload
 
 # Model sizes as multiples of the workload's own, and numbers of nodes.
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

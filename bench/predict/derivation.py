@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.analysis import cost
-from bench.analysis.candidate import LOST_TO_OVERLAP, Candidate
-from bench.analysis.compute import compute
-from bench.analysis.draws import NUM_DRAWS, Draws, Range
-from bench.analysis.predict import CONFIDENCE, Prediction
-from bench.analysis.training import Communication, bus_factor
 from bench.core.links import NVLINK_PEERS
 from bench.core.units import format_bytes
 from bench.hardware import reference
 from bench.hardware.reference import Reference
-from bench.report import _text
-from bench.report._select import span
+from bench.predict import cost
+from bench.predict.candidate import LOST_TO_OVERLAP, Candidate
+from bench.predict.compute import compute
+from bench.predict.draws import NUM_DRAWS, Draws, Range
+from bench.predict.predict import CONFIDENCE, Prediction
+from bench.predict.select_page import span
+from bench.predict.training import Communication, bus_factor
+from bench.results import text
 
 _MOST_PUBLISHED = 3
 _DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends do not multiply"
@@ -54,7 +54,7 @@ def _compute(each: Candidate) -> str:
     if found.low == found.high:
         return f"= {_ms(found)} a step"
     by = "by the middles, sqrt(low x high) of each interval"
-    return f"{by}, {_text.significant(middle * 1e3, 4)} ms a step; {_ms(found)} {_DRAWN}"
+    return f"{by}, {text.significant(middle * 1e3, 4)} ms a step; {_ms(found)} {_DRAWN}"
 
 
 def _machine(each: Candidate) -> Iterator[str]:
@@ -253,7 +253,7 @@ def _waiting(each: Candidate, found: Range) -> str:
     exposed, whole, dollars = each.range("exposed_s").middle, each.range("total_s").middle, each.usd_per_hour or 0.0
     words = ""
     if each.has_middle:
-        ends = (_text.significant(seconds * 1e3, 4) for seconds in (exposed, whole))
-        made = _text.significant(dollars * exposed / whole, 3)
+        ends = (text.significant(seconds * 1e3, 4) for seconds in (exposed, whole))
+        made = text.significant(dollars * exposed / whole, 3)
         words = f" by the middles, {dollars:.4f} x {' / '.join(ends)} = {made};"
     return f"{formula}:{words} {span(found)} {_DRAWN}"

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from bench.analysis.predict import CONFIDENCE, Prediction
+from bench.predict.predict import CONFIDENCE, Prediction
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from math import exp, floor, inf, log, log2, sqrt
 from statistics import median
 
-from bench.analysis import _predict_engine as engine
-from bench.analysis._predict_evidence import Evidence
-from bench.analysis._predict_pool import Estimate, Query, estimate, student
 from bench.core.links import NodeLinks
+from bench.predict import algorithms as engine
+from bench.predict.pool import Estimate, Query, estimate, student
+from bench.predict.published import Evidence
 
 CONFIDENCE = 0.9  # of every interval: as often should a measurement lie inside
 # Families whose efficiencies bracket one that nobody measured.

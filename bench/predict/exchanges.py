@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.analysis import predict
-from bench.analysis.predict import Evidence, Prediction
-from bench.analysis.training import Communication, Group, Layout, communications
 from bench.core.errors import UnknownRateError
 from bench.core.links import NodeLinks
+from bench.predict import predict
+from bench.predict.predict import Evidence, Prediction
+from bench.predict.training import Communication, Group, Layout, communications
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 

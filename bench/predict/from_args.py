@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.commands import _here
+from bench.config import paths
 from bench.core.case import OPTIONS
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 
 if TYPE_CHECKING:
-    from bench.analysis.predict import Evidence
+    from bench.predict.predict import Evidence
 
 MOST_GPUS = 16384
 
@@ -43,12 +43,12 @@ def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def machine_of(args: argparse.Namespace) -> Machine:
     """The machine that the options name. Raises UsageError for unknown names and too many GPUs."""
-    from bench.driver import config
+    from bench.config import clusters
 
-    path = _here.config_file(args.config)
-    site = config.load_site(path)
+    path = paths.config_file(args.config)
+    site = clusters.load_site(path)
     if args.cluster:
-        cluster = config.cluster(path, args.cluster)
+        cluster = clusters.cluster(path, args.cluster)
         named = cluster.site_instance or cluster.instance
         if named is None:
             raise UsageError(f"cluster {args.cluster!r} names no instance type: nothing is known of its links")
@@ -93,8 +93,8 @@ def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = 
 
     `rates` is given where products of matrices tell something, too: it gets what they reach on (GPU model, type).
     """
-    from bench.analysis import flops, predict
-    from bench.driver import collect
+    from bench.predict import predict
+    from bench.results import collect, flops
 
     known = predict.published()
     for path in runs:

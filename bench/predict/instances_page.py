@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.core.units import format_rate
-from bench.report._grid import NOTHING, Column, render
+from bench.results.grid import NOTHING, Column, render
 
 SCHEMA = "bench.instances/1"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.analysis.training import Layout, width
-from bench.core.workload import OPTIMIZERS
+from bench.predict.training import Layout, width
+from bench.predict.workload import OPTIMIZERS
 
 _BYTES_PER_ELEMENT = 34  # of one layer's activations at 2 bytes each: 34 x tokens x batch x hidden
 _BYTES_KEPT = 2  # with full recomputation: the input of each layer

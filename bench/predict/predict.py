@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import median
 
-from bench.analysis import _predict_engine as engine
-from bench.analysis._predict_engine import patterns
-from bench.analysis._predict_evidence import LAUNCH_S, Evidence, Rows, evidence_of, of_run, published
-from bench.analysis._predict_pool import Curve, student
-from bench.analysis._predict_range import CONFIDENCE, Efficiencies, Range, of_copies
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.loads import ideal_s
+from bench.predict import algorithms as engine
+from bench.predict.algorithms import patterns
+from bench.predict.efficiency_range import CONFIDENCE, Efficiencies, Range, of_copies
+from bench.predict.pool import Curve, student
+from bench.predict.published import LAUNCH_S, Evidence, Rows, evidence_of, of_run, published
 
 __all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "bounds_by_algorithm", "busbw", "by_algorithm",
            "collective", "copy", "curve", "evidence_of", "link_class", "of_run", "patterns", "published"]  # fmt: skip

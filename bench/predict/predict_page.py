@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.core.units import format_bytes, format_rate
-from bench.report._grid import NOTHING, Column, render
+from bench.results.grid import NOTHING, Column, render
 
 SCHEMA = "bench.predict/1"
 COVERED_SMALL = 0.85  # of published rows below 1 MiB, as `bench validate` counts them

@@ -8,14 +8,14 @@ from functools import cache
 from math import log
 from typing import Any
 
-from bench.analysis import _predict_engine as engine
-from bench.analysis._predict_pool import Curve
-from bench.core.derived import Summary
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.record import Header
 from bench.hardware import curves as published_curves
 from bench.hardware import reference
+from bench.predict import algorithms as engine
+from bench.predict.pool import Curve
+from bench.results.document import Summary
 
 _OF_GPUS = ("nccl", "nccl_tests", "rccl_tests")  # transports, and tools whose logs were imported
 LAUNCH_S = 5e-6  # what starting one operation takes on a GPU before a byte moves; the fastest published is 7.7 us

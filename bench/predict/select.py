@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis import cost
-from bench.analysis.candidate import Candidate, Question, candidate
-from bench.analysis.draws import Draws, Range, range_of
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import Instance
+from bench.predict import cost
+from bench.predict.candidate import Candidate, Question, candidate
+from bench.predict.draws import Draws, Range, range_of
 
 BY = ("cost", "time")
 

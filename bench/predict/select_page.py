@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.analysis.candidate import Candidate
-from bench.analysis.draws import Range
-from bench.analysis.predict import CONFIDENCE
-from bench.analysis.select import Refused, Selection, Verdict
-from bench.report import _text
+from bench.predict.candidate import Candidate
+from bench.predict.draws import Range
+from bench.predict.predict import CONFIDENCE
+from bench.predict.select import Refused, Selection, Verdict
+from bench.results import text as results_text
 
 SCHEMA = "bench.select/1"
 LETTERS = {"measured": "m", "imported": "i", "published": "p", "bound": "b", "assumed": "a"}
@@ -61,7 +61,11 @@ def _pipes(cells: Iterable[str]) -> str:
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[int]:
     """The columns in which any machine has something to say."""
-    return [column for column in range(len(_TITLES)) if any(row[column] not in ("", _text.NOTHING) for row in rows[1:])]
+    return [
+        column
+        for column in range(len(_TITLES))
+        if any(row[column] not in ("", results_text.NOTHING) for row in rows[1:])
+    ]
 
 
 def _head(selection: Selection) -> list[str]:
@@ -93,16 +97,18 @@ def _cells(rank: int, each: Candidate) -> tuple[str, ...]:
         str(each.layout.num_gpus),
         _ms(each.range("total_s"), whole),
         _ms(each.range("compute_s"), compute),
-        _ms(bubble, compute) if bubble.high > 0 else _text.NOTHING,
-        _ms(each.range("exposed_s"), exchange) if each.exchanges else _text.NOTHING,
-        _text.NOTHING if each.feed is None else _ms(fed, feed) if fed.high > 0 else f"hidden {feed}",
+        _ms(bubble, compute) if bubble.high > 0 else results_text.NOTHING,
+        _ms(each.range("exposed_s"), exchange) if each.exchanges else results_text.NOTHING,
+        results_text.NOTHING if each.feed is None else _ms(fed, feed) if fed.high > 0 else f"hidden {feed}",
         each.bottleneck,
         f"{span(each.samples_per_s)} {whole}",
         _dollars(each.usd(_MILLION), whole),
         _dollars(each.usd(epoch) if epoch else None, whole),
-        _text.NOTHING if each.usd_per_hour is None else f"{each.usd_per_hour:.2f}",
+        results_text.NOTHING if each.usd_per_hour is None else f"{each.usd_per_hour:.2f}",
         _dollars(each.usd_per_hour_waiting, whole),
-        _text.NOTHING if price is None else f"{price.date or 'undated'}{', ' + price.region if price.region else ''}",
+        results_text.NOTHING
+        if price is None
+        else f"{price.date or 'undated'}{', ' + price.region if price.region else ''}",
     )
 
 
@@ -113,7 +119,7 @@ def letters(basis: str) -> str:
 
 def span(found: Range, scale: float = 1.0) -> str:
     """`9.31..12.4`: an interval to 3 digits, one number where both ends are alike."""
-    ends = [_text.significant(end * scale, 3) for end in (found.low, found.high)]
+    ends = [results_text.significant(end * scale, 3) for end in (found.low, found.high)]
     return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
 
@@ -122,7 +128,7 @@ def _ms(found: Range, basis: str) -> str:
 
 
 def _dollars(found: Range | None, basis: str) -> str:
-    return _text.NOTHING if found is None else f"{span(found)} {basis}"
+    return results_text.NOTHING if found is None else f"{span(found)} {basis}"
 
 
 def fine_print(selection: Selection) -> list[str]:

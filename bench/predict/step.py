@@ -1,6 +1,6 @@
 """The time of one training step: compute, what of the communication nothing hides, the pipeline's bubble, the feed.
 
-Every quantity is an array of draws (analysis/draws.py) of seconds; the arithmetic is the same for one number.
+Every quantity is an array of draws (predict/draws.py) of seconds; the arithmetic is the same for one number.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.analysis.training import Communication, Layout
+from bench.predict.training import Communication, Layout
 
 if TYPE_CHECKING:
     import numpy as np

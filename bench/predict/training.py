@@ -15,7 +15,7 @@ from math import ceil
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.units import format_bytes
-from bench.core.workload import Workload
+from bench.predict.workload import Workload
 
 # DistributedDataParallel begins with a small bucket, so that the exchange begins early.
 FIRST_BUCKET_BYTES = 1 << 20

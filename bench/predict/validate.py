@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import exp, sqrt
 from statistics import median
 
-from bench.analysis import _predict_engine as engine
-from bench.analysis import predict
-from bench.analysis.predict import Evidence, Rows
+from bench.predict import algorithms as engine
+from bench.predict import predict
+from bench.predict.predict import Evidence, Rows
 
 RANGES = ((0, 1 << 16, "below 64 KiB"), (1 << 16, 1 << 20, "64 KiB to 1 MiB"), (1 << 20, 1 << 26, "1 to 64 MiB"),
           (1 << 26, 1 << 62, "64 MiB and above"))  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.report._grid import NOTHING, Column, table
-from bench.report._grid import markdown as grid_markdown
+from bench.results.grid import NOTHING, Column, table
+from bench.results.grid import markdown as grid_markdown
 
 SCHEMA = "bench.validate/1"
 MEANING = (

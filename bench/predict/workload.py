@@ -1,6 +1,6 @@
 """What is trained, and how it is spread over GPUs: a model by its layers, a step, and the mesh of ranks.
 
-Pure words; where they are read from stands in driver/workload.py, what they mean for links in analysis/training.py.
+Pure data: predict/workload_file.py reads it from YAML, predict/training.py turns it into collectives.
 Sizes in bytes, counts as numbers, operations in FLOP (a multiplication and an addition are two).
 """
 

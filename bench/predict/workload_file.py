@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.config import values
+from bench.config.yaml_file import Loc, YamlFile, find, load, read
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
+from bench.core.option_parsers import one_of
 from bench.core.plugins import nearest
 from bench.core.units import parse_size
-from bench.core.words import one_of
-from bench.core.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, Model, Span, Workload
-from bench.core.yaml_file import Loc, YamlFile, find, load, read
-from bench.driver import values
 from bench.hardware import catalogue
+from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, Model, Span, Workload
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

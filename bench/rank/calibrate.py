@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis import stats
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.transport import Reduction, Transport
 from bench.core.world import World
 from bench.rank.clocks import Clocks
+from bench.results import stats
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5

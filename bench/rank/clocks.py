@@ -1,7 +1,7 @@
 """Comparing the clocks of a run's hosts, by small messages between them; nothing is timed meanwhile.
 
 Ranks whose processes read the very same CLOCK_MONOTONIC need no comparison. Of each other clock the first rank that
-reads it is compared along a tree (bench/analysis/clocks.py) with the clock of rank 0.
+reads it is compared along a tree (bench/results/clocks.py) with the clock of rank 0.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
-from bench.analysis.clocks import Clock, Offset, RoundTrip, is_enough, offset_of, tree
 from bench.core.errors import MeasurementError
 from bench.core.program import Exchange, Group, Message
 from bench.core.transport import Buffers, Reduction, Transport
 from bench.probes import sysfs
+from bench.results.clocks import Clock, Offset, RoundTrip, is_enough, offset_of, tree
 
 _BYTES = 8
 _LEAST, _MOST = 10, 100  # round trips of a burst;

@@ -18,7 +18,7 @@ from bench.core.errors import UsageError
 from bench.core.program import Collective, Group, Round
 from bench.core.record import Contention
 from bench.core.transport import Buffers, Compiled, Reduction, Separable, Transport
-from bench.rank import sampling, turns
+from bench.rank import interleaved_blocks, sampling
 from bench.rank.gathered import Gathered, Shares
 from bench.rank.rows import Row
 from bench.rank.verify import Verifier, Wrong
@@ -115,7 +115,7 @@ class Contest:
         batch = sampler.batch(call_s, most_batch)
         # Isolated samples need their synchronisation as well; a batch needs one for all its calls.
         sample_s = wall_s if row.mode == "isolated" else batch * call_s
-        per_block = turns.per_block(self._case, row, sample_s)
+        per_block = interleaved_blocks.per_block(self._case, row, sample_s)
         alone, disturbed = _Side(row.round, 0), _Side(row.round, room)
         began, reason, num_pairs = time.monotonic(), None, 0
         with sampling.no_garbage():
@@ -126,7 +126,9 @@ class Contest:
                 num_pairs += 1
                 if num_pairs % 2:  # the last timed call, which is checked, was a disturbed one
                     pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
-                    stop = turns.stop(self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2)
+                    stop = interleaved_blocks.stop(
+                        self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
+                    )
                     reason = self._channel.broadcast(stop)
         contest = sampling.Contest(
             tuple(alone.taken.slowest()), per_block, tuple(disturbed.passes_per_s), self._rate, tuple(disturbed.busy)

@@ -15,8 +15,8 @@ from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
 
 if TYPE_CHECKING:
-    from bench.core.derived import Document, Summary
     from bench.core.record import Header, Record
+    from bench.results.document import Document, Summary
     from bench.store.jsonl import Writer
 
     Clocks = dict[str, dict[str, float]]
@@ -28,7 +28,7 @@ _MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 
 def deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace,
             clocks_at_end: Callable[[], Clocks] = dict, gpus_at_end: Callable[[], Gpus] = dict) -> int:  # fmt: skip
     """Rank 0: write each row as it comes, print, and say how it went. What is so `at_end` is asked after the last."""
-    from bench.analysis import summary
+    from bench.results import summary
     from bench.store import jsonl
 
     writer = jsonl.Writer(Path(args.records), header) if args.records else None
@@ -99,10 +99,10 @@ class _TablePrinter:
     """Prints the head at once, then each size when its modes are there."""
 
     def __init__(self, header: Header) -> None:
-        from bench.analysis.flops import PATTERN
-        from bench.analysis.localise_input import group_name
         from bench.core.case import from_argv
-        from bench.report.table import Table
+        from bench.diagnose.pair_evidence import group_name
+        from bench.results.flops import PATTERN
+        from bench.results.formats.table import Table
 
         case = from_argv(header.case)
         grouped = header.topology != "world"
@@ -134,7 +134,7 @@ class _TablePrinter:
 
 def nothing_but(name: str, error: BenchError) -> Document:
     """The document of a run that came to nothing: JSON is one document also after a failure."""
-    from bench.core.derived import DOCUMENT_SCHEMA, Document
+    from bench.results.document import DOCUMENT_SCHEMA, Document
 
     failure = {"job": name, "pattern": name, "what": str(error), "rank": None, "host": None}
     return Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))

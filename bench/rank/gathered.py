@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.analysis.shares import slowest_counts
 from bench.core.program import Group, Round
+from bench.results.shares import slowest_counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.analysis import stats
 from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.pattern import Pattern
@@ -20,6 +19,7 @@ from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS
 from bench.probes import environment, machine, nvml, versions
 from bench.rank import calibrate, nics, sampling
 from bench.rank.session import Opened
+from bench.results import stats
 
 
 def header_of(opened: Opened, job: str, launch: int = 1) -> Header | None:

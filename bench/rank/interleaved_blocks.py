@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.analysis import stats
-from bench.analysis.turns import block_factors
 from bench.core.case import Case
 from bench.rank.rows import Row
 from bench.rank.sampling import TARGET_HALF_WIDTH
+from bench.results import stats
+from bench.results.interleaved_blocks import block_factors
 
 _LEAST_BLOCK_S = 0.02  # of samples: long beside the start and the end of what is beside them
 _BLOCKS = 40  # of one kind, that the time of a row is long enough for

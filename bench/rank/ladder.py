@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bench.analysis import localise_input, stats
-from bench.analysis.localise import Evidence, Places
-from bench.analysis.localise_rounds import Asked, next_rounds
 from bench.core.case import ON_GPUS, Case
 from bench.core.program import Group, Round
 from bench.core.record import Record
+from bench.diagnose import pair_evidence
+from bench.diagnose.ladder import Asked, next_rounds
+from bench.diagnose.localise import Evidence, Places
 from bench.rank import nics
+from bench.results import stats
 
 
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
@@ -25,7 +26,7 @@ def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) ->
 def climb(case: Case, where: Places, broadcast: Callable[[Any], Any], first: bool, in_time: Callable[[], bool],
           measure: Callable[[Round], tuple[Record, ...]]) -> Iterator[tuple[Record, ...]]:  # fmt: skip
     """Each round's records until the verdict stands or time is up. `first`: of all ranks, the one that decides."""
-    taken: list[localise_input.Row] = []
+    taken: list[pair_evidence.Row] = []
     num_asked = 0
     while True:
         asked: tuple[Round, ...] = ()
@@ -45,12 +46,12 @@ def climb(case: Case, where: Places, broadcast: Callable[[Any], Any], first: boo
                     around = stats.interval(record.samples.seconds)
                     least_s = around[0] if around else min(record.samples.seconds)
                     rate = record.payload_bytes / max(least_s, 1e-12)
-                    taken += localise_input.rows_of(record.group, rate, symmetric)
+                    taken += pair_evidence.rows_of(record.group, rate, symmetric)
             yield records
         if len(taken) == known:  # nothing could be measured: the rows say why
             first = False
 
 
 def _round(asked: Asked, number: int) -> Round:
-    name = localise_input.group_name
+    name = pair_evidence.group_name
     return tuple(Group(name(asked.stage, number, a, b), (a, b), a, b) for a, b in asked.pairs)

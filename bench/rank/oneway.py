@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.analysis.clocks import Clock, offset_of
 from bench.core.program import Group, Round
 from bench.core.transport import Compiled, Transport
 from bench.rank.clocks import Clocks, Readings, messenger, round_trips
+from bench.results.clocks import Clock, offset_of
 
 _READY_BYTES = 8
 BySecond = list[list[float]]

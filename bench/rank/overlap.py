@@ -22,7 +22,7 @@ from bench.core.record import Overlap
 from bench.core.sweep import TILE
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Together, Transport
 from bench.core.units import format_size
-from bench.rank import sampling, turns
+from bench.rank import interleaved_blocks, sampling
 from bench.rank.gathered import Gathered
 from bench.rank.rows import Row
 from bench.rank.verify import Verifier, Wrong
@@ -99,7 +99,7 @@ class Beside:
         call_s = self._slowest([self._burst(compiled, _Plan(num_calls, 0, 0)).calls_s for _ in range(_PROBES)])
         products = self._chosen(call_s * num_calls)
         plan, sample_s = self._plan(compiled, products, num_calls, call_s)
-        per_block = turns.per_block(self._case, row, sample_s)
+        per_block = interleaved_blocks.per_block(self._case, row, sample_s)
         together = Gathered(row.round, room)
         alone, products_alone, products_together = (Gathered(row.round, 0) for _ in range(3))
         not_covered, num_blocks, began, reason = [0] * len(row.round), 0, time.monotonic(), None
@@ -119,7 +119,9 @@ class Beside:
                 num_blocks += 1
                 pairs = [*zip(alone.slowest(), together.slowest(), strict=True),
                          *zip(products_alone.slowest(), products_together.slowest(), strict=True)]  # fmt: skip
-                stop = turns.stop(self._case, row, pairs, per_block, num_blocks, time.monotonic() - began, 3)
+                stop = interleaved_blocks.stop(
+                    self._case, row, pairs, per_block, num_blocks, time.monotonic() - began, 3
+                )
                 reason = self._channel.broadcast(stop)
         overlaps = tuple(
             Overlap(self._reduction.dtype, products.order, plan.num_products, plan.num_counted, per_block,

@@ -1,6 +1,6 @@
 """Before the first row: are these ranks the run that was asked for, and will they measure the same thing?
 
-What the desk checked from outside (driver/preflight.py) only ranks can know for certain: their world, the variables
+What the desk checked from outside (controller/preflight.py) only ranks can know for certain: their world, the variables
 that reached them, the versions that they loaded, that bytes really pass between all of them.
 """
 

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.analysis import stats
 from bench.core.case import Case
 from bench.core.record import Overlap
 from bench.core.transport import Compiled, Timing, Transport
 from bench.rank.gathered import Gathered, Shares
 from bench.rank.oneway import OneWay
 from bench.rank.rows import Row
+from bench.results import stats
 
 MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
 MAX_SAMPLES = 10_000

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis.launches import OF_ONE_START
 from bench.core.record import Header
+from bench.results.launches import OF_ONE_START
 
 # Another value every time, or an identity: they say nothing of what could change a figure.
 _OF_A_MOMENT = frozenset((

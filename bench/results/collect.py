@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import summary
-from bench.core.derived import Document
 from bench.core.errors import UsageError
+from bench.results import summary
+from bench.results.document import Document
 from bench.store import jsonl, runs
 
 

@@ -1,6 +1,6 @@
 """Two runs beside each other: which of their rows can be compared, and what their launches allow to be said of each.
 
-Rows are compared where they differ in nothing (analysis/launches.py: FACTORS) but in what was named as meant to differ.
+Rows are compared where they differ in nothing (results/launches.py: FACTORS) but in what was named as meant to differ.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from bench.analysis import inference, pairing
-from bench.analysis.changes import Change, changes
-from bench.analysis.inference import LEAST_LAUNCHES
-from bench.analysis.launches import Cell, Factors, Place, cells, launch_medians, varied_variables
-from bench.analysis.pairing import listed, word
-from bench.core.derived import Document, Summary
 from bench.core.errors import UsageError
+from bench.results import inference, pairing
+from bench.results.changes import Change, changes
+from bench.results.document import Document, Summary
+from bench.results.inference import LEAST_LAUNCHES
+from bench.results.launches import Cell, Factors, Place, cells, launch_medians, varied_variables
+from bench.results.pairing import listed, word
 
 # What a comparison can say of a row. Only the first four are verdicts; the next three have a ratio alone.
 VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis import inference
-from bench.analysis.compare import Alone, Compared, Comparison, num_launches
-from bench.analysis.launches import between
 from bench.core.units import format_size
-from bench.report import _text
-from bench.report._grid import pipes
+from bench.results import inference
+from bench.results import text as results_text
+from bench.results.compare import Alone, Compared, Comparison, num_launches
+from bench.results.grid import pipes
+from bench.results.launches import between
 
 _MAX_WIDTH = 130
-_NO_SPREAD = f"{_text.NOTHING}/{_text.NOTHING}"
+_NO_SPREAD = f"{results_text.NOTHING}/{results_text.NOTHING}"
 _NUM_LEFT = 4  # columns of words; figures stand to the right
 
 # Shown in a column of their own, where they are not the same in all rows; the others in the line above the rows.
@@ -95,7 +95,7 @@ def remarks(comparison: Comparison) -> list[str]:
     lines = []
     for reason in dict.fromkeys(row.reason for row in comparison.rows if row.reason):
         rows = [row for row in comparison.rows if row.reason == reason]
-        lines.append(f"not comparable ({_text.count(len(rows), 'row')}): {reason}")
+        lines.append(f"not comparable ({results_text.count(len(rows), 'row')}): {reason}")
     if comparison.counts["modelled"]:
         lines.append("modelled: both figures are arithmetic, so there is nothing to infer: a ratio, and no verdict")
     if comparison.counts["imported"]:
@@ -118,12 +118,12 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     """The whole comparison in one line, with the command that gives verdicts where there are none."""
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
-    line = f"{_text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
+    line = f"{results_text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
     worst = max((row for row in comparison.rows if row.verdict == "slower"), key=lambda row: row.ratio or 0,
                 default=None)  # fmt: skip
     if worst is not None:
         at = f"{worst.place.pattern}, {worst.place.mode}, {format_size(worst.place.payload_bytes)}"
-        line += f"; the most at {at}: {_text.significant(worst.ratio or 0)} times as long"
+        line += f"; the most at {at}: {results_text.significant(worst.ratio or 0)} times as long"
     if counts["exploratory"]:
         fewer = (
             f"with fewer than {inference.LEAST_LAUNCHES} launches of each run a ratio is exploratory, without a verdict"
@@ -145,32 +145,32 @@ def _cells(row: Compared, comparison: Comparison) -> list[str]:
     """The words below the titles, '' where there is no such column."""
     titles, place, found = _titles(comparison), row.place, row.estimate
     launches = f"{len(row.base_launches_s)}/{len(row.new_launches_s)}"
-    spread = "/".join(_text.percent(between(side)) for side in (row.base_launches_s, row.new_launches_s))
+    spread = "/".join(results_text.percent(between(side)) for side in (row.base_launches_s, row.new_launches_s))
     beyond = [_both(row, name) if name in titles else "" for name in _IN_COLUMNS]
     ratio = row.ratio
     return [
         place.mode, place.group if titles[1] else "", *beyond,
         str(place.payload_bytes),
-        launches if ratio else _text.NOTHING,
-        _text.microseconds(row.base_s),
-        _text.microseconds(row.new_s),
-        spread if ratio else _text.NOTHING,
-        f"{ratio:.3f}" if ratio else _text.NOTHING,
-        f"{found.ratio_low:.3f}..{found.ratio_high:.3f}" if found else _text.NOTHING,
+        launches if ratio else results_text.NOTHING,
+        results_text.microseconds(row.base_s),
+        results_text.microseconds(row.new_s),
+        spread if ratio else results_text.NOTHING,
+        f"{ratio:.3f}" if ratio else results_text.NOTHING,
+        f"{found.ratio_low:.3f}..{found.ratio_high:.3f}" if found else results_text.NOTHING,
         _p(row.p_corrected),
-        _text.percent(found.min_detectable) if found else _text.NOTHING,
+        results_text.percent(found.min_detectable) if found else results_text.NOTHING,
         row.verdict,
     ]  # fmt: skip
 
 
 def _says(column: Sequence[str]) -> bool:
     """Is there anything in a column?"""
-    return any(cell not in ("", _text.NOTHING, _NO_SPREAD) for cell in column)
+    return any(cell not in ("", results_text.NOTHING, _NO_SPREAD) for cell in column)
 
 
 def _p(p: float | None) -> str:
     if p is None:
-        return _text.NOTHING
+        return results_text.NOTHING
     return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
@@ -222,7 +222,8 @@ def _price(comparison: Comparison) -> list[str]:
     launches = inference.launches_for_one(len(tested), comparison.fdr)
     return [
         f"{num_launches(fewest)} launches can not tell a change of fewer than {together} of "
-        f"{_text.count(len(tested), 'row')} compared together; {launches} launches of each run can tell one alone"
+        f"{results_text.count(len(tested), 'row')} compared together; "
+        f"{launches} launches of each run can tell one alone"
     ]
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.analysis.gpus import MATTERS, threshold
-from bench.core.derived import Standing, Summary
 from bench.core.dtypes import DTYPES
 from bench.core.sweep import order_of
 from bench.core.units import format_size
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Standing, Summary
+from bench.results.gpus import MATTERS, threshold
 
 _MOST_NAMED = 8
 
 
 def teraflops(flops_per_s: float | None) -> str:
     """A rate in TFLOP/s (10^12), 4 digits; '-' when unknown."""
-    return _text.NOTHING if flops_per_s is None else _text.significant(flops_per_s / 1e12)
+    return text.NOTHING if flops_per_s is None else text.significant(flops_per_s / 1e12)
 
 
 def share(row: Summary) -> str:
     """FLOP/s by the data sheet's dense rate, in percent; '-' when that is unknown."""
     known = row.flops_per_s is not None and row.peak_flops_per_s
-    return _text.percent(row.flops_per_s / row.peak_flops_per_s) if known else _text.NOTHING  # type: ignore[operator]
+    return text.percent(row.flops_per_s / row.peak_flops_per_s) if known else text.NOTHING  # type: ignore[operator]
 
 
 def lines(rows: Sequence[Summary], standings: Iterable[Standing]) -> list[str]:
@@ -70,8 +70,8 @@ def _standings(standings: Iterable[Standing]) -> list[str]:
         if not slow:
             worst = max(of_size, key=lambda one: one.behind)
             found.append(
-                f"{what}: no rank of {first.num} is slow, the last is {_text.percent(worst.behind)} % below the median "
-                f"({_where(worst)}, robust z {worst.z:.1f}; slow is {_text.percent(MATTERS)} % and z beyond "
+                f"{what}: no rank of {first.num} is slow, the last is {text.percent(worst.behind)} % below the median "
+                f"({_where(worst)}, robust z {worst.z:.1f}; slow is {text.percent(MATTERS)} % and z beyond "
                 f"-{threshold(first.num):.1f})"
             )
     return found
@@ -83,5 +83,5 @@ def _where(one: Standing) -> str:
 
 
 def _words(one: Standing) -> str:
-    rate = f"{teraflops(one.rate)} TFLOP/s" if one.unit == "FLOP/s" else f"{_text.gigabytes(one.rate)} GB/s"
-    return f"{rate}, {_text.percent(one.behind)} % below the median of {one.num}, robust z {one.z:.1f}"
+    rate = f"{teraflops(one.rate)} TFLOP/s" if one.unit == "FLOP/s" else f"{text.gigabytes(one.rate)} GB/s"
+    return f"{rate}, {text.percent(one.behind)} % below the median of {one.num}, robust z {one.z:.1f}"

@@ -17,11 +17,11 @@ from itertools import product
 from typing import Any
 
 from bench.core.case import Case, from_argv
-from bench.core.derived import Conflict, Summary
 from bench.core.errors import BenchError
 from bench.core.pattern import WINDOW_BYTES
 from bench.core.record import Header
 from bench.core.units import format_bytes, format_duration
+from bench.results.document import Conflict, Summary
 
 # The intervals are of one launch. Rows of one job share their launch: 5 % is for what an interval can not know.
 SAME_LAUNCH_TOLERANCE = 0.05

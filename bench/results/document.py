@@ -13,22 +13,6 @@ from bench.core.record import Header
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The most that this traffic can reach: bytes per second of busbw, and why.
-
-    `kind`: `hard` (physics: above it is an error) or `reference` (a measured ceiling, which may be exceeded).
-    `verified`: False when a figure it rests on was not read in a source.
-    """
-
-    bytes_per_s: float
-    name: str
-    kind: str
-    why: str
-    source: str
-    verified: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """Everything derived from one record. Rates in bytes per second; None where it is unknown or not allowed."""
 
@@ -309,7 +293,7 @@ class Standing:
 
     `gpu`: which of its host's, None where it worked in host memory. `behind`: what is missing of the median of all
     `num`, as a fraction (negative: ahead); `z`: its distance in robust standard deviations. `slow`: beyond what chance
-    explains, and enough to matter (analysis/gpus.py).
+    explains, and enough to matter (results/gpus.py).
     """
 
     job: str

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.analysis import model
-from bench.core.derived import Fit, Segment
 from bench.core.record import Header
 from bench.core.units import format_bytes, format_size
-from bench.report import _text
-from bench.report._grid import pipes
+from bench.results import model
+from bench.results import text as results_text
+from bench.results.document import Fit, Segment
+from bench.results.grid import pipes
 
 MEANING = (
     "time = latency + size / bandwidth: least squares on the relative error, in pieces where the curve bends",
@@ -37,11 +37,13 @@ def lines(headers: Mapping[str, Header], fits: Iterable[Fit]) -> list[str]:
 def cells(fit: Fit) -> list[tuple[str, ...]]:
     """The cells below TITLES, a row for each piece; a curve that does not fit has one row that says so."""
     if not fit.fits:
-        return [(fit.mode, fit.group, _sizes(fit.segments), misfit(fit), "", "", "", _text.percent(fit.max_residual))]
-    ninety = format_bytes(fit.ninety_bytes) if fit.ninety_bytes else _text.NOTHING
+        return [
+            (fit.mode, fit.group, _sizes(fit.segments), misfit(fit), "", "", "", results_text.percent(fit.max_residual))
+        ]
+    ninety = format_bytes(fit.ninety_bytes) if fit.ninety_bytes else results_text.NOTHING
     return [
         (fit.mode, fit.group, _sizes([segment]), _latency(segment), _bandwidth(segment), _half(segment),
-         ninety if segment is fit.segments[-1] else "", _text.percent(segment.max_residual))
+         ninety if segment is fit.segments[-1] else "", results_text.percent(segment.max_residual))
         for segment in fit.segments
     ]  # fmt: skip
 
@@ -63,7 +65,7 @@ def table(headers: Mapping[str, Header], fits: Sequence[Fit], remarks: Sequence[
     text = [*(f"# {line}" for line in MEANING), "#", f"# {_row(TITLES, widths)}"]
     for job in dict.fromkeys(fit.job for fit in fits):
         of_job = [fit for fit in fits if fit.job == job]
-        text.append(f"# {_text.job_line(job, model.header_of(headers, job))}; {basis(of_job[0])}")
+        text.append(f"# {results_text.job_line(job, model.header_of(headers, job))}; {basis(of_job[0])}")
         text += [
             f"  {_row(row if fit.fits else row[: _NUM_LEADING + 1], widths)}" for fit in of_job for row in cells(fit)
         ]
@@ -101,7 +103,7 @@ def _sentence(fit: Fit) -> str:
         for piece in fit.segments
     ]
     ninety = f"; m90 {format_bytes(fit.ninety_bytes)}" if fit.ninety_bytes else ""
-    return f"{'; '.join(pieces)}{ninety}; largest residual {_text.percent(fit.max_residual)} %; {basis(fit)}"
+    return f"{'; '.join(pieces)}{ninety}; largest residual {results_text.percent(fit.max_residual)} %; {basis(fit)}"
 
 
 def _sizes(segments: Sequence[Segment]) -> str:
@@ -118,20 +120,22 @@ def _latency(segment: Segment) -> str:
 def _bandwidth(segment: Segment) -> str:
     """`11.2 [11.0..11.4]`; where the time may not grow with the size at all only what it is above."""
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
-        return f">{_text.gigabytes(segment.bytes_per_s_low)}" if segment.bytes_per_s_low else "no growth with size"
+        return (
+            f">{results_text.gigabytes(segment.bytes_per_s_low)}" if segment.bytes_per_s_low else "no growth with size"
+        )
     rates = (segment.bytes_per_s, segment.bytes_per_s_low, segment.bytes_per_s_high)
-    return "{} [{}..{}]".format(*map(_text.gigabytes, rates))
+    return "{} [{}..{}]".format(*map(results_text.gigabytes, rates))
 
 
 def _half(segment: Segment) -> str:
     if segment.half_bytes is None or segment.half_bytes_low is None or segment.half_bytes_high is None:
-        return _text.NOTHING
+        return results_text.NOTHING
     low, high = format_bytes(segment.half_bytes_low), format_bytes(segment.half_bytes_high)
     return f"{format_bytes(segment.half_bytes)} [{low}..{high}]"
 
 
 def _us(seconds: float | None) -> str:
-    return _text.microseconds(seconds)
+    return results_text.microseconds(seconds)
 
 
 def _row(words: Sequence[str], widths: Sequence[int]) -> str:

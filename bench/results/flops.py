@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bench.core.case import from_argv
-from bench.core.derived import Summary
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
 from bench.core.program import Product
 from bench.core.record import Header
 from bench.core.sweep import order_of
 from bench.hardware import catalogue
+from bench.results.document import Summary
 
 PATTERN = "gpu_baseline"
 _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist, median
 
 from bench.core.case import from_argv
-from bench.core.derived import Standing, Summary
 from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.core.topology import rounds
 from bench.core.world import World
+from bench.results.document import Standing, Summary
 
 LEAST = 3  # of two that differ nobody knows which is wrong
 MATTERS = 0.03  # of the median rate

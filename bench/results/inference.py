@@ -14,8 +14,8 @@ from statistics import fmean, median, variance
 
 import numpy as np
 
-from bench.analysis.launches import t_quantile
-from bench.analysis.stats import CONFIDENCE
+from bench.results.launches import t_quantile
+from bench.results.stats import CONFIDENCE
 
 LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 can not reach p < 0.05, 4 against 4 barely
 POWER = 0.8

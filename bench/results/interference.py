@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.analysis import launches, stats, turns
 from bench.core.case import from_argv
-from bench.core.derived import Interference
 from bench.core.record import Contention, Header, Record, known
+from bench.results import interleaved_blocks, launches, stats
+from bench.results.document import Interference
 
 # A block in which an aggressor was outside its calls for longer, or hardly got anything through, says too little.
 _LEAST_BUSY = 0.8
@@ -25,20 +25,20 @@ def of_record(job: str, header: Header, record: Record) -> list[Interference]:
 
 def interferences(of_launches: Iterable[Interference]) -> tuple[Interference, ...]:
     """One for each row of each case, over all its launches."""
-    return turns.over_launches(of_launches, _over_launches)
+    return interleaved_blocks.over_launches(of_launches, _over_launches)
 
 
 def _of_one(
     job: str, header: Header, record: Record, contention: Contention, disturbed: Sequence[float]
 ) -> Interference:
     alone = contention.alone_s
-    factors = turns.block_factors(alone, disturbed, contention.samples_per_block)
+    factors = interleaved_blocks.block_factors(alone, disturbed, contention.samples_per_block)
     around = None if record.modelled else stats.interval(factors)
     rates = contention.rates_bytes_per_s
     poor = [rate < _LEAST_RATE * contention.rate_alone_bytes_per_s for rate in rates]
     poor = [low or busy < _LEAST_BUSY for low, busy in zip(poor, contention.busy or [1.0] * len(poor), strict=True)]
     return Interference(
-        **turns.place_of(job, header, record),
+        **interleaved_blocks.place_of(job, header, record),
         ranks_per_node=known(header.ranks_per_node),
         split=from_argv(header.case).split,
         aggressor=contention.aggressor,
@@ -46,7 +46,7 @@ def _of_one(
         num_aggressors=contention.num_aggressors,
         alone_s=median(alone),
         disturbed_s=median(disturbed),
-        **turns.factor("factor", factors, around),
+        **interleaved_blocks.factor("factor", factors, around),
         interval_over="blocks" if around else None,
         num_blocks=len(factors),
         num_launches=1,
@@ -63,9 +63,11 @@ def _over_launches(of_row: Sequence[Interference]) -> Interference:
     around = launches.interval(factors)
     return replace(
         of_row[0],
-        **turns.factor("factor", factors, around),
+        **interleaved_blocks.factor("factor", factors, around),
         interval_over="launches" if around else None,
         num_launches=len(of_row),
-        **turns.medians(of_row, "alone_s", "disturbed_s", "aggressor_bytes_per_s", "aggressor_alone_bytes_per_s"),
-        **turns.sums(of_row, "num_blocks", "num_blocks_not_covered"),
+        **interleaved_blocks.medians(
+            of_row, "alone_s", "disturbed_s", "aggressor_bytes_per_s", "aggressor_alone_bytes_per_s"
+        ),
+        **interleaved_blocks.sums(of_row, "num_blocks", "num_blocks_not_covered"),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.core.derived import Interference
 from bench.core.units import format_size
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Interference
 
 
 def lines(interferences: Iterable[Interference]) -> list[str]:
@@ -31,10 +31,10 @@ def _line(one: Interference) -> str:
     around += " ?" if unsure else ""
     share = one.aggressor_bytes_per_s / one.aggressor_alone_bytes_per_s
     line = (
-        f"{format_size(one.payload_bytes):>6} {one.group:>8} {_text.microseconds(one.alone_s):>8} "
-        f"{_text.microseconds(one.disturbed_s):>8} us  {one.factor:.3f}{around} x  "
-        f"{_text.gigabytes(one.aggressor_bytes_per_s)} of {_text.gigabytes(one.aggressor_alone_bytes_per_s)} GB/s "
-        f"({_text.percent(share)} %)"
+        f"{format_size(one.payload_bytes):>6} {one.group:>8} {text.microseconds(one.alone_s):>8} "
+        f"{text.microseconds(one.disturbed_s):>8} us  {one.factor:.3f}{around} x  "
+        f"{text.gigabytes(one.aggressor_bytes_per_s)} of {text.gigabytes(one.aggressor_alone_bytes_per_s)} GB/s "
+        f"({text.percent(share)} %)"
     )
     if unsure:
         few = f"{one.num_launches} launches" if one.num_launches > 1 else f"{one.num_blocks} blocks"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any, TypeVar
 
-from bench.analysis.model import case_of
-from bench.core.derived import Interference, Overlapped
 from bench.core.record import Header, Record, known
+from bench.results.document import Interference, Overlapped
+from bench.results.model import case_of
 
 T = TypeVar("T", Interference, Overlapped)
 

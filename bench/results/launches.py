@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
-from bench.analysis.model import case_of
-from bench.analysis.stats import CONFIDENCE
 from bench.core import plugins
 from bench.core.case import own_case
-from bench.core.derived import Spread, Summary
 from bench.core.record import THROUGH_HOST, Header
+from bench.results.document import Spread, Summary
+from bench.results.model import case_of
+from bench.results.stats import CONFIDENCE
 
 LEAST_FOR_INTERVAL = 3
 

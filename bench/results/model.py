@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis import flops
-from bench.core.derived import Fit, Segment, Summary
 from bench.core.record import Header
+from bench.results import flops
+from bench.results.document import Fit, Segment, Summary
 
 LEAST_POINTS = 4  # of a segment, and so of a curve
 LARGEST_RESIDUAL = 0.15  # above it the model is not the curve's

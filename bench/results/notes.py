@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.core.derived import Conflict, Summary
 from bench.core.record import Header
 from bench.core.units import format_size
-from bench.report._text import MARKS, significant
+from bench.results.document import Conflict, Summary
+from bench.results.text import MARKS, significant
 
 # Flags without a mark: nothing about the figure is in doubt.
 _REMARKS = {

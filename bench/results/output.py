@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.core import plugins
-from bench.core.derived import DOCUMENT_SCHEMA, Document
 from bench.core.errors import UsageError
+from bench.results.document import DOCUMENT_SCHEMA, Document
 
 FORMATS = ("table", "json", "csv", "markdown")
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.analysis import launches, stats, turns
-from bench.core.derived import Overlapped
 from bench.core.program import Product
 from bench.core.record import Header, Overlap, Record
+from bench.results import interleaved_blocks, launches, stats
+from bench.results.document import Overlapped
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
@@ -25,24 +25,24 @@ def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
 
 def overlaps(of_launches: Iterable[Overlapped]) -> tuple[Overlapped, ...]:
     """One for each row of each case, over all its launches."""
-    return turns.over_launches(of_launches, _over_launches)
+    return interleaved_blocks.over_launches(of_launches, _over_launches)
 
 
 def _of_one(job: str, header: Header, record: Record, told: Overlap, together: Sequence[float]) -> Overlapped:
-    factors = turns.block_factors(told.alone_s, together, told.samples_per_block)
-    of_products = turns.block_factors(told.product_alone_s, told.product_s, told.samples_per_block)
+    factors = interleaved_blocks.block_factors(told.alone_s, together, told.samples_per_block)
+    of_products = interleaved_blocks.block_factors(told.product_alone_s, told.product_s, told.samples_per_block)
     around, around_products = stats.interval(factors), stats.interval(of_products)
     product_alone_s = median(told.product_alone_s)
     return Overlapped(
-        **turns.place_of(job, header, record),
+        **interleaved_blocks.place_of(job, header, record),
         dtype=told.dtype,
         order=told.order,
         alone_s=median(told.alone_s),
         together_s=median(together),
-        **turns.factor("factor", factors, around),
+        **interleaved_blocks.factor("factor", factors, around),
         product_alone_s=product_alone_s,
         product_together_s=median(told.product_s),
-        **turns.factor("product_factor", of_products, around_products),
+        **interleaved_blocks.factor("product_factor", of_products, around_products),
         interval_over="blocks" if around or around_products else None,
         num_blocks=len(factors),
         num_launches=1,
@@ -58,12 +58,12 @@ def _over_launches(of_row: Sequence[Overlapped]) -> Overlapped:
     around, around_products = launches.interval(factors), launches.interval(of_products)
     return replace(
         of_row[0],
-        **turns.factor("factor", factors, around),
-        **turns.factor("product_factor", of_products, around_products),
+        **interleaved_blocks.factor("factor", factors, around),
+        **interleaved_blocks.factor("product_factor", of_products, around_products),
         interval_over="launches" if around or around_products else None,
         num_launches=len(of_row),
-        **turns.medians(
+        **interleaved_blocks.medians(
             of_row, "alone_s", "together_s", "product_alone_s", "product_together_s", "product_flops_per_s"
         ),
-        **turns.sums(of_row, "num_blocks", "num_samples", "num_not_covered"),
+        **interleaved_blocks.sums(of_row, "num_blocks", "num_samples", "num_not_covered"),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.core.derived import Overlapped
 from bench.core.units import format_size
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Overlapped
 
 
 def lines(overlaps: Iterable[Overlapped]) -> list[str]:
@@ -25,9 +25,9 @@ def _line(one: Overlapped) -> str:
     factor = _factor(one.factor, one.factor_low, one.factor_high)
     of_product = _factor(one.product_factor, one.product_factor_low, one.product_factor_high)
     line = (
-        f"{format_size(one.payload_bytes):>6} {one.group:>8} {_text.microseconds(one.alone_s):>8} "
-        f"{_text.microseconds(one.together_s):>8} us  {factor}  products of {one.order} "
-        f"{_text.microseconds(one.product_alone_s):>8} {_text.microseconds(one.product_together_s):>8} us  {of_product}"
+        f"{format_size(one.payload_bytes):>6} {one.group:>8} {text.microseconds(one.alone_s):>8} "
+        f"{text.microseconds(one.together_s):>8} us  {factor}  products of {one.order} "
+        f"{text.microseconds(one.product_alone_s):>8} {text.microseconds(one.product_together_s):>8} us  {of_product}"
     )
     if "?" in line:
         few = f"{one.num_launches} launches" if one.num_launches > 1 else f"{one.num_blocks} blocks"

@@ -1,6 +1,6 @@
 """Which rows of two runs stand for the same thing, and when two runs have nothing that could be compared.
 
-Rows belong together where they differ in no factor (analysis/launches.py) but those that were named as meant to differ.
+Rows belong together where they differ in no factor (results/launches.py) but those that were named as meant to differ.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bench.analysis.launches import FACTORS, Cell, Factors
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
+from bench.results.launches import FACTORS, Cell, Factors
 
 # Where one factor is meant to differ, these differ with it.
 _FOLLOWERS = {

@@ -16,11 +16,11 @@ from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from bench.analysis.launches import t_quantile
 from bench.core.case import Case, alike, from_argv, to_argv
-from bench.core.derived import Parity, Summary
 from bench.core.errors import UsageError
 from bench.core.record import Header
+from bench.results.document import Parity, Summary
+from bench.results.launches import t_quantile
 
 _MEANS = {"osu": "osu_mean_s", "nccl_tests": "nccl_tests_s"}
 # How a case is started and how long, not what it is.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.core.derived import Parity
 from bench.core.units import format_size
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Parity
 
 
 def lines(parities: Iterable[Parity]) -> list[str]:
@@ -22,7 +22,7 @@ def lines(parities: Iterable[Parity]) -> list[str]:
         around = "" if one.ratio_low is None else f" [{one.ratio_low:.3f}..{one.ratio_high:.3f}]"
         group = "" if one.group == "world" else f" {one.group:>7}"
         found.append(
-            f"  {format_size(one.payload_bytes):>6}{group}  {_text.microseconds(one.ours_s):>8} / "
-            f"{_text.microseconds(one.theirs_s):<8} us = {one.ratio:.3f}{around}"
+            f"  {format_size(one.payload_bytes):>6}{group}  {text.microseconds(one.ours_s):>8} / "
+            f"{text.microseconds(one.theirs_s):<8} us = {one.ratio:.3f}{around}"
         )
     return found

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench.analysis.inference import row_ratio
-from bench.analysis.launches import Cell, cells, launch_medians
-from bench.core.derived import Scaling, Summary
 from bench.core.record import Header, known
+from bench.results.document import Scaling, Summary
+from bench.results.inference import row_ratio
+from bench.results.launches import Cell, cells, launch_medians
 
 # What follows from the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.core.derived import Scaling
 from bench.core.units import format_size
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Scaling
 
 _TITLES = {
     "nodes": "more nodes beside the fewest",
@@ -34,13 +34,13 @@ def lines(scalings: Sequence[Scaling]) -> list[str]:
 def _line(one: Scaling) -> str:
     words = [f"{format_size(one.payload_bytes):>6} {_what(one):>12}"]
     if one.mode == "pipelined" and one.efficiency is not None:
-        words.append(f"{_text.gigabytes(one.busbw_bytes_per_s):>7} GB/s")
+        words.append(f"{text.gigabytes(one.busbw_bytes_per_s):>7} GB/s")
         words += _beside(one, one.efficiency, one.efficiency_low, one.efficiency_high)
-        words += [] if one.bound_fraction is None else [f"{_text.percent(one.bound_fraction)} % of bound"]
+        words += [] if one.bound_fraction is None else [f"{text.percent(one.bound_fraction)} % of bound"]
     else:
-        words.append(f"{_text.microseconds(one.median_s):>8} us")
+        words.append(f"{text.microseconds(one.median_s):>8} us")
         words += _beside(one, one.time_ratio, one.time_ratio_low, one.time_ratio_high)
-        words += [] if one.floor_fraction is None else [f"floor {_text.percent(one.floor_fraction)} %"]
+        words += [] if one.floor_fraction is None else [f"floor {text.percent(one.floor_fraction)} %"]
     return "  ".join([*words, *["(more ranks than CPUs)"] * one.oversubscribed])
 
 

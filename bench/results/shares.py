@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis import stats
 from bench.core.case import from_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, Record, Samples, known
 from bench.core.world import World
+from bench.results import stats
 
 # No rank of these can finish before the last one arrives, so the shortest of the ranks' times holds no waiting.
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})

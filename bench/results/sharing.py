@@ -7,12 +7,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from bench.analysis.inference import row_ratio
-from bench.analysis.launches import Cell, cells, launch_medians
-from bench.analysis.model import case_of
-from bench.core.derived import Sharing, Summary
 from bench.core.record import Header, known
 from bench.core.topology import IN_TURN
+from bench.results.document import Sharing, Summary
+from bench.results.inference import row_ratio
+from bench.results.launches import Cell, cells, launch_medians
+from bench.results.model import case_of
 
 
 def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:

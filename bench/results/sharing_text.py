@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from bench.core.derived import Sharing
 from bench.core.units import format_size
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Sharing
 
 
 def lines(sharings: Iterable[Sharing]) -> list[str]:
@@ -29,7 +29,7 @@ def _line(groups: Sequence[Sharing]) -> str:
     line = (
         f"{format_size(worst.payload_bytes):>6}  {len(groups)} group{'s' * (len(groups) > 1)} of {worst.num_ranks}  "
         f"{median(one.factor for one in groups):.3f} x  worst {worst.group} {worst.factor:.3f}{around}{unsure} x "
-        f"({_text.microseconds(worst.alone_s)} us alone, {_text.microseconds(worst.at_once_s)} us at once)"
+        f"({text.microseconds(worst.alone_s)} us alone, {text.microseconds(worst.at_once_s)} us at once)"
     )
     line += "  no 95 % interval: too few samples or launches" if unsure else ""
     return line + "  (more ranks than CPUs)" * worst.oversubscribed

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.core.derived import Spread
-from bench.report import _text
+from bench.results import text
+from bench.results.document import Spread
 
 MEANING = (
     "over launches: median of the launches' medians, its 95 % interval over launches (3 or more);",
@@ -54,12 +54,12 @@ def rows(spreads: Iterable[Spread], modes: Sequence[str], width: int) -> list[st
 
 def _cells(spread: Spread | None) -> str:
     if spread is None:
-        cells: Sequence[str] = [_text.NOTHING] * len(_WIDTHS)
+        cells: Sequence[str] = [text.NOTHING] * len(_WIDTHS)
     else:
         known = spread.ci_low_s is not None and spread.ci_high_s is not None
-        around = f"{_text.microseconds(spread.ci_low_s)}..{_text.microseconds(spread.ci_high_s)}"
+        around = f"{text.microseconds(spread.ci_low_s)}..{text.microseconds(spread.ci_high_s)}"
         cells = (
-            _text.microseconds(spread.median_s), around if known else _text.NOTHING, _text.percent(spread.within),
-            _text.percent(spread.between),
+            text.microseconds(spread.median_s), around if known else text.NOTHING, text.percent(spread.within),
+            text.percent(spread.between),
         )  # fmt: skip
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))

@@ -6,22 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.analysis import (
-    consistency,
-    flops,
-    gpus,
-    interference,
-    launches,
-    model,
-    overlap,
-    parity,
-    scaling,
-    sharing,
-)
-from bench.analysis._times import Times, from_reported, from_samples
-from bench.core.derived import DOCUMENT_SCHEMA, Bound, Conflict, Document, Interference, Overlapped, Summary
+from bench.core.links import Bound
 from bench.core.record import Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
+from bench.results import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, sharing
+from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interference, Overlapped, Summary
+from bench.results.times import Times, from_reported, from_samples
 
 # A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
 BOUND_TOLERANCE = 0.02

@@ -10,9 +10,9 @@ from functools import lru_cache
 from string import ascii_lowercase
 
 from bench.core import hostlist
-from bench.core.derived import Summary
 from bench.core.record import Header
 from bench.core.units import format_size
+from bench.results.document import Summary
 
 NOTHING = "-"
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.analysis import flops, stats
-from bench.analysis.shares import Shares
 from bench.core.record import Header, Record, Samples
+from bench.results import flops, stats
+from bench.results.shares import Shares
 
 # A device that waits for its host for nearly all of a time was not measured.
 _LAUNCH_SHARE = 0.9

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.analysis import summary
 from bench.commands import run
 from bench.core import plugins
 from bench.core.errors import Interrupted
 from bench.core.record import Header, Record, Samples
-from bench.driver import collect
+from bench.results import collect, summary
 from bench.store import jsonl, runs
 
 Out = pytest.CaptureFixture[str]

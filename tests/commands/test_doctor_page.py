@@ -14,10 +14,10 @@ import pytest
 
 from bench.__main__ import main
 from bench.commands.doctor import _loaded
+from bench.hardware import machine_page
 from bench.hardware.health import findings
 from bench.hardware.promises import promises
 from bench.probes import machine
-from bench.report import _machine
 from tests.hardware.machines import gpu, hgx, loaded, node, sandbox
 
 CORPUS = os.environ.get("BENCH_LOG_CORPUS")
@@ -252,5 +252,5 @@ def test_the_pcie_of_p4d_by_nvidia_smi_by_nccl_and_by_the_catalogue(capsys: pyte
 
 def test_pages_of_machines_that_tell_little() -> None:
     for facts in (sandbox(), node([], []), {}):
-        lines = _machine.page(facts, promises(facts), findings(facts))
+        lines = machine_page.page(facts, promises(facts), findings(facts))
         assert any("unknown" in line or "none" in line for line in lines)

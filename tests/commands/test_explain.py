@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.core.foreign import Row
-from tests.analysis.logs import SIZES, curve
+from bench.logs.foreign import Row
+from tests.explain.logs import SIZES, curve
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")

@@ -21,7 +21,7 @@ import pytest
 from bench.__main__ import main
 from bench.core.record import Record
 from bench.store import jsonl, runs
-from tests.analysis.gate_runs import Run, good, pairs
+from tests.gate.gate_runs import Run, good, pairs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Out = pytest.CaptureFixture[str]

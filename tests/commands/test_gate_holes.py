@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from tests.analysis.gate_runs import good, pairs
 from tests.commands.import_samples import NCCL
 from tests.commands.test_gate_command import RULES, stored
+from tests.gate.gate_runs import good, pairs
 
 Out = pytest.CaptureFixture[str]
 Edit = Callable[[dict[str, Any]], object]

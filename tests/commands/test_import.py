@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from bench.__main__ import main
 from bench.core import plugins
-from bench.core.foreign import Row, Run, read_all
-from bench.driver import imports
-from bench.report import _import
+from bench.logs import imports
+from bench.logs import page as logs_page
+from bench.logs.foreign import Row, Run, read_all
+from bench.logs.readers import _lines
 from bench.store import jsonl, runs
-from bench.tools import _lines
 from tests.commands import import_samples as samples
 
 Out = pytest.CaptureFixture[str]
@@ -68,7 +68,7 @@ def named(found: Iterable[Run], source: str = "a.log") -> list[tuple[str, Run]]:
 
 def document_of(text: bytes) -> dict[str, Any]:
     """As the command prints it, from the same parts."""
-    found: dict[str, Any] = json.loads(_import.render(named(imports.runs([text], READERS, _lines.lines))))
+    found: dict[str, Any] = json.loads(logs_page.render(named(imports.runs([text], READERS, _lines.lines))))
     return found
 
 
@@ -425,7 +425,7 @@ def by_hand(path: Path) -> list[Run]:
 def test_the_command_says_of_a_real_log_what_its_reader_says(path: Path, capsys: Out) -> None:
     code, document = as_json(capsys, str(path))
     expected = by_hand(path)
-    assert document == json.loads(_import.render(named(expected, str(path))))
+    assert document == json.loads(logs_page.render(named(expected, str(path))))
     well = all(run.status == "ok" and not any(row.num_wrong for row in run.rows) for run in expected)
     assert code == (0 if well else 1)
 
@@ -539,7 +539,7 @@ def test_where_chunks_end_changes_nothing(sizes: list[int]) -> None:
     while at < len(text):
         chunks.append(text[at : at + sizes[turn % len(sizes)]])
         at, turn = at + len(chunks[-1]), turn + 1
-    assert json.loads(_import.render(named(imports.runs(chunks, READERS, _lines.lines)))) == document_of(text)
+    assert json.loads(logs_page.render(named(imports.runs(chunks, READERS, _lines.lines)))) == document_of(text)
 
 
 # ---------------------------------------------------------------------------------------------------- anything at all

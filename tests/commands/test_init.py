@@ -4,7 +4,7 @@ import pytest
 
 from bench import __main__ as entry
 from bench.commands import init
-from bench.core import yaml_file
+from bench.config import yaml_file
 from bench.core.errors import UsageError
 
 _P4D = init.Probed("ip-10-0-0-1", 96, ("A100", "A100"), "p4d.24xlarge", "p4d.24xlarge", slurm=True)
@@ -132,11 +132,11 @@ def test_a_file_that_can_not_be_written_is_a_usage_error(tmp_path: Path, capsys:
 
 
 def test_what_is_written_for_this_machine_is_an_entry_that_a_run_accepts(tmp_path: Path) -> None:
-    from bench.driver import config
+    from bench.config import clusters
 
     file = tmp_path / "bench.yaml"
     assert entry.main(["init", "--name", "me", "--config", str(file)]) == 0
-    assert config.cluster(file, "me").nodes == 1
+    assert clusters.cluster(file, "me").nodes == 1
 
 
 @pytest.mark.parametrize(("exit_code", "launcher"), [(0, "slurm"), (1, "auto")])

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.analysis import summary
 from bench.core import plugins
 from bench.core.record import Header, Record
-from bench.driver import collect
+from bench.results import collect, summary
 from bench.store import jsonl, runs
 
 ROOT = Path(__file__).resolve().parent.parent.parent

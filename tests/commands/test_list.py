@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bench import __main__ as entry
-from bench.commands import _here
 from bench.commands import list as listing
+from bench.config import paths
 from bench.core import plugins
 from bench.probes import nvml
 
@@ -78,7 +78,7 @@ def test_without_a_bench_yaml_there_are_no_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_here, "PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(paths, "PACKAGE_ROOT", tmp_path)
     assert entry.main(["list", "clusters"]) == 0
     assert capsys.readouterr().out == "clusters:\n  (none)\n"
 
@@ -99,9 +99,9 @@ def test_a_transport_whose_package_is_missing_says_so(
 def test_nccl_is_not_available_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(nvml, "count_gpus", lambda: 0)
-    assert _here.lacks("nccl") == _here.lacks("mpi_cuda") == "no NVIDIA GPU was found"
+    assert paths.lacks("nccl") == paths.lacks("mpi_cuda") == "no NVIDIA GPU was found"
     monkeypatch.setattr(nvml, "count_gpus", lambda: 8)
-    assert _here.lacks("nccl") is _here.lacks("mpi_cuda") is None
+    assert paths.lacks("nccl") is paths.lacks("mpi_cuda") is None
 
 
 def test_a_launcher_whose_program_is_missing_says_so(

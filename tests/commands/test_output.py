@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.commands import _output
 from bench.core.errors import UsageError
+from bench.results import output
 
 
 def _args(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    _output.add_output_arguments(parser)
+    output.add_output_arguments(parser)
     return parser.parse_args(words)
 
 
@@ -19,7 +19,7 @@ def test_the_first_format_is_the_default() -> None:
 
 
 def test_text_goes_to_stdout_with_exactly_one_line_end(capsys: pytest.CaptureFixture[str]) -> None:
-    _output.emit("a\nb\n\n", _args())
+    output.emit("a\nb\n\n", _args())
     assert capsys.readouterr().out == "a\nb\n"
 
 
@@ -27,7 +27,7 @@ def test_text_goes_to_the_file_and_nothing_to_stdout(tmp_path: Path, capsys: pyt
     path = tmp_path / "out.csv"
     path.write_text("a long text that was there before")
     path.chmod(0o640)
-    _output.emit("new", _args("--output", str(path)))
+    output.emit("new", _args("--output", str(path)))
     assert path.read_text() == "new\n"
     assert path.stat().st_mode & 0o777 == 0o640
     assert capsys.readouterr().out == ""
@@ -37,7 +37,7 @@ def test_text_goes_to_the_file_and_nothing_to_stdout(tmp_path: Path, capsys: pyt
 def test_a_link_is_followed_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").touch()
     (tmp_path / "link").symlink_to("real")
-    _output.emit("new", _args("--output", str(tmp_path / "link")))
+    output.emit("new", _args("--output", str(tmp_path / "link")))
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new\n"
 
@@ -46,7 +46,7 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    _output.emit("new", _args("--output", str(pipe)))
+    output.emit("new", _args("--output", str(pipe)))
     assert os.read(reader, 100) == b"new\n"
     os.close(reader)
 
@@ -67,4 +67,4 @@ def test_a_file_that_can_no_longer_be_written_is_an_error_and_leaves_nothing_beh
     args = _args("--output", str(folder / "file"))
     folder.rmdir()
     with pytest.raises(UsageError, match="can not be written: No such file or directory"):
-        _output.emit("new", args)
+        output.emit("new", args)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.commands import _here, _plan
+from bench.commands import _plan
+from bench.config import paths
+from bench.controller import programs
 from bench.core.case import Case
-from bench.driver import programs
 from bench.probes import nvml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -149,7 +150,7 @@ def test_without_an_mpirun_a_build_with_mpi_is_one_process_too(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml, "count_gpus", lambda: 2)
-    monkeypatch.setattr(_here, "lacks", lambda transport: None)
+    monkeypatch.setattr(paths, "lacks", lambda transport: None)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/mpirun")
     folder = str(program(tmp_path / "tools", MPI))
     assert plan(tmp_path, capsys, "local", "--tool-path", folder)["jobs"][1]["launcher"] == "mpirun"

@@ -13,7 +13,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.commands import run
-from bench.driver.run import Ran
+from bench.controller.run import Ran
 from bench.figures import _style
 
 ROOT = Path(__file__).resolve().parent.parent.parent

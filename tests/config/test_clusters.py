@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from bench.config.clusters import Cluster, cluster, load_clusters
+from bench.config.scenario import Measurement, Scenario, load_scenario
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.driver.config import Cluster, cluster, load_clusters
-from bench.driver.scenario import Measurement, Scenario, load_scenario
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[[str], Path]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bench.config.yaml_file import YamlFile, load, read
 from bench.core.errors import UsageError
-from bench.core.yaml_file import YamlFile, load, read
 
 PATH = Path("x.yaml")
 

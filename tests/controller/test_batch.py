@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.config.clusters import Cluster
+from bench.controller import batch
+from bench.controller.jobs import Job
 from bench.core.case import Case
 from bench.core.errors import MeasurementError, RefusedError
 from bench.core.world import World
-from bench.driver import batch
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job
 
 SCONTROL = "JobId=17 JobName=bench JobState={state} Reason=x ExitCode={code}:0 NodeList={nodes} BatchHost=n1"
 Fake = Callable[..., None]

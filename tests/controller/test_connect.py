@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.driver import connect
+from bench.controller import connect
 from bench.probes.ports import Reached
 
 HOSTS = ("h0", "h1", "h2", "h3")

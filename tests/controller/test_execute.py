@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.driver import execute
-from bench.driver.inquest import Evidence, Guilt
+from bench.controller import execute
+from bench.controller.root_cause import Evidence, Guilt
 from bench.store import runs
 from bench.store.heartbeat import Beat
-from tests.driver.test_batch import job
+from tests.controller.test_batch import job
 
 BEATS = tuple(Beat(rank, "h0", 40 + rank, "pairs 4M pipelined: preparing", 100.0) for rank in range(2))
 

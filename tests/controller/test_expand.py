@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from bench.config.clusters import Cluster
+from bench.config.scenario import Measurement, Scenario
+from bench.controller import preflight, survey
+from bench.controller.expand import MIN_ROW_S, NOT_MODELLED, expand
+from bench.controller.jobs import Machine, Plan
 from bench.core import plugins
 from bench.core.case import from_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
-from bench.driver import preflight, survey
-from bench.driver.config import Cluster
-from bench.driver.expand import MIN_ROW_S, NOT_MODELLED, expand
-from bench.driver.jobs import Machine, Plan
-from bench.driver.scenario import Measurement, Scenario
 from bench.rank import modelled
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
@@ -327,7 +327,8 @@ def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples(
     named = replace(LOCAL, hosts=("h0", "h1"), nodes=2, launcher="torchrun")
     [job] = plan_of(Measurement(("barrier",), ("gloo",)), cluster=named).jobs
     assert (
-        f"PYTHONPATH={ROOT}${{PYTHONPATH:+:$PYTHONPATH}} {sys.executable} -m bench.driver.hosts h0,h1" in job.script()
+        f"PYTHONPATH={ROOT}${{PYTHONPATH:+:$PYTHONPATH}} {sys.executable} -m bench.controller.hosts h0,h1"
+        in job.script()
     )
     assert "BENCH_CARRY=BENCH_AGENT,PYTHONPATH " in job.script(), "and the ranks find the suite, too"
     [job] = plan_of(Measurement(("barrier",), ("mpi",)), cluster=P4D).jobs

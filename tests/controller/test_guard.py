@@ -9,11 +9,11 @@ import time
 
 import psutil
 
-from bench.driver.guard import guarded
+from bench.controller.guard import guarded
 
 SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"
 DESK = """
-from bench.driver.guard import guarded
+from bench.controller.guard import guarded
 with guarded(job.pid):
     print(job.pid, flush=True)
     job.wait()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.driver import judge
-from bench.driver.judge import Device, Wanted
+from bench.controller import host_checks
+from bench.controller.host_checks import Device, Wanted
 from bench.probes.host import Facts
 
 GIB = 1 << 30
@@ -43,9 +43,9 @@ def told(name: str, **overrides: Any) -> Facts:
     return replace(facts, **overrides)
 
 
-def findings(wanted: Wanted = WANTED, **changed: dict[str, Any]) -> list[judge.Finding]:
+def findings(wanted: Wanted = WANTED, **changed: dict[str, Any]) -> list[host_checks.Finding]:
     """Of three hosts, some of which are not as they should be: `h1={"num_gpus": 2}`."""
-    return judge.judge({host: told(host, **changed.get(host, {})) for host in HOSTS}, wanted)
+    return host_checks.judge({host: told(host, **changed.get(host, {})) for host in HOSTS}, wanted)
 
 
 def test_nothing_is_said_of_a_healthy_cluster() -> None:
@@ -121,7 +121,7 @@ def test_a_network_device_that_is_not_there_is_refused_with_those_that_are() -> 
     wanted = replace(WANTED, devices=(Device("`nics:`", "eth0"), Device("`nics:`", "eth1")))
     assert findings(wanted) == []
     [finding] = findings(wanted, h1={"interfaces": ["lo", "eth0"]}, h2={"interfaces": ["lo", "eth0"]})
-    assert finding == judge.Finding(
+    assert finding == host_checks.Finding(
         ("h1", "h2"),
         "hosts h1, h2 have no network device eth1, which `nics:` names: correct it (on h1 there are lo, eth0)",
     )
@@ -135,7 +135,7 @@ def test_a_network_device_that_is_not_there_is_refused_with_those_that_are() -> 
 
 def test_a_host_is_named_once() -> None:
     [finding] = findings(replace(WANTED, hosts=("h0", "h1", "h2", "h0")))
-    assert finding == judge.Finding(("h0",), "`hosts:` names h0 2 times: name each host once")
+    assert finding == host_checks.Finding(("h0",), "`hosts:` names h0 2 times: name each host once")
 
 
 def test_hosts_that_are_one_machine_are_told_that_alone() -> None:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.controller.hosts import Answer
+from bench.controller.load import under_load
 from bench.core.inventory import Gpu
-from bench.driver.hosts import Answer
-from bench.driver.load import under_load
 
 IDLE = {"gpus": [{"index": 0, "name": "g", "pcie_generation": 1, "pcie_lanes": 16}], "governor": "performance"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from bench.config.clusters import Cluster
+from bench.controller import local_checks, survey
+from bench.controller.host_checks import Wanted
 from bench.core import plugins
 from bench.core.launcher import Launcher
-from bench.driver import here, survey
-from bench.driver.config import Cluster
-from bench.driver.judge import Wanted
-from tests.driver.test_batch import job
+from tests.controller.test_batch import job
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HELP = "usage: x [-h] [--standalone] [--node-rank N]\n  --node-rank, --node_rank N  its number; see rdzv-conf"
@@ -24,7 +24,7 @@ class Fake(type(plugins.load("launcher", "torchrun").LAUNCHER)):  # type: ignore
 
 def found(cluster: Cluster, launcher: Launcher | None = None) -> list[str]:
     launchers = {"slurm": launcher or Fake()}
-    return [finding.what for finding in here.look(cluster, [job("a")], launchers)]
+    return [finding.what for finding in local_checks.look(cluster, [job("a")], launchers)]
 
 
 def test_set_up_lines_are_tried_as_the_jobs_shell_runs_them() -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.analysis import gate as gates
-from bench.analysis.gate import Again
 from bench.commands import _plan
+from bench.config.clusters import Cluster
+from bench.controller import retest
+from bench.controller.run import Means
 from bench.core.errors import UsageError
-from bench.driver import retest
-from bench.driver.config import Cluster
-from bench.driver.run import Means
+from bench.gate import gate as gates
+from bench.gate.gate import Again
 from bench.launchers import slurm
 from bench.store import runs
-from tests.analysis.gate_runs import RULES, SIZES, good, judge, pairs, record, times
+from tests.gate.gate_runs import RULES, SIZES, good, judge, pairs, record, times
 
 HOSTS = tuple(f"h{number}" for number in range(8))
 ASKED = Again({}, ("pairs",), ("h5",), ("h0", "h1", "h2"))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bench.controller import root_cause, supervise
+from bench.controller.root_cause import Evidence, Guilt
 from bench.core.launcher import Blame
-from bench.driver import inquest, supervise
-from bench.driver.inquest import Evidence, Guilt
 from bench.launchers import mpirun, torchrun
 from bench.store import heartbeat
 from bench.store.heartbeat import Beat
@@ -79,73 +79,75 @@ def ended(rank: int, words: str) -> tuple[Beat, ...]:
          "another process", "gone", "unplugged", "cut off", "never came", "silent"],
 )  # fmt: skip
 def test_who_is_to_blame(evidence: Evidence, guilt: Guilt) -> None:
-    assert inquest.judge(evidence) == guilt
+    assert root_cause.judge(evidence) == guilt
 
 
 def test_nobody_is_blamed_without_evidence() -> None:
-    assert inquest.judge(Evidence(4)) is None
-    assert inquest.judge(replace(WELL, said=(LOST,), late=False)) is None
-    assert inquest.judge(replace(WELL, beats=tuple(replace(beat, ended="done") for beat in BEATS))) is None
+    assert root_cause.judge(Evidence(4)) is None
+    assert root_cause.judge(replace(WELL, said=(LOST,), late=False)) is None
+    assert root_cause.judge(replace(WELL, beats=tuple(replace(beat, ended="done") for beat in BEATS))) is None
 
 
 def test_a_complaint_is_passed_on_where_nobody_is_to_blame() -> None:
     refused = "rank 1 could not join the 4 ranks of this Gloo job (Unable to find address for: eth7)"
     killed = ended(0, heartbeat.TERMINATED)[:1] + ended(1, f"{refused}\nand more")[1:]
     silent = replace(WELL, beats=killed, launcher=Blame(1, "h1", "ended with exit code 3"), late=False)
-    assert inquest.judge(silent) is None
-    assert inquest.last_words(silent) == refused
-    assert inquest.last_words(replace(silent, beats=ended(1, "no disk"))) == "rank 1 on h1: no disk"
-    assert inquest.last_words(replace(silent, said=(LOST,))) == LOST
-    assert inquest.last_words(WELL) == ""
+    assert root_cause.judge(silent) is None
+    assert root_cause.last_words(silent) == refused
+    assert root_cause.last_words(replace(silent, beats=ended(1, "no disk"))) == "rank 1 on h1: no disk"
+    assert root_cause.last_words(replace(silent, said=(LOST,))) == LOST
+    assert root_cause.last_words(WELL) == ""
 
 
 def test_a_rank_that_spoke_its_last_words_is_not_one_that_died() -> None:
     gone = replace(
         WELL, beats=ended(0, LOST), states={key: {} for key in ALIVE}, launcher=Blame(0, "h0", "ended with exit code 4")
     )
-    guilt = inquest.judge(gone)
+    guilt = root_cause.judge(gone)
     assert guilt == Guilt("ranks 1, 2, 3 ended without a word (on h1, h2, h3); which of them was the first is unknown")
 
 
 def test_of_ranks_that_are_gone_together_their_host_is_named() -> None:
     beats = (*BEATS[:2], *(replace(beat, host="h2") for beat in BEATS[2:]))
     gone = replace(WELL, beats=beats, states=ALIVE | {"h2": {}, "h3": {}})
-    assert inquest.judge(gone) == Guilt("ranks 2, 3 ended without a word on h2", None, "h2")
+    assert root_cause.judge(gone) == Guilt("ranks 2, 3 ended without a word on h2", None, "h2")
 
 
 def test_a_crash_may_be_of_the_loss_of_a_peer() -> None:
     lost = Blame(0, "h0", "ended with exit code or signal 11")
     crash = replace(WELL, crashed=(0,), launcher=lost, states=ALIVE | {"h0": {}})
-    assert inquest.judge(crash) == Guilt(f"rank 0 on h0 ended with exit code or signal 11, in: {DOING}", 0, "h0")
-    assert inquest.judge(replace(crash, states=ALIVE | {"h0": {}, "h2": {}})) == Guilt(
+    assert root_cause.judge(crash) == Guilt(f"rank 0 on h0 ended with exit code or signal 11, in: {DOING}", 0, "h0")
+    assert root_cause.judge(replace(crash, states=ALIVE | {"h0": {}, "h2": {}})) == Guilt(
         f"rank 2 on h2 ended without a word, in: {DOING}; rank 0 crashed, as a rank may that loses a peer", 2, "h2"
     )
 
 
 def test_ranks_that_fell_silent_together_are_all_victims() -> None:
     together = replace(WELL, said=(LOST,), silent_s={0: 6.9, 1: 6.5, 2: 6.4, 3: 6.0})
-    assert inquest.judge(together) is None
-    assert inquest.doing(together) == f"; 4 of 4 ranks were in: {DOING}"
+    assert root_cause.judge(together) is None
+    assert root_cause.doing(together) == f"; 4 of 4 ranks were in: {DOING}"
     well_ended = replace(together, beats=ended(0, ""), silent_s={0: 60.0, 1: 6.5, 2: 6.4, 3: 6.0})
-    assert inquest.judge(well_ended) is None
+    assert root_cause.judge(well_ended) is None
 
 
 def test_a_rank_whose_files_are_not_seen_here_is_not_missing() -> None:
     elsewhere = replace(WELL, beats=BEATS[:3])
-    assert inquest.judge(replace(elsewhere, states=ALIVE | {"h3": {}})) == Guilt("of rank 3 nothing was ever heard", 3)
-    assert inquest.judge(elsewhere) is None
+    assert root_cause.judge(replace(elsewhere, states=ALIVE | {"h3": {}})) == Guilt(
+        "of rank 3 nothing was ever heard", 3
+    )
+    assert root_cause.judge(elsewhere) is None
 
 
 def test_a_port_that_is_free_on_all_hosts_is_no_pulled_cable() -> None:
     assert supervise._unplugged({"h0": ["docker0"], "h1": ["docker0", "eth0"]}) == {"h1": ["eth0"]}
     both = replace(WELL, unplugged={"h0": ["eth1"], "h1": ["eth0"]}, cut_off=("h1",))
-    guilt = inquest.judge(both)
+    guilt = root_cause.judge(both)
     assert guilt is not None
     assert guilt.host == "h1"
 
 
 def test_when_all_are_gone_without_a_word_nobody_is_named() -> None:
-    assert inquest._who_is_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
+    assert root_cause._who_is_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
 
 
 def test_a_host_is_cut_off_only_where_the_others_reach_each_other() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from bench.config.clusters import Cluster
+from bench.controller import survey
+from bench.controller.host_checks import Finding, Wanted
+from bench.controller.hosts import Answer
 from bench.core.errors import RefusedError
-from bench.driver import survey
-from bench.driver.config import Cluster
-from bench.driver.hosts import Answer
-from bench.driver.judge import Finding, Wanted
 from bench.probes import host as probe
 from bench.probes.ports import Reached
-from tests.driver.test_judge import HOSTS, WANTED, told
+from tests.controller.test_host_checks import HOSTS, WANTED, told
 
 CLUSTER = Cluster("lab", nodes=3, hosts=HOSTS, agent=("ssh", "-q", "{host}"), env={"A": "1"}, setup=("module load x",))
 SUITE = Path("/opt/suite")

@@ -29,9 +29,9 @@ from bench.core.case import (
 )
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
+from bench.core.option_parsers import REQUIRABLE
 from bench.core.plugins import names
 from bench.core.topology import SPLITS
-from bench.core.words import REQUIRABLE
 
 SECONDS = st.floats(1e-9, 1e9)
 SMALL = st.integers(0, 10_000)

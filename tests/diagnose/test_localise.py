@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from bench.analysis.localise import STAGES, Evidence, Places, localise
-from bench.analysis.localise_input import diagnosed, group_name, rows_of
-from bench.analysis.localise_rounds import least_rounds, next_rounds
+from bench.diagnose.ladder import least_rounds, next_rounds
+from bench.diagnose.localise import STAGES, Evidence, Places, localise
+from bench.diagnose.pair_evidence import diagnosed, group_name, rows_of
 from benchmarks.localise import FAULTS, SPEED, Cluster, alike, climb, draw, matrix, named, runs
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from bench.config.clusters import Cluster
+from bench.controller import execute
+from bench.controller import run as driver
+from bench.controller.jobs import Job, Machine, job_of
+from bench.controller.run import Means, run_jobs
 from bench.core.case import Case
-from bench.core.tool import Installed
 from bench.core.world import World
-from bench.driver import execute
-from bench.driver import run as driver
-from bench.driver.config import Cluster
-from bench.driver.jobs import Job, Machine, job_of
-from bench.driver.run import Means, run_jobs
+from bench.logs.tool import Installed
 from bench.store import jsonl, runs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,7 +26,8 @@ Run = Callable[..., Any]
 Launch = Callable[[int], tuple[str, ...]]
 # The desk, with nccl-tests beside MPI in the place of NCCL.
 DESK = (
-    "import sys; from bench.tools.nccl_tests import NcclTestsTool as T; T.transport = 'mpi'; from bench import __main__"
+    "import sys; from bench.logs.readers.nccl_tests import NcclTestsTool as T; "
+    "T.transport = 'mpi'; from bench import __main__"
 )
 SCENARIO = """
 description: beside nccl-tests

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
+from bench.results import summary
 from bench.store import jsonl
 
 Run = Callable[..., Any]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bench.analysis._explain_log import Hint
-from bench.analysis._explain_seen import Seen, gathered
 from bench.core import plugins
-from bench.core.foreign import Cell, Matrix, Row, Run
 from bench.core.pattern import Pattern, Shape
+from bench.explain.evidence import Seen, gathered
+from bench.explain.log_evidence import Hint
 from bench.hardware.machine import machine_of
+from bench.logs.foreign import Cell, Matrix, Row, Run
 
 SIZES = tuple(1 << power for power in range(3, 35))
 

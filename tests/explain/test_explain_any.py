@@ -8,12 +8,12 @@ from dataclasses import asdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.analysis.explain import Hint, page
-from bench.core.foreign import FAILED, OK, TRUNCATED, Cell, Matrix, Remark, Row, Run
+from bench.explain import page as explain_page
+from bench.explain.explain import Hint, page
 from bench.hardware.catalogue import instances
 from bench.hardware.machine import machine_of
-from bench.report import _explain
-from tests.analysis.logs import pattern
+from bench.logs.foreign import FAILED, OK, TRUNCATED, Cell, Matrix, Remark, Row, Run
+from tests.explain.logs import pattern
 
 RATES = st.one_of(st.none(), st.just(0.0), st.floats(1.0, 1e14))
 TIMES = st.one_of(st.none(), st.just(0.0), st.floats(1e-9, 1e4))
@@ -59,7 +59,7 @@ def test_there_is_always_a_page(run: Run, named: str | None, hints: list[Hint]) 
     machine = machine_of(named, run.gpus, run.hosts, per_node)
     found = page(run, machine, pattern(run.pattern) if run.pattern else None, hints)
     json.dumps(asdict(found), allow_nan=False)
-    text = _explain.table([found])
-    assert "Where you stand: " in text and "Where you stand: " in _explain.markdown([found])
+    text = explain_page.table([found])
+    assert "Where you stand: " in text and "Where you stand: " in explain_page.markdown([found])
     if any(row.num_wrong for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s)):
         assert found.best is None

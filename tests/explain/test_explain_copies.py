@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analysis import _explain_copies as copies
-from bench.analysis import _explain_copy_reasons as rules
-from bench.analysis._explain_copies import Copying
-from bench.analysis._explain_log import Hint, Listener
-from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED
-from bench.analysis.explain import page
-from bench.core.foreign import TRUNCATED, Cell, Matrix, Remark, Run
+from bench.explain import copies
+from bench.explain import copy_reasons as rules
+from bench.explain.assessment import ABOVE, FAR, LOW, NORMAL, UNJUDGED
+from bench.explain.copies import Copying
+from bench.explain.explain import page
+from bench.explain.log_evidence import Hint, Listener
 from bench.hardware.machine import machine_of
-from tests.analysis.logs import from_host, matrix, pairs, to_host
+from bench.logs.foreign import TRUNCATED, Cell, Matrix, Remark, Run
+from tests.explain.logs import from_host, matrix, pairs, to_host
 
 G6E = (matrix("h2d", from_host(*[13.47] * 8)), matrix("d2h", to_host(*[13.21] * 8)))
 

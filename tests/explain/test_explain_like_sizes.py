@@ -8,19 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.analysis import _explain_copies as copies
-from bench.analysis import _explain_stored
-from bench.analysis._explain_beside import all_beside, at
-from bench.analysis._explain_log import Listener
-from bench.analysis._explain_network import no_rdma
-from bench.analysis._explain_reasons import small_sizes
-from bench.analysis._explain_seen import _comparable, gathered
-from bench.analysis._explain_stand import LIKE, NORMAL, UNJUDGED, Standing, shown, stand
-from bench.analysis.explain import page, page_of
-from bench.core.foreign import TRUNCATED, Row, Run
+from bench.explain import copies, stored
+from bench.explain.assessment import LIKE, NORMAL, UNJUDGED, Standing, shown, stand
+from bench.explain.evidence import _comparable, gathered
+from bench.explain.explain import page, page_of
+from bench.explain.like_sizes import all_beside, at
+from bench.explain.log_evidence import Listener
+from bench.explain.network_reasons import no_rdma
+from bench.explain.reasons import small_sizes
 from bench.hardware.machine import machine_of
+from bench.logs.foreign import TRUNCATED, Row, Run
 from bench.store import runs
-from tests.analysis.logs import SIZES, a_run, curve, matrix, pairs, pattern, seen_of
+from tests.explain.logs import SIZES, a_run, curve, matrix, pairs, pattern, seen_of
 
 H200 = "NVIDIA H200"
 
@@ -156,12 +155,12 @@ def test_rows_of_ours_that_contradict_each_other_are_never_the_best(monkeypatch:
     [folder] = (Path(__file__).resolve().parent.parent.parent / "results" / "reference").glob("main_*")
     attempts, _ = runs.attempts(folder)
     told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    job, before = next(iter(_explain_stored.measured(told)))
+    job, before = next(iter(stored.measured(told)))
     size = before.best.payload_bytes if before.best else None
     one = {"job": job, "mode": "pipelined", "group": "world", "payload_bytes": size}
     both = SimpleNamespace(first=one, second={**one, "mode": "isolated"})
-    monkeypatch.setattr(_explain_stored, "conflicts", lambda headers, summaries: (both,))
-    _, after = next(iter(_explain_stored.measured(told)))
+    monkeypatch.setattr(stored, "conflicts", lambda headers, summaries: (both,))
+    _, after = next(iter(stored.measured(told)))
     assert after.best is not None and after.best.payload_bytes != size
     assert {row.payload_bytes for row in after.doubtful} == {size}
 

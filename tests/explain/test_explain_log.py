@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis._explain_log import Hint, Listener
+from bench.explain.log_evidence import Hint, Listener
 
 # In the form of NCCL's own lines; hosts, numbers and paths are made up.
 INFO = "h1:10:11 [0] NCCL INFO "

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analysis import _explain_network as network
-from bench.analysis import _explain_reasons as rules
-from bench.analysis._explain_failures import failure_reason
-from bench.analysis._explain_remarks import remarks
-from bench.analysis._explain_seen import Seen
-from bench.analysis._explain_stand import LOW, NORMAL, stand
-from bench.core.foreign import FAILED, TRUNCATED, Remark, Row, Run
-from tests.analysis.logs import SIZES, a_run, curve, from_host, matrix, seen_of, to_host
+from bench.explain import network_reasons as network
+from bench.explain import reasons as rules
+from bench.explain.assessment import LOW, NORMAL, stand
+from bench.explain.evidence import Seen
+from bench.explain.failures import failure_reason
+from bench.explain.remarks import remarks
+from bench.logs.foreign import FAILED, TRUNCATED, Remark, Row, Run
+from tests.explain.logs import SIZES, a_run, curve, from_host, matrix, seen_of, to_host
 
 
 def two_h200(busbw_gb: float) -> Seen:

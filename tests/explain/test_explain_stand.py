@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analysis._explain_seen import Seen, gathered
-from bench.analysis._explain_stand import ABOVE, FAR, LOW, NORMAL, UNJUDGED, stand, tightest
-from bench.analysis._explain_stored import measured
-from bench.core.foreign import Row, Run
+from bench.explain.assessment import ABOVE, FAR, LOW, NORMAL, UNJUDGED, stand, tightest
+from bench.explain.evidence import Seen, gathered
+from bench.explain.stored import measured
 from bench.hardware.machine import machine_of
-from tests.analysis import gate_runs
-from tests.analysis.logs import SIZES, a_run, curve, pattern, seen_of
+from bench.logs.foreign import Row, Run
+from tests.explain.logs import SIZES, a_run, curve, pattern, seen_of
+from tests.gate import gate_runs
 
 
 @pytest.mark.parametrize(

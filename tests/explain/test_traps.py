@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bench.analysis import _explain_copies as copies
-from bench.analysis._explain_network import fewer_nics
-from bench.analysis._explain_seen import busbw
-from bench.analysis.explain import page_of
-from bench.core.foreign import Run, read_all
 from bench.core.pattern import Shape
 from bench.core.units import format_rate, parse_rate
+from bench.explain import copies
+from bench.explain.evidence import busbw
+from bench.explain.explain import page_of
+from bench.explain.network_reasons import fewer_nics
 from bench.hardware.catalogue import instance, node_network, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import machine_of
-from bench.tools import _lines, nccl_tests
-from tests.analysis.logs import a_run, curve, from_host, matrix, pairs, pattern, seen_of
+from bench.logs.foreign import Run, read_all
+from bench.logs.readers import _lines, nccl_tests
+from tests.explain.logs import a_run, curve, from_host, matrix, pairs, pattern, seen_of
 
 
 def test_the_mean_over_sizes_that_tools_print_is_no_bandwidth_of_the_machine() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench.core.derived import Document, Summary
 from bench.core.record import Header, known
+from bench.results.document import Document, Summary
 
 GB = 1e9
 SIZES = tuple(1 << power for power in range(3, 31))

@@ -15,9 +15,9 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from bench.core import plugins
-from bench.core.derived import Document, Scaling, Summary
 from bench.core.record import Header, known
 from bench.figures import _rows, _style, bandwidth, latency, pairs, scaling
+from bench.results.document import Document, Scaling, Summary
 
 Documents = dict[str, Callable[[], Document]]
 

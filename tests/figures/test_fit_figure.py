@@ -14,9 +14,9 @@ from matplotlib.image import imread
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from bench.analysis import model
-from bench.core.derived import Document
 from bench.figures import _style, fit
+from bench.results import model
+from bench.results.document import Document
 
 Documents = dict[str, Callable[[], Document]]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench.analysis import predict
-from bench.analysis.candidate import Question
-from bench.analysis.select import select
-from bench.driver.workload import load_workload
 from bench.figures import _select
 from bench.hardware import catalogue
+from bench.predict import predict
+from bench.predict.candidate import Question
+from bench.predict.select import select
+from bench.predict.workload_file import load_workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 

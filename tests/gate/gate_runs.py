@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.analysis import summary
-from bench.analysis.gate import Gate, Material, Retest, gate
 from bench.core.case import from_argv
 from bench.core.contention import rounds
-from bench.core.derived import Document, Summary
 from bench.core.record import Failure, Header, Record, Samples
 from bench.core.world import World
-from bench.driver.rules import load_rules
+from bench.gate.gate import Gate, Material, Retest, gate
+from bench.gate.rules_file import load_rules
+from bench.results import summary
+from bench.results.document import Document, Summary
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 STARTED = "2026-01-02T03:04:05+00:00"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from tests.analysis.gate_runs import good, judge
+from tests.gate.gate_runs import good, judge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLUSTERS = """

@@ -12,24 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.analysis.gate import Retest, networks_in, unreadable
-from bench.analysis.gate_rules import ALLOWED, FAILURES
-from bench.core.derived import Summary
 from bench.core.record import Failure
-from bench.driver.rules import load_rules
-from tests.analysis.gate_runs import (
-    RULES,
-    SIZES,
-    Run,
-    good,
-    header,
-    imported,
-    judge,
-    old,
-    pairs,
-    record,
-    times,
-)
+from bench.gate.gate import Retest, networks_in, unreadable
+from bench.gate.rules import ALLOWED, FAILURES
+from bench.gate.rules_file import load_rules
+from bench.results.document import Summary
+from tests.gate.gate_runs import RULES, SIZES, Run, good, header, imported, judge, old, pairs, record, times
 
 JOB = "allreduce-mpi-2x2"
 Break = Callable[[Run], None]

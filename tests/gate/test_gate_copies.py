@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.gate import Gate
 from bench.core.inventory import Gpu
 from bench.core.record import Header, Record
-from tests.analysis.gate_runs import Run, header, judge, record, times
+from bench.gate.gate import Gate
+from tests.gate.gate_runs import Run, header, judge, record, times
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONE_GPU = (ROOT / "rules" / "acceptance-one-gpu.yaml").read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.gate import Retest, again
 from bench.core.record import Failure, Record
-from tests.analysis.gate_runs import Run, good, header, judge, old, pairs, record
+from bench.gate.gate import Retest, again
+from tests.gate.gate_runs import Run, good, header, judge, old, pairs, record
 
 JOB = "allreduce-mpi-2x2-node"
 WORDS = ("allreduce", "--transport", "mpi", "--sizes", "1M", "--mode", "pipelined", "--topology", "node")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.gate_published import published
+from bench.gate.published import published
 from bench.hardware import reference
-from tests.analysis.gate_runs import good, header
+from tests.gate.gate_runs import good, header
 
 NODES = {"h0": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * 8}}
 GIB = 1 << 30

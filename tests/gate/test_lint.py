@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
-from bench.analysis.lint import FAILED, NOT_APPLICABLE, PASSED, RULES, Finding, lint
-from bench.core.derived import Document, Parity, Spread, Summary
 from bench.core.links import NodeLinks
 from bench.core.record import Header, Record, Samples
+from bench.gate.lint import FAILED, NOT_APPLICABLE, PASSED, RULES, Finding, lint
+from bench.results import summary
+from bench.results.document import Document, Parity, Spread, Summary
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent

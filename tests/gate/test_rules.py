@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.analysis.gate_rules import Limit
+from bench.config.scenario import load_scenario
+from bench.config.yaml_file import find
 from bench.core.errors import UsageError
-from bench.core.yaml_file import find
-from bench.driver.rules import load_rules
-from bench.driver.scenario import load_scenario
+from bench.gate.rules import Limit
+from bench.gate.rules_file import load_rules
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED = sorted((ROOT / "rules").glob("*.yaml"))

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.core import plugins
-from bench.core.derived import Bound
-from bench.core.links import NodeLinks
+from bench.core.links import Bound, NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, copy_bounds, floor_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.derived import Bound
+from bench.core.links import Bound
 from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.hardware.catalogue import node_links

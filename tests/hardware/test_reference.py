@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.analysis._explain_seen import Seen, gathered
-from bench.analysis._explain_stand import ABOVE, stand
 from bench.core import plugins
-from bench.core.foreign import Row, Run
+from bench.explain.assessment import ABOVE, stand
+from bench.explain.evidence import Seen, gathered
 from bench.hardware import reference
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu_links, gpus, instance, instances, pcie_bytes_per_s
 from bench.hardware.machine import machine_of
 from bench.hardware.reference import Reference, best_of_each, collectives, copies, limits, same_machine, same_shape
+from bench.logs.foreign import Row, Run
 
 FILE = yaml.safe_load((Path(reference.__file__).parent / "reference.yaml").read_text())
 CORPUS = os.environ.get("BENCH_LOG_CORPUS")

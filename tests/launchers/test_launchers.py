@@ -207,7 +207,7 @@ def test_open_mpi_waits_before_it_aborts_and_only_root_gives_its_consent(monkeyp
 
 def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -> None:
     start = ["/opt/python", "-m", "torch.distributed.run"]
-    everywhere = [sys.executable, "-m", "bench.driver.hosts"]
+    everywhere = [sys.executable, "-m", "bench.controller.hosts"]
     assert named("torchrun").command(PROGRAM, World(1, 8), HERE, {}) == [
         *start, "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=8", *PROGRAM,
     ]  # fmt: skip

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.core.foreign import Line
-from bench.tools._lines import LONGEST, clean, lines, results
+from bench.logs.foreign import Line
+from bench.logs.readers._lines import LONGEST, clean, lines, results
 
 ROW = "4096          1024     float     sum      -1    31.07    0.13    0.23       0    30.55    0.13    0.23       0"
 PREFIXES = (

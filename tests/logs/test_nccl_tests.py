@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Line, Row, Run, read_all
-from bench.tools._lines import lines
-from bench.tools.nccl_tests import READER
+from bench.logs.foreign import FAILED, OK, TRUNCATED, Line, Row, Run, read_all
+from bench.logs.readers._lines import lines
+from bench.logs.readers.nccl_tests import READER
 
 EXPECTED = yaml.safe_load((Path(__file__).parent / "expected/nccl_logs.yaml").read_text())
 CORPUS = os.environ.get("BENCH_LOG_CORPUS")

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.core.foreign import read_all
 from bench.core.record import Record
-from bench.core.tool import DOCUMENT, Tool
 from bench.core.world import World
-from bench.tools._lines import lines
-from bench.tools._nccl_tool import row_of
-from bench.tools.nccl_tests import READER
+from bench.logs.foreign import read_all
+from bench.logs.readers._lines import lines
+from bench.logs.readers._nccl_tool import row_of
+from bench.logs.readers.nccl_tests import READER
+from bench.logs.tool import DOCUMENT, Tool
 from tests.fakes import standin_nccl_tests as standin
 
 TOOL: Tool = plugins.load("tool", "nccl_tests").TOOL

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.config.yaml_file import load
 from bench.core import plugins
-from bench.core.foreign import Line, Matrix, Run, read_all
-from bench.core.yaml_file import load
+from bench.logs.foreign import Line, Matrix, Run, read_all
 
 READER = plugins.load("tool", "nvbandwidth").READER
 EXPECTED: Any = load(Path(__file__).parent / "expected" / "nvbandwidth_logs.yaml").value
@@ -411,7 +411,7 @@ def test_a_spoilt_document_never_raises(data: st.DataObject) -> None:
 
 
 def test_a_document_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.tools._nvb_json._MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr("bench.logs.readers._nvb_json._MOST_CHARACTERS", 10_000)
     first = document(case("host_to_device_memcpy_ce", [["5", "6"]])).rpartition("]")[0]
     run = one(first + "".join(f'"key{number}" : "{"x" * 90}",\n' for number in range(500)))
     assert run.status == "truncated" and "too long" in (run.failure or "")

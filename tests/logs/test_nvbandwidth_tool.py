@@ -10,13 +10,13 @@ import pytest
 from bench.core import plugins, topology
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.core.foreign import read_all
 from bench.core.pattern import Pattern
 from bench.core.record import Record
-from bench.core.tool import Tool
 from bench.core.world import World
-from bench.tools._lines import lines
-from bench.tools.nvbandwidth import READER
+from bench.logs.foreign import read_all
+from bench.logs.readers._lines import lines
+from bench.logs.readers.nvbandwidth import READER
+from bench.logs.tool import Tool
 from tests.fakes import standin_nvbandwidth as standin
 
 TOOL: Tool = plugins.load("tool", "nvbandwidth").TOOL

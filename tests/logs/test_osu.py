@@ -10,8 +10,8 @@ import pytest
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.core.tool import Tool
 from bench.core.world import World
+from bench.logs.tool import Tool
 
 OSU: Tool = plugins.load("tool", "osu").TOOL
 TWO = World(1, 2)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.config.yaml_file import load
 from bench.core import plugins
-from bench.core.foreign import Line, Matrix, Run, read_all
-from bench.core.yaml_file import load
+from bench.logs.foreign import Line, Matrix, Run, read_all
 
 READER = plugins.load("tool", "p2p_bandwidth_latency").READER
 EXPECTED: Any = load(Path(__file__).parent / "expected" / "p2p_logs.yaml").value

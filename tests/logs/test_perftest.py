@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.config.yaml_file import load
 from bench.core import plugins
-from bench.core.foreign import Line, Run, read_all
-from bench.core.yaml_file import load
+from bench.logs.foreign import Line, Run, read_all
 
 READER = plugins.load("tool", "perftest").READER
 FACTS: Any = load(Path(__file__).parent / "expected" / "perftest_facts.yaml").value

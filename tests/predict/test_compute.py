@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.compute import MATMUL_SHARE, MEMORY_SHARE, OF_ITS_OWN, Compute, compute
-from bench.analysis.draws import Draws, range_of
-from bench.analysis.training import layout
 from bench.core.errors import UsageError
-from bench.core.workload import Mesh, Model, Workload
 from bench.hardware import catalogue
+from bench.predict.compute import MATMUL_SHARE, MEMORY_SHARE, OF_ITS_OWN, Compute, compute
+from bench.predict.draws import Draws, range_of
+from bench.predict.training import layout
+from bench.predict.workload import Mesh, Model, Workload
 
 SMALL = Model(196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128, flops_per_sample=3.12e12)
 

@@ -7,9 +7,9 @@ from datetime import date
 
 import pytest
 
-from bench.analysis.cost import earlier, given_prices, in_force, priced, since
 from bench.core.errors import UsageError
 from bench.hardware import catalogue
+from bench.predict.cost import earlier, given_prices, in_force, priced, since
 
 P4D = catalogue.instance("p4d.24xlarge")
 TODAY = date(2026, 8, 1)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.analysis import stats
 from bench.rank.sampling import MAX_SAMPLES, MIN_SAMPLES, TARGET_HALF_WIDTH
+from bench.results import stats
 
 TRUE_MEDIAN_S = 1e-5
 PROMISED = 0.93  # of intervals that are called 95 %

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis.draws import Draws, range_of
-from bench.analysis.predict import Prediction
+from bench.predict.draws import Draws, range_of
+from bench.predict.predict import Prediction
 
 SURE = Prediction(1.0, 1.5, 4.0, "published", ("x",), "ring", "NIC", "network", "pool", 0.1, True, 0.9)
 

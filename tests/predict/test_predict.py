@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import _predict_engine as engine
-from bench.analysis import predict, summary
-from bench.analysis._predict_pool import Curve, Query, estimate, student
-from bench.analysis.predict import Evidence, Rows
 from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.pattern import Shape
 from bench.core.record import Samples
 from bench.hardware import catalogue, curves
+from bench.predict import algorithms as engine
+from bench.predict import predict
+from bench.predict.pool import Curve, Query, estimate, student
+from bench.predict.predict import Evidence, Rows
+from bench.results import summary
 
 GIB, MIB = 1 << 30, 1 << 20
 KNOWN = predict.published()

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import crossover, predict
-from bench.analysis.candidate import LOST_TO_OVERLAP, Candidate, Question, candidate
-from bench.analysis.draws import Draws, range_of
-from bench.analysis.exchanges import has_middle, shared_links
-from bench.analysis.predict import Evidence, Prediction
-from bench.analysis.select import Selection, Verdict, select
-from bench.analysis.training import Communication, Group, bus_factor
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
-from bench.core.workload import Mesh, Model, Workload
-from bench.driver.workload import load_workload
 from bench.hardware import catalogue
+from bench.predict import crossover, predict
+from bench.predict.candidate import LOST_TO_OVERLAP, Candidate, Question, candidate
+from bench.predict.draws import Draws, range_of
+from bench.predict.exchanges import has_middle, shared_links
+from bench.predict.predict import Evidence, Prediction
+from bench.predict.select import Selection, Verdict, select
+from bench.predict.training import Communication, Group, bus_factor
+from bench.predict.workload import Mesh, Model, Workload
+from bench.predict.workload_file import load_workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 TODAY = date(2026, 8, 1)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bench.analysis.step import Step, exposed_buckets, step
-from bench.analysis.training import Communication, Group, communications, layout
-from bench.core.workload import Mesh, Model, Workload
+from bench.predict.step import Step, exposed_buckets, step
+from bench.predict.training import Communication, Group, communications, layout
+from bench.predict.workload import Mesh, Model, Workload
 
 SMALL = Model(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis.compute import flops_per_sample
-from bench.analysis.memory import need
-from bench.analysis.training import (
+from bench.core.errors import UsageError
+from bench.predict.compute import flops_per_sample
+from bench.predict.memory import need
+from bench.predict.training import (
     FIRST_BUCKET_BYTES,
     Communication,
     Layout,
@@ -20,8 +21,7 @@ from bench.analysis.training import (
     communications,
     layout,
 )
-from bench.core.errors import UsageError
-from bench.core.workload import Mesh, Model, Workload
+from bench.predict.workload import Mesh, Model, Workload
 
 MIB = 1 << 20
 # A decoder of 4 layers without a vocabulary: 4 x (4 h^2 + 2 h f) = 4 x (4 x 64^2 + 2 x 64 x 256) parameters.

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analysis import predict, validate
-from bench.analysis.predict import Evidence, evidence_of
-from bench.analysis.validate import Tried, worth
-from bench.report import _predict as words
+from bench.predict import predict, validate
+from bench.predict import predict_page as words
+from bench.predict.predict import Evidence, evidence_of
+from bench.predict.validate import Tried, worth
 
 KNOWN = predict.published()
 

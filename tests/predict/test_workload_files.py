@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import UsageError
-from bench.driver.workload import _SECTIONS, _TOP, load_workload
+from bench.predict.workload_file import _SECTIONS, _TOP, load_workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 LEAST = "model: {parameters: 1B, flops: 6e12}\ntraining: {batch: 4}\n"

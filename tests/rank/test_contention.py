@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.analysis import summary
 from bench.core.case import from_argv
 from bench.core.contention import shape_of_aggressors
-from bench.core.derived import Interference
 from bench.core.errors import UsageError
 from bench.rank import modelled
+from bench.results import summary
+from bench.results.document import Interference
 
 P4D = "--transport model --instance p4d.24xlarge --nodes 2 --ranks-per-node 8 --mode pipelined"
 

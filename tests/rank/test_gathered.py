@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.analysis.shares import slowest_counts
 from bench.core.program import Group
 from bench.rank.gathered import Gathered
+from bench.results.shares import slowest_counts
 
 WORLD = (Group("world", (0, 1, 2)),)
 FIRST = [[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.analysis import summary
 from bench.core.case import from_argv
 from bench.rank import modelled
+from bench.results import summary
 
 P4D = "--transport model --instance p4d.24xlarge --nodes 2 --ranks-per-node 8 --mode pipelined"
 

@@ -9,7 +9,7 @@ import pytest
 from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.program import Group
-from bench.rank import turns
+from bench.rank import interleaved_blocks
 from bench.rank.rows import Row
 
 ALIKE, TWICE = [1e-3] * 42, [2e-3] * 42  # 21 blocks of two samples
@@ -28,15 +28,15 @@ def row(max_s: float = 1.0) -> Row:
 def test_a_block_lasts_long_beside_its_ends(
     max_s: float, sample_s: float, num: int, a_case: Callable[..., Case]
 ) -> None:
-    assert turns.per_block(a_case(), row(max_s), sample_s) == num
-    assert turns.per_block(a_case(iterations=210), row(max_s), sample_s) == 10
+    assert interleaved_blocks.per_block(a_case(), row(max_s), sample_s) == num
+    assert interleaved_blocks.per_block(a_case(iterations=210), row(max_s), sample_s) == 10
 
 
 def test_a_row_ends_when_every_factor_is_known_and_not_before(a_case: Callable[..., Case]) -> None:
     noisy = [1e-3 * (1 + k % 7) for k in range(42)]
 
     def stop(*pairs: tuple[list[float], list[float]], elapsed_s: float = 0.0) -> str | None:
-        return turns.stop(a_case(), row(), pairs, 2, 21, elapsed_s, 3)
+        return interleaved_blocks.stop(a_case(), row(), pairs, 2, 21, elapsed_s, 3)
 
     assert stop((ALIKE, TWICE)) == "ci"
     assert stop((ALIKE, TWICE), (ALIKE, noisy)) is None
@@ -47,5 +47,5 @@ def test_a_row_ends_when_every_factor_is_known_and_not_before(a_case: Callable[.
 
 def test_as_many_blocks_are_taken_as_were_asked_for(a_case: Callable[..., Case]) -> None:
     asked = a_case(iterations=42)
-    assert turns.stop(asked, row(), [(ALIKE, TWICE)], 2, 20, 0.0, 2) is None
-    assert turns.stop(asked, row(), [(ALIKE, TWICE)], 2, 21, 0.0, 2) == "fixed"
+    assert interleaved_blocks.stop(asked, row(), [(ALIKE, TWICE)], 2, 20, 0.0, 2) is None
+    assert interleaved_blocks.stop(asked, row(), [(ALIKE, TWICE)], 2, 21, 0.0, 2) == "fixed"

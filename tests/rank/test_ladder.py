@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.analysis.localise import Evidence, Places, localise
-from bench.analysis.localise_input import rows_of
 from bench.core.case import Case
 from bench.core.program import Round
 from bench.core.record import Record, Samples
+from bench.diagnose.localise import Evidence, Places, localise
+from bench.diagnose.pair_evidence import rows_of
 from bench.rank import ladder
 
 CASE = Case("pairs", transport="gloo", schedule="ladder", sizes=(1 << 20,), nics=("eth0", "eth1"))

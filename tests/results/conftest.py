@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.core.derived import Document, Summary
 from bench.core.record import Header
+from bench.results.document import Document, Summary
 
 
 @pytest.fixture

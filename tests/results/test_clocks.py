@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis.clocks import MAX_DRIFT, Clock, Offset, RoundTrip, is_enough, offset_of, tree
+from bench.results.clocks import MAX_DRIFT, Clock, Offset, RoundTrip, is_enough, offset_of, tree
 
 OFFSETS = st.floats(-1e6, 1e6)
 DRIFTS = st.floats(-5e-4, 5e-4)

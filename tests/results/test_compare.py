@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.analysis import compare, inference, summary
-from bench.core.derived import DOCUMENT_SCHEMA, Document, Summary
 from bench.core.errors import UsageError
 from bench.core.record import Header, Record, Samples
+from bench.results import compare, inference, summary
+from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 
 Make = Callable[..., Any]
 Times = npt.NDArray[np.float64]

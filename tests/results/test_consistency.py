@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
-from bench.analysis.consistency import REPLACEMENTS, conflicts
-from bench.core.derived import Conflict, Summary
 from bench.core.record import Header, Samples
+from bench.results import summary
+from bench.results.consistency import REPLACEMENTS, conflicts
+from bench.results.document import Conflict, Summary
 
 Make = Callable[..., Any]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import flops, gpus, model, summary
-from bench.core.derived import Document
 from bench.core.record import Header, Record, Samples
-from bench.report import table
+from bench.results import flops, gpus, model, summary
+from bench.results.document import Document
+from bench.results.formats import table
 
 Make = Callable[..., Any]
 PAYLOAD = 8192 * 8192 * 2

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
-from bench.core.derived import Interference
 from bench.core.record import Contention, Header, Record, Samples
+from bench.results import summary
+from bench.results.document import Interference
 
 Make = Callable[..., Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.analysis import launches, summary
-from bench.core.derived import Document
 from bench.core.record import Header, Record, Samples
+from bench.results import launches, summary
+from bench.results.document import Document
 
 Make = Callable[..., Any]
 

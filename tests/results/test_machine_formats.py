@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bench.core import plugins
-from bench.core.derived import Document, Summary
-from bench.report import csv, json, markdown
+from bench.results.document import Document, Summary
+from bench.results.formats import csv, json, markdown
 
 Make = Callable[..., Any]
 

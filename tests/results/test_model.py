@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis import model, summary
-from bench.core.derived import Summary
 from bench.core.record import Header, Samples
+from bench.results import model, summary
+from bench.results.document import Summary
 
 Make = Callable[..., Any]
 LATENCY, RATE = 3e-6, 8e9

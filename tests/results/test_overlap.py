@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import overlap, summary
 from bench.core.record import Overlap, Samples
-from bench.report import markdown, table
+from bench.results import overlap, summary
+from bench.results.formats import markdown, table
 from bench.store import jsonl
 
 Make = Callable[..., Any]

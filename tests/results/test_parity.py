@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analysis import summary
-from bench.core.derived import Document
 from bench.core.record import Header, Record, Samples
+from bench.results import summary
+from bench.results.document import Document
 
 Make = Callable[..., Header]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
-from bench.analysis.inference import ratio_interval
-from bench.core.derived import Scaling
 from bench.core.record import Header, Record, Samples
+from bench.results import summary
+from bench.results.document import Scaling
+from bench.results.inference import ratio_interval
 
 Make = Callable[..., Any]
 MiB = 1 << 20

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
-from bench.core.derived import Sharing
 from bench.core.record import Header, Record, Samples
+from bench.results import summary
+from bench.results.document import Sharing
 
 Make = Callable[..., Any]
 Job = tuple[str, Header, list[Record]]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis import stats
+from bench.results import stats
 
 SAMPLES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=300)
 BAD = [[], [math.nan], [1.0, math.inf], [1.0, 0.0], [1.0, -1.0]]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis import summary
-from bench.core.derived import Bound
+from bench.core.links import Bound
 from bench.core.record import Failure, Header, Record, Samples
+from bench.results import summary
 
 Make = Callable[..., Any]
 HARD = Bound(10e9, "NIC", "hard", "every byte crosses it", "a data sheet")

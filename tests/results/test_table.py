@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.core.derived import Document
-from bench.report import _below, _text, table
-from bench.report.table import Table
+from bench.results import notes
+from bench.results import text as results_text
+from bench.results.document import Document
+from bench.results.formats import table
+from bench.results.formats.table import Table
 
 Make = Callable[..., Any]
 
@@ -130,16 +132,18 @@ def test_a_job_that_never_started_is_still_told() -> None:
 
 def test_a_failure_names_its_rank_and_host_once() -> None:
     failure = {"job": "allreduce-mpi-2x1", "pattern": "allreduce", "rank": 2, "host": "h1"}
-    [line] = _below.failure_lines([{**failure, "what": "rank 2 on h1 was killed"}])
+    [line] = notes.failure_lines([{**failure, "what": "rank 2 on h1 was killed"}])
     assert line.count("rank 2") == line.count("h1") == 1
-    [line] = _below.failure_lines([{**failure, "what": "it was killed"}])
+    [line] = notes.failure_lines([{**failure, "what": "it was killed"}])
     assert "on rank 2 (h1): it was killed" in line
 
 
 def test_the_gpus_of_a_run_stand_above_its_figures(a_header: Make) -> None:
     gpu = {"name": "NVIDIA H200"}
     nodes = {host: {"host": host, "gpus": [gpu, gpu], "gpu_driver": "580.1"} for host in ("a", "b")}
-    told = dict(_text.facts(a_header(nodes=nodes, facts={"gpu": "NVIDIA H200"})))
+    told = dict(results_text.facts(a_header(nodes=nodes, facts={"gpu": "NVIDIA H200"})))
     assert told["gpus"] == "4 x NVIDIA H200, driver 580.1"
-    assert dict(_text.facts(a_header(facts={"gpu": "NVIDIA H200"})))["gpus"] == "NVIDIA H200"  # CUDA without NVML
-    assert "gpus" not in dict(_text.facts(a_header()))
+    assert (
+        dict(results_text.facts(a_header(facts={"gpu": "NVIDIA H200"})))["gpus"] == "NVIDIA H200"
+    )  # CUDA without NVML
+    assert "gpus" not in dict(results_text.facts(a_header()))

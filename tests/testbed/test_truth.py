@@ -137,7 +137,7 @@ def test_a_command_on_every_host_has_the_variables_and_set_up_lines(testbed: Mak
     bed = testbed(2)
     env = {"BENCH_AGENT": " ".join(f"'{word}'" for word in bed.agent), "BENCH_SETUP": "export WHERE=$(hostname)",
            "BENCH_CARRY": "MARK,ABSENT", "MARK": "a 'b'", "PYTHONPATH": str(site.ROOT)}  # fmt: skip
-    everywhere = [site.BENCH[0], "-m", "bench.driver.hosts", "h0,h1", "--"]
+    everywhere = [site.BENCH[0], "-m", "bench.controller.hosts", "h0,h1", "--"]
     shown = bed.on("h0", [*everywhere, "sh", "-c", "echo {node} $WHERE $MARK"], env=env)
     assert sorted(shown.out.splitlines()) == ["0 h0 a 'b'", "1 h1 a 'b'"], shown.err
     failed = bed.on("h0", [*everywhere, "sh", "-c", "exit $(({node} * 7))"], env=env)

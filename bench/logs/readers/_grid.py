@@ -9,7 +9,7 @@ import math
 import re
 from functools import cache
 
-from bench.core.foreign import OK, Cell
+from bench.logs.foreign import OK, Cell
 
 _VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2}|N/A|[-+]?(?:nan|inf)", re.IGNORECASE)
 _PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what a cut leaves of a value

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from bench.core.foreign import Line
+from bench.logs.foreign import Line
 
 FENCE = "```"  # around code in markdown: what is behind the closing one is no log
 LONGEST = 1 << 20  # characters; no row, banner or message is longer

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bench.core.foreign import Run
-from bench.tools._nccl_pattern import PROGRAM, PROGRAMS
-from bench.tools._nccl_rows import FIGURES, Fields, Half, Shape, element_type
-from bench.tools._nccl_run import Named, OpenRun, dotted
+from bench.logs.foreign import Run
+from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS
+from bench.logs.readers._nccl_rows import FIGURES, Fields, Half, Shape, element_type
+from bench.logs.readers._nccl_run import Named, OpenRun, dotted
 
 _BEGINS = re.compile(
     r'\{\s*"version"\s*:\s*\d+\s*,\s*"start_time"|\{?\s*"version"\s*:\s*\d+\s*,?$|"start_time"\s*:\s*"\d{4}-\d\d-\d\d '

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from bench.core.dtypes import DTYPES
-from bench.core.foreign import Row
-from bench.tools._nccl_rows import rate_agrees
+from bench.logs.foreign import Row
+from bench.logs.readers._nccl_rows import rate_agrees
 
 _MOST_ASKED = 1024  # sizes of one run
 _ALIGNMENT = 16  # bytes to which each rank's part of a size is rounded down

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.dtypes import DTYPES
-from bench.core.foreign import Row
-from bench.tools._nccl_rows import rate_agrees, rate_between
+from bench.logs.foreign import Row
+from bench.logs.readers._nccl_rows import rate_agrees, rate_between
 
 PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "alltoall": "alltoall",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.tools._nccl_rows import begins_row, is_figures, joined, read
-from bench.tools._nccl_run import OpenRun
+from bench.logs.readers._nccl_rows import begins_row, is_figures, joined, read
+from bench.logs.readers._nccl_run import OpenRun
 
 LONGEST_PIECE = 400  # characters
 _MOST_PIECES = 12

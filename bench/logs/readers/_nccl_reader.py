@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.core.foreign import Line, Reader, Run
-from bench.tools._nccl_json import Document
-from bench.tools._nccl_pieces import LONGEST_PIECE
-from bench.tools._nccl_text import Text, begins_run, whole_row
+from bench.logs.foreign import Line, Reader, Run
+from bench.logs.readers._nccl_json import Document
+from bench.logs.readers._nccl_pieces import LONGEST_PIECE
+from bench.logs.readers._nccl_text import Text, begins_run, whole_row
 
 _NOTHING: tuple[Run, ...] = ()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from bench.core.dtypes import ALIASES, DTYPES
-from bench.core.foreign import Row
+from bench.logs.foreign import Row
 
 _NO_REDUCTION = "none"
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)$", re.IGNORECASE)
@@ -45,7 +45,7 @@ FIGURES = ("time", "algbw", "busbw")  # of a half, in their order
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One placement. A figure that is no number (nan) is None, and `unreadable` names it (core/foreign.py, Row)."""
+    """One placement. A figure that is no number (nan) is None, and `unreadable` names it (logs/foreign.py, Row)."""
 
     time_us: float | None
     algbw: float | None

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
-from bench.tools._nccl_judge import absent, asked_of, doubts
-from bench.tools._nccl_pattern import Evidence, evidence, fits, guess, of_others_alone, ranks_of
-from bench.tools._nccl_rows import UNTITLED, Fields, Half, Shape
+from bench.logs.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
+from bench.logs.readers._nccl_judge import absent, asked_of, doubts
+from bench.logs.readers._nccl_pattern import Evidence, evidence, fits, guess, of_others_alone, ranks_of
+from bench.logs.readers._nccl_rows import UNTITLED, Fields, Half, Shape
 
 _MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g

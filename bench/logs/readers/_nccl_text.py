@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from bench.core.foreign import Run
-from bench.tools import _nccl_words as forms
-from bench.tools._lines import FENCE
-from bench.tools._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
-from bench.tools._nccl_pieces import LONGEST_PIECE, Pieces
-from bench.tools._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
-from bench.tools._nccl_run import Named, OpenRun, dotted
+from bench.logs.foreign import Run
+from bench.logs.readers import _nccl_words as forms
+from bench.logs.readers._lines import FENCE
+from bench.logs.readers._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
+from bench.logs.readers._nccl_pieces import LONGEST_PIECE, Pieces
+from bench.logs.readers._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
+from bench.logs.readers._nccl_run import Named, OpenRun, dotted
 
 # NCCL's own lines: host:pid:thread [device] NCCL INFO ...; glued to what was printed before them.
 _TALK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)")

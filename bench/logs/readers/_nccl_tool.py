@@ -21,13 +21,13 @@ from typing import Any
 from bench.core.case import Case
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
-from bench.core.foreign import FAILED, OK, Row, Run, read_all
 from bench.core.record import Failure, Record, Samples
-from bench.core.tool import DOCUMENT, PLAIN, Build, Tool
 from bench.core.world import World
-from bench.tools._lines import lines
-from bench.tools._nccl_pattern import PROGRAMS
-from bench.tools._nccl_reader import NcclTests
+from bench.logs.foreign import FAILED, OK, Row, Run, read_all
+from bench.logs.readers._lines import lines
+from bench.logs.readers._nccl_pattern import PROGRAMS
+from bench.logs.readers._nccl_reader import NcclTests
+from bench.logs.tool import DOCUMENT, PLAIN, Build, Tool
 
 _PERF = {pattern: f"{name}_perf" for name, pattern in PROGRAMS.items() if pattern not in ("alltoallv", "hypercube")}
 _REDUCTIONS = ("allreduce", "reducescatter", "reduce")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bench.tools._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
-from bench.tools._nccl_run import Named
+from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
+from bench.logs.readers._nccl_run import Named
 
 BANNER = re.compile(
     r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\) warmup iters: (\d+) iters: (\d+)"

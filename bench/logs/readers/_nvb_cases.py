@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from bench.tools import _nvb_tests
-from bench.tools._nvb_json import Document
-from bench.tools._nvb_run import Found
+from bench.logs.readers import _nvb_tests
+from bench.logs.readers._nvb_json import Document
+from bench.logs.readers._nvb_run import Found
 
 _LISTED = re.compile(r"\d+: (.+?)(?: \([0-9a-fA-F:.]+\))?(?:: \((\S+)\))?$")
 

@@ -7,7 +7,7 @@ import re
 from array import array
 from typing import Any
 
-from bench.core.foreign import Line
+from bench.logs.foreign import Line
 
 BEGINS = re.compile(r'\{?\s*"nvbandwidth"\s*:')
 _MOST_CHARACTERS = 16 << 20

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.core.foreign import Line, Reader, Run
-from bench.tools import _grid, _nvb_cases, _nvb_json
-from bench.tools._nvb_run import Found
+from bench.logs.foreign import Line, Reader, Run
+from bench.logs.readers import _grid, _nvb_cases, _nvb_json
+from bench.logs.readers._nvb_run import Found
 
 _VERSION = re.compile(r"nvbandwidth Version: (\S+)")
 _RUNNING = re.compile(r"Running ([a-z0-9_]{3,80})\.$")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from bench.core.foreign import Matrix, Run
-from bench.tools import _grid, _nvb_tests
-from bench.tools._told import Told
+from bench.logs.foreign import Matrix, Run
+from bench.logs.readers import _grid, _nvb_tests
+from bench.logs.readers._told import Told
 
 _MOST_CELLS = 1_000_000
 # By row and arrow; the arrows between GPUs point against the bytes.

@@ -15,8 +15,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.core.foreign import Cell
-from bench.tools import _grid
+from bench.logs.foreign import Cell
+from bench.logs.readers import _grid
 
 GB, NS = 1e9, 1e-9
 # Where the first two tables of a two-way test come from and go to; the third is their sum.

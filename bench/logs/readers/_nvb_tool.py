@@ -22,12 +22,12 @@ from typing import Any
 
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.core.foreign import OK, Cell, Matrix, Run, read_all
 from bench.core.record import Failure, Record
-from bench.core.tool import PLAIN, Build, Tool
 from bench.core.world import World
-from bench.tools._lines import lines
-from bench.tools._nvb_reader import Nvbandwidth
+from bench.logs.foreign import OK, Cell, Matrix, Run, read_all
+from bench.logs.readers._lines import lines
+from bench.logs.readers._nvb_reader import Nvbandwidth
+from bench.logs.tool import PLAIN, Build, Tool
 
 _MIB = 1 << 20
 _ALL_AT_ONCE = "groups of 1"

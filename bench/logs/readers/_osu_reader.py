@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bench.core.foreign import Line, Reader, Row, Run
-from bench.tools import _osu_table
-from bench.tools._lines import FENCE
-from bench.tools._told import Told
+from bench.logs.foreign import Line, Reader, Row, Run
+from bench.logs.readers import _osu_table
+from bench.logs.readers._lines import FENCE
+from bench.logs.readers._told import Told
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
 _LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.core.foreign import FAILED, OK, TRUNCATED, Remark
+from bench.logs.foreign import FAILED, OK, TRUNCATED, Remark
 
 _MOST_REMARKS = 1000
 _MOST_REASONS = 10

@@ -12,10 +12,10 @@ import re
 from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.record import Record
-from bench.core.tool import PLAIN, Build, Tool
 from bench.core.world import World
-from bench.tools import _osu_table
-from bench.tools._osu_reader import OsuReader
+from bench.logs.readers import _osu_table
+from bench.logs.readers._osu_reader import OsuReader
+from bench.logs.tool import PLAIN, Build, Tool
 
 _PROGRAMS = {
     "allreduce": "osu_allreduce", "reduce": "osu_reduce", "broadcast": "osu_bcast", "alltoall": "osu_alltoall",

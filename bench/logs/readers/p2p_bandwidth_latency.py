@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.core.foreign import Cell, Line, Matrix, Reader, Run
-from bench.tools import _grid
-from bench.tools._told import Told
+from bench.logs.foreign import Cell, Line, Matrix, Reader, Run
+from bench.logs.readers import _grid
+from bench.logs.readers._told import Told
 
 _BEGIN = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]$")
 _CONNECTIVITY = re.compile(r"P2P Connectivity Matrix$")

@@ -11,9 +11,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from bench.core.foreign import Line, Reader, Row, Run
-from bench.tools._lines import FENCE
-from bench.tools._told import Told
+from bench.logs.foreign import Line, Reader, Row, Run
+from bench.logs.readers._lines import FENCE
+from bench.logs.readers._told import Told
 
 _TITLE = re.compile(
     r"(?:RDMA_)?(Send|Write|Read|Atomic)(?:_imm)?(?: FETCH_AND_ADD| CMP_AND_SWAP)?(?: (?:Bidirectional|Post List|UD))*"

@@ -11,7 +11,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from bench.core.derived import Document, Summary
+from bench.results.document import Document, Summary
 
 
 def render(document: Document) -> str:

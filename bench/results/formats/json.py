@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bench.core.derived import Document
+from bench.results.document import Document
 
 
 def render(document: Document) -> str:

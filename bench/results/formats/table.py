@@ -10,11 +10,22 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.analysis.flops import PATTERN
-from bench.core.derived import Document, Summary
 from bench.core.dtypes import DTYPES
 from bench.core.record import Header
-from bench.report import _below, _compute, _fits, _interference, _overlap, _parity, _scaling, _sharing, _spreads, _text
+from bench.results import (
+    compute_text,
+    fit_text,
+    interference_text,
+    overlap_text,
+    parity_text,
+    scaling_text,
+    sharing_text,
+    spread_text,
+)
+from bench.results import notes as results_notes
+from bench.results import text as results_text
+from bench.results.document import Document, Summary
+from bench.results.flops import PATTERN
 
 _MAX_WIDTH = 130
 
@@ -33,45 +44,49 @@ class _Column:
 _ROW = (
     _Column("size", "(B)", 12, lambda row: _size(row)),
     _Column("count", "(elements)", 11, lambda row: _count(row)),
-    _Column("type", "", 9, lambda row: _SHORT_TYPES.get(row.dtype or "", row.dtype or _text.NOTHING)),
-    _Column("redop", "", 6, lambda row: row.reduce_op or _text.NOTHING),
-    _Column("root", "", 5, lambda row: _text.NOTHING if row.root is None else str(row.root)),
+    _Column("type", "", 9, lambda row: _SHORT_TYPES.get(row.dtype or "", row.dtype or results_text.NOTHING)),
+    _Column("redop", "", 6, lambda row: row.reduce_op or results_text.NOTHING),
+    _Column("root", "", 5, lambda row: results_text.NOTHING if row.root is None else str(row.root)),
 )
 # In the place of the count, which follows from size and type.
 _COPIES_ROW = (_ROW[0], _Column("from>to", "", 14, lambda row: row.group), *_ROW[2:])
 _LEAST_GROUP_WIDTH = 9
-_MARKS = _Column("", "", 3, lambda row: f" {_text.marks(row)[:2]:<2}")
-_TIME = _Column("time", "(us)", 8, _text.time)
+_MARKS = _Column("", "", 3, lambda row: f" {results_text.marks(row)[:2]:<2}")
+_TIME = _Column("time", "(us)", 8, results_text.time)
 _ISOLATED = (
     _TIME,
-    _Column("ci95", "(us)", 17, _text.interval),
-    _Column("p95", "(us)", 8, lambda row: _text.microseconds(row.p95_s)),
-    _Column("floor", "(us)", 8, lambda row: _text.microseconds(row.floor_s)),
+    _Column("ci95", "(us)", 17, results_text.interval),
+    _Column("p95", "(us)", 8, lambda row: results_text.microseconds(row.p95_s)),
+    _Column("floor", "(us)", 8, lambda row: results_text.microseconds(row.floor_s)),
     _MARKS,
 )
 _PIPELINED = (
     _TIME,
-    _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.algbw_bytes_per_s)),
-    _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.busbw_bytes_per_s)),
+    _Column("algbw", "(GB/s)", 8, lambda row: results_text.gigabytes(row.algbw_bytes_per_s)),
+    _Column("busbw", "(GB/s)", 8, lambda row: results_text.gigabytes(row.busbw_bytes_per_s)),
 )
 # Of products of matrices, which move nothing.
-_RATE = _Column("TFLOP/s", "", 9, lambda row: _compute.teraflops(row.flops_per_s))
-_PRODUCTS = (_RATE, _Column("of peak", "(%)", 9, _compute.share))
+_RATE = _Column("TFLOP/s", "", 9, lambda row: compute_text.teraflops(row.flops_per_s))
+_PRODUCTS = (_RATE, _Column("of peak", "(%)", 9, compute_text.share))
 # Rows of other tools' logs have neither interval nor percentiles.
 _IMPORTED_ISOLATED = (_TIME, _ISOLATED[3], _MARKS)
-_WIRE = _Column("wire", "(GB/s)", 8, lambda row: _text.gigabytes(row.wire_bytes_per_s))
+_WIRE = _Column("wire", "(GB/s)", 8, lambda row: results_text.gigabytes(row.wire_bytes_per_s))
 # As other tools print the same samples (docs/metrics.md: measuring like another tool).
 _LIKE = {
     "nccl-tests": (
-        _Column("time", "(us)", 8, lambda row: _text.microseconds(row.compat.get("nccl_tests_s"))),
-        _Column("algbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.compat.get("nccl_tests_algbw_bytes_per_s"))),
-        _Column("busbw", "(GB/s)", 8, lambda row: _text.gigabytes(row.compat.get("nccl_tests_busbw_bytes_per_s"))),
+        _Column("time", "(us)", 8, lambda row: results_text.microseconds(row.compat.get("nccl_tests_s"))),
+        _Column(
+            "algbw", "(GB/s)", 8, lambda row: results_text.gigabytes(row.compat.get("nccl_tests_algbw_bytes_per_s"))
+        ),
+        _Column(
+            "busbw", "(GB/s)", 8, lambda row: results_text.gigabytes(row.compat.get("nccl_tests_busbw_bytes_per_s"))
+        ),
         _MARKS,
     ),
     "osu": (
-        _Column("avg", "(us)", 9, lambda row: _text.microseconds(row.compat.get("osu_mean_s"))),
-        _Column("min", "(us)", 9, lambda row: _text.microseconds(row.compat.get("osu_min_s"))),
-        _Column("max", "(us)", 9, lambda row: _text.microseconds(row.compat.get("osu_max_s"))),
+        _Column("avg", "(us)", 9, lambda row: results_text.microseconds(row.compat.get("osu_mean_s"))),
+        _Column("min", "(us)", 9, lambda row: results_text.microseconds(row.compat.get("osu_min_s"))),
+        _Column("max", "(us)", 9, lambda row: results_text.microseconds(row.compat.get("osu_max_s"))),
         _MARKS,
     ),
 }
@@ -103,7 +118,7 @@ class Table:
 
     def reading(self) -> list[str]:
         """How to read the figures, then the titles."""
-        lines = [*_text.reading(self._like, self._imported), *([_text.WIRE] if self._wire else [])]
+        lines = [*results_text.reading(self._like, self._imported), *([results_text.WIRE] if self._wire else [])]
         return [*(f"# {line}" for line in lines), "#", self.titles()]
 
     def titles(self) -> str:
@@ -125,25 +140,25 @@ class Table:
     def lines_after(self, document: Document) -> str:
         """What the marks and letters mean, what the rows say together, what was skipped, what failed, the notes."""
         rows = document.summaries
-        bounds = _text.bound_lines([*self._bounds.values(), *rows])
+        bounds = results_text.bound_lines([*self._bounds.values(), *rows])
         lines = [f"{bound.letter}  {bound}" for key, bound in bounds.items() if key in self._bounds]
-        lines += _below.floor_lines(rows)
-        lines += _below.overhead_lines(document.headers.values())
-        lines += [f"{line[0]} {line[1:]}" for line in _below.mark_lines(rows)]
-        lines += _below.finding_lines(rows)
-        lines += _below.repeated_lines(rows)
+        lines += results_notes.floor_lines(rows)
+        lines += results_notes.overhead_lines(document.headers.values())
+        lines += [f"{line[0]} {line[1:]}" for line in results_notes.mark_lines(rows)]
+        lines += results_notes.finding_lines(rows)
+        lines += results_notes.repeated_lines(rows)
         measured = any(not (row.modelled or row.imported) for row in rows)
-        lines += [_spreads.SINGLE] if measured and not document.spreads else []
-        lines += _fits.lines(document.headers, document.fits)
-        lines += _below.conflict_lines(document.conflicts)
-        lines += _parity.lines(document.parities)
-        lines += _scaling.lines(document.scalings)
-        lines += _interference.lines(document.interferences)
-        lines += _sharing.lines(document.sharings)
-        lines += _overlap.lines(document.overlaps)
-        lines += _compute.lines(rows, document.standings)
-        lines += _below.skipped_lines(document.skipped)
-        lines += _below.failure_lines(document.failures)
+        lines += [spread_text.SINGLE] if measured and not document.spreads else []
+        lines += fit_text.lines(document.headers, document.fits)
+        lines += results_notes.conflict_lines(document.conflicts)
+        lines += parity_text.lines(document.parities)
+        lines += scaling_text.lines(document.scalings)
+        lines += interference_text.lines(document.interferences)
+        lines += sharing_text.lines(document.sharings)
+        lines += overlap_text.lines(document.overlaps)
+        lines += compute_text.lines(rows, document.standings)
+        lines += results_notes.skipped_lines(document.skipped)
+        lines += results_notes.failure_lines(document.failures)
         lines += document.notes
         if not rows:
             lines.insert(0, "nothing was measured")
@@ -160,10 +175,10 @@ class Table:
 
     def _bound(self, row: Summary) -> str:
         if row.bound_fraction is None or row.bound_name is None or row.bound_kind is None:
-            return _text.NOTHING
+            return results_text.NOTHING
         self._bounds.setdefault((row.bound_name, row.bound_kind), row)
-        letter = _text.letter(tuple(self._bounds).index((row.bound_name, row.bound_kind)))
-        return f"{_text.percent(row.bound_fraction)}{letter}"
+        letter = results_text.letter(tuple(self._bounds).index((row.bound_name, row.bound_kind)))
+        return f"{results_text.percent(row.bound_fraction)}{letter}"
 
     def _line(self, by_mode: dict[str, Summary]) -> str:
         first = next(iter(by_mode.values()))
@@ -171,7 +186,7 @@ class Table:
         for mode, columns in self._by_mode.items():
             cells = zip(columns, _cells(columns, by_mode.get(mode)), strict=True)
             text += "".join(f"{cell:>{column.width}}" for column, cell in cells)
-        return text + f"{_text.wrong(by_mode.values()):>{_WRONG_WIDTH}}"
+        return text + f"{results_text.wrong(by_mode.values()):>{_WRONG_WIDTH}}"
 
 
 def _grouped_row(widest: int) -> tuple[_Column, ...]:
@@ -181,8 +196,8 @@ def _grouped_row(widest: int) -> tuple[_Column, ...]:
 
 def head(header: Header, notes: Sequence[str] = ()) -> str:
     """The comment lines that say what was run and where."""
-    said = filter(None, [_text.modelled_line(header)])
-    return _comments([*notes, *said, *(f"{name:<9} {value}" for name, value in _text.facts(header))])
+    said = filter(None, [results_text.modelled_line(header)])
+    return _comments([*notes, *said, *(f"{name:<9} {value}" for name, value in results_text.facts(header))])
 
 
 def render(document: Document) -> str:
@@ -203,18 +218,18 @@ def render(document: Document) -> str:
     for job, header in alone.items():
         part = of_job.get(job)
         if part:
-            lines += [_comments([_text.job_line(job, header)]), *map(table.line, _sizes(part))]
+            lines += [_comments([results_text.job_line(job, header)]), *map(table.line, _sizes(part))]
     return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
 
 
 def _table_of(document: Document) -> Table:
     rows = document.summaries
-    likes = {_text.like(header) for header in document.headers.values()}
+    likes = {results_text.like(header) for header in document.headers.values()}
     like = likes.pop() if len(likes) == 1 else ""
     imported = bool(rows) and all(row.imported for row in rows)
     groups = {row.group for row in rows}
     return Table(
-        _text.modes_of(rows), grouped=len(groups) > 1, widest=max(map(len, groups), default=0), like=like,
+        results_text.modes_of(rows), grouped=len(groups) > 1, widest=max(map(len, groups), default=0), like=like,
         imported=imported, wire="wire" in document.show,
         products=bool(rows) and all(row.pattern == PATTERN for row in rows),
     )  # fmt: skip
@@ -231,14 +246,14 @@ def _over_launches(document: Document) -> list[str]:
     """One table for all cases that were launched more than once."""
     spreads = document.spreads
     modes = tuple(dict.fromkeys(spread.mode for spread in spreads))
-    width = _spreads.group_width(spreads)
-    lines = [*(f"# {line}" for line in _spreads.MEANING), "#", *_spreads.titles(modes, width)]
+    width = spread_text.group_width(spreads)
+    lines = [*(f"# {line}" for line in spread_text.MEANING), "#", *spread_text.titles(modes, width)]
     for job in dict.fromkeys(spread.job for spread in spreads):
         own = [spread for spread in spreads if spread.job == job]
         first = document.headers[own[0].jobs[0]]
         launches = max(spread.num_launches for spread in own)
-        lines.append(f"# {_text.job_line(job, first)}, {launches} launches")
-        lines += _spreads.rows(own, modes, width)
+        lines.append(f"# {results_text.job_line(job, first)}, {launches} launches")
+        lines += spread_text.rows(own, modes, width)
     return lines
 
 
@@ -252,8 +267,8 @@ def _of_one(document: Document) -> str:
 def _shared_head(headers: Sequence[Header]) -> list[str]:
     """What was chosen (once, where jobs chose alike), and the facts in which all jobs agree."""
     notes = dict.fromkeys(note for header in headers for note in header.notes)
-    said = dict.fromkeys(filter(None, map(_text.modelled_line, headers)))
-    facts = [dict(_text.facts(header)) for header in headers]
+    said = dict.fromkeys(filter(None, map(results_text.modelled_line, headers)))
+    facts = [dict(results_text.facts(header)) for header in headers]
     shared = {
         name: value for name, value in (facts[0] if facts else {}).items() if all(f.get(name) == value for f in facts)
     }
@@ -267,9 +282,9 @@ def _titles(columns: Sequence[_Column]) -> tuple[str, str]:
 
 def _cells(columns: Sequence[_Column], row: Summary | None) -> list[str]:
     if row is None:
-        return ["" if column is _MARKS else _text.NOTHING for column in columns]
+        return ["" if column is _MARKS else results_text.NOTHING for column in columns]
     if row.verified is False:
-        return ["INVALID", *("" if column is _MARKS else _text.NOTHING for column in columns[1:])]
+        return ["INVALID", *("" if column is _MARKS else results_text.NOTHING for column in columns[1:])]
     return [column.show(row) for column in columns]
 
 
@@ -283,7 +298,7 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Summary]]:
     latest: dict[str, dict[str, Summary]] = {}  # group -> its last line
     for summary in summaries:
         line = latest.get(summary.group)
-        if line is None or (summary.mode in line and not _below.replaces(summary, line[summary.mode])):
+        if line is None or (summary.mode in line and not results_notes.replaces(summary, line[summary.mode])):
             line = latest[summary.group] = {}
             rows.append(line)
         line[summary.mode] = summary
@@ -299,13 +314,13 @@ def _sizes(summaries: Sequence[Summary]) -> list[list[Summary]]:
 
 
 def _size(row: Summary) -> str:
-    return _text.NOTHING if row.imported and not row.payload_bytes else str(row.payload_bytes)
+    return results_text.NOTHING if row.imported and not row.payload_bytes else str(row.payload_bytes)
 
 
 def _count(row: Summary) -> str:
     """How many elements a payload is; unknown where an imported row does not tell its type."""
     dtype = DTYPES.get(row.dtype or "")
-    return _text.NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
+    return results_text.NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
 
 
 def _comments(lines: Sequence[str]) -> str:
