@@ -1,9 +1,8 @@
 """Can this plan run from here? Asked before anything is started, and before any host is.
 
 What is checked is the place where the ranks would start: a login node without GPUs is no error for a cluster launched
-by Slurm, a missing srun is. What the hosts themselves say is controller/survey.py;
-what only ranks can see (their world,
-their variables, their GPUs) they check themselves: rank/preflight.py.
+by Slurm, a missing srun is. controller/survey.py asks the hosts themselves;
+rank/preflight.py checks what only ranks can see (their world, variables and GPUs).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What other people's benchmarks printed, read: runs of rows and matrices, and what could not be read of them.
 
 A reader (a file in `logs/readers/`) turns lines into these values and judges nothing. SI units: seconds, bytes, bytes
-per second; None is "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's
-two buffers, whatever the tool calls its size.
+per second; None is "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one
+rank's two buffers, whatever the tool calls its size.
 """
 
 from __future__ import annotations
