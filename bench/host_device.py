@@ -14,7 +14,7 @@ Each byte crosses the GPU's link once, so the bus factor is 1.
 from __future__ import annotations
 
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Copied, Copies, Copy, Expected, Step
+from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class HostDevice(Pattern):
@@ -38,7 +38,7 @@ class HostDevice(Pattern):
             Copy(member, member, size, None if way == "h2d" else member, member if way == "h2d" else None, at, at)
             for at, way in zip((0, size), self._ways(shape), strict=False)
         )
-        return (Copies(tuple(copies)),)
+        return (CopyStep(tuple(copies)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
         """What was sent, in the same place."""

@@ -11,7 +11,7 @@ bandwidth stands beside the memory's peak. `--engine sm` lets a kernel copy in t
 from __future__ import annotations
 
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Copied, Copies, Copy, Expected, Step
+from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class LocalCopy(Pattern):
@@ -27,7 +27,7 @@ class LocalCopy(Pattern):
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
         """One copy."""
-        return (Copies((Copy(member, member, shape.payload_bytes, member, member),)),)
+        return (CopyStep((Copy(member, member, shape.payload_bytes, member, member),)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
         """What was sent."""

@@ -21,7 +21,7 @@ from bench.core.pattern import WINDOW_BYTES, MessagePattern, Shape
 from bench.core.program import Exchange, Message, Step
 
 
-class OneWay(MessagePattern):
+class OneWayPattern(MessagePattern):
     """Messages from member 0 to member 1; any other member does nothing."""
 
     name = "oneway"
@@ -48,7 +48,7 @@ class OneWay(MessagePattern):
         return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes)) if shape.mode == "pipelined" else 1
 
 
-PATTERN = OneWay()
+PATTERN = OneWayPattern()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bench.core.pattern import AllReducePattern
 
 
-class Overlap(AllReducePattern):
+class OverlapPattern(AllReducePattern):
     """Send S, receive S; everybody gets the whole reduction, and computes meanwhile."""
 
     name = "overlap"
@@ -26,7 +26,7 @@ class Overlap(AllReducePattern):
     min_ranks = 2
 
 
-PATTERN = Overlap()
+PATTERN = OverlapPattern()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ reach each other is copied through the host's memory: such rows say `through-hos
 from __future__ import annotations
 
 from bench.core.pattern import Pattern, Shape, busiest_boundary
-from bench.core.program import Copied, Copies, Copy, Expected, Step
+from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class PeerCopy(Pattern):
@@ -39,7 +39,7 @@ class PeerCopy(Pattern):
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
         """What this member orders, if anything."""
         mine = tuple(copy for by, copy in self._copies(shape) if by == member)
-        return (Copies(mine),) if mine else ()
+        return (CopyStep(mine),) if mine else ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
         """The source's data, where some is copied to this member."""

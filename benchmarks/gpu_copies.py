@@ -38,10 +38,10 @@ from bench.core.errors import (
 )
 from bench.core.inventory import Inventory
 from bench.core.payload import CopyData
-from bench.core.program import Copies, Copy, Group
+from bench.core.program import Copy, CopyStep, Group
 from bench.core.transport import Compiled, Options, Reduction, Timing
 from bench.core.units import format_size
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.hardware import catalogue, live
 from bench.probes import nvml, sysfs
 from bench.transports.cuda_copy import CudaCopy
@@ -53,7 +53,7 @@ SETS, BATCH, BATCHES, MOST_S = 2, 16, 21, 3.0
 DEADLINE_S, CHILD_S = 175.0, 60.0
 WAYS: dict[str, tuple[int | None, int | None]] = {"host to GPU": (None, 0), "GPU to host": (0, None)}
 TESTS = {"host to GPU": "host_to_device_memcpy_ce", "GPU to host": "device_to_host_memcpy_ce"}
-ALONE, ME = Place(0, 1, 0, 1, "direct"), Group("me", (0,))
+ALONE, ME = RankInfo(0, 1, 0, 1, "direct"), Group("me", (0,))
 
 
 class Bench:
@@ -211,7 +211,7 @@ def judged(bench: Bench, parts: Sequence[str]) -> int:
 def compiled(transport: CudaCopy, size: int, *ways: tuple[int | None, int | None]) -> Compiled:
     """Copies side by side, one for each way; ends as in `core.program.Copy`."""
     copies = [Copy(0, 0, size, *ends, k * size, k * size) for k, ends in enumerate(ways)]
-    steps, num_bytes = (Copies(tuple(copies)),), size * len(ways)
+    steps, num_bytes = (CopyStep(tuple(copies)),), size * len(ways)
     buffers = transport.allocate(num_bytes, num_bytes, SETS, steps)
     return transport.compile(steps, ME, buffers, Reduction("uint8", "sum"), False)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bench.diagnose.ladder import Pairs, next_rounds
-from bench.diagnose.localise import STAGES, Evidence, Places, Verdict, localise
+from bench.diagnose.localise import STAGES, Diagnosis, PairSamples, Places, localise
 
 SPEED = 0.8  # of a slow part
 FAULTS = ("none", "host", "two hosts", "nic", "egress", "ingress", "link", "host and link", "racks", "rack", "many")
@@ -57,13 +57,13 @@ class Cluster:
         return rates
 
 
-def climb(cluster: Cluster, seed: int) -> tuple[Verdict, int]:
+def climb(cluster: Cluster, seed: int) -> tuple[Diagnosis, int]:
     """The verdict of a ladder, and after how many rounds."""
     noise = np.random.default_rng(seed)
     rows: list[tuple[int, int, float, int, int]] = []
     step = 0
     while True:
-        evidence = Evidence.of(rows)
+        evidence = PairSamples.of(rows)
         asked = next_rounds(evidence, cluster.places, seed)
         if not asked:
             return localise(evidence, cluster.places), step
@@ -112,7 +112,7 @@ def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
     return cluster
 
 
-def named(verdict: Verdict) -> set[tuple[str, str]]:
+def named(verdict: Diagnosis) -> set[tuple[str, str]]:
     """(kind, name) of the accused."""
     return {(one.kind, one.name) for one in verdict.accused}
 
@@ -123,7 +123,7 @@ def alike(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def matrix(num_hosts: int, bad: Mapping[int, float], links: Mapping[tuple[int, int], float], repeats: int,
-           seed: int) -> tuple[Evidence, Places]:  # fmt: skip
+           seed: int) -> tuple[PairSamples, Places]:  # fmt: skip
     """Every pair in both directions, `repeats` times."""
     noise = np.random.default_rng(seed)
     speed = np.ones(num_hosts)
@@ -137,7 +137,7 @@ def matrix(num_hosts: int, bad: Mapping[int, float], links: Mapping[tuple[int, i
         rate = 12.5e9 * rate * np.exp(noise.normal(0, 0.03, rate.shape)) * slow
         src, dst = np.nonzero(~np.eye(num_hosts, dtype=bool))
         columns.append((src, dst, rate[src, dst], np.full(len(src), repeat), np.zeros(len(src), dtype=np.int64)))
-    evidence = Evidence(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    evidence = PairSamples(*(np.concatenate(column) for column in zip(*columns, strict=True)))
     return evidence, Places(tuple(f"h{k}" for k in range(num_hosts)), (None,) * num_hosts)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from bench.core.errors import EXIT_REFUSED, RefusedError
 from bench.core.program import Collective, Group
 from bench.core.transport import Options, Reduction, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports.nccl import Nccl
 
 _BYTES, _CALLS, _BATCHES, _SINGLE = 8, 50, 20, 200
@@ -29,7 +29,7 @@ _BYTES, _CALLS, _BATCHES, _SINGLE = 8, 50, 20, 200
 def main() -> int:
     """Measure and print."""
     try:
-        transport = Nccl(Place(0, 1, 0, 1, "direct"), Options())
+        transport = Nccl(RankInfo(0, 1, 0, 1, "direct"), Options())
     except RefusedError as error:
         print(f"nccl_call: error: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -31,9 +31,9 @@ from bench.core.pattern import Shape
 from bench.core.record import Header, Record, Samples
 from bench.core.topology import rounds
 from bench.core.transport import Timing
-from bench.core.world import Place, World
+from bench.core.world import RankInfo, World
 from bench.rank import measure, modelled, sampling
-from bench.rank.rows import Row
+from bench.rank.rows import PlannedRow
 from bench.results import summary
 from bench.store import jsonl
 
@@ -121,7 +121,7 @@ class MadeUp:
 
     def __init__(self, num_ranks: int) -> None:
         """`num_ranks`: of the world."""
-        self.place, self.channel = Place(0, num_ranks, 0, num_ranks, "direct"), Answers(num_ranks)
+        self.place, self.channel = RankInfo(0, num_ranks, 0, num_ranks, "direct"), Answers(num_ranks)
 
     def time_each(self, compiled: Any, num_calls: int) -> Timing:
         """From 1 to 7 ms."""
@@ -143,13 +143,13 @@ def _hold(world: World, topology: str, num_rows: int, num_samples: int) -> str:
     """What rank 0 does with its rows but for printing: gather, keep, write, derive."""
     transport: Any = MadeUp(world.num_ranks)
     case = Case("allreduce", iterations=num_samples, warmup=5)
-    rows, kept = summary.Rows(50_000), 0
+    rows, kept = summary.DocumentBuilder(50_000), 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "made-up.jsonl"
         writer = jsonl.Writer(path, header(world, topology))
         for _ in range(num_rows):
             for groups in rounds(world, topology):
-                row = Row("isolated", Shape(len(groups[0].ranks), 64), (64,), groups, 1000.0)
+                row = PlannedRow("isolated", Shape(len(groups[0].ranks), 64), (64,), groups, 1000.0)
                 taken = sampling.take(
                     case, transport, row, None, 1, max(0, measure._KEPT_VALUES - kept), lambda _: None
                 )

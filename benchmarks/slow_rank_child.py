@@ -17,7 +17,7 @@ from benchmarks.slow_rank import NOTHING_S, SLOW_RANK
 _MANY = 20_000
 
 
-def slowed(builder: Builder, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.Program:
+def slowed(builder: Builder, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
     """As many barriers on MPI_COMM_SELF as last the wanted time, then the program of `steps`."""
     program = _program(builder, steps, loop)
     if len(steps) != 1 or steps[0].op != "allreduce" or builder._comm.Get_size() < 2:  # type: ignore[union-attr]

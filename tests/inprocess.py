@@ -13,21 +13,33 @@ import numpy as np
 
 from bench.core.dtypes import DTYPES
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copies, Exchange, Group, Product
+from bench.core.program import Collective, CopyStep, Exchange, Group, Product
 from bench.rank.verify import Verifier, Wrong
 from bench.transports._host import HostBuffers
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "avg": np.add,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 class InProcess:
     """One group, one size: every member's buffers, verifiers and steps."""
 
-    def __init__(self, pattern: Pattern, shape: Shape, dtype: str = "float32", reduce_op: str = "sum",
-                 allocate: Callable[[int, int, int], Any] = HostBuffers) -> None:  # fmt: skip
+    def __init__(
+        self,
+        pattern: Pattern,
+        shape: Shape,
+        dtype: str = "float32",
+        reduce_op: str = "sum",
+        allocate: Callable[[int, int, int], Any] = HostBuffers,
+    ) -> None:
         self.dtype, self.reduce_op = DTYPES[dtype], reduce_op
         self.group = Group("world", tuple(range(shape.num_ranks)))
         members = range(shape.num_ranks)
@@ -44,7 +56,7 @@ class InProcess:
         for index in range(len(self.steps[0])):
             if isinstance(self.steps[0][index], Collective):
                 self._collective([steps[index] for steps in self.steps])
-            elif any(isinstance(steps[index], Copies) for steps in self.steps):
+            elif any(isinstance(steps[index], CopyStep) for steps in self.steps):
                 self._copies([steps[index] for steps in self.steps])
             elif isinstance(self.steps[0][index], Product):
                 self._products([steps[index] for steps in self.steps])

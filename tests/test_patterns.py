@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bench.core import plugins
 from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copied, Copies, Exchange, Message, Multiplied, Product, Reduced, Step
+from bench.core.program import Collective, Copied, CopyStep, Exchange, Message, Multiplied, Product, Reduced, Step
 
 NAMES = plugins.names("pattern")
 NUM_RANKS = (1, 2, 3, 4, 7, 8, 16)
@@ -49,8 +49,17 @@ def shapes(pattern: Pattern, num_ranks: int) -> Iterator[Shape]:
                 for access, via in product(ACCESSES, VIAS) if "via" in pattern.factors else (("write", "ipc"),):
                     if pattern.needs(shape) is None:
                         for requested in REQUESTS:
-                            yield shaped(pattern, requested, num_ranks=num_ranks, root=root, mode=mode,
-                                         direction=direction, window=5, access=access, via=via)  # fmt: skip
+                            yield shaped(
+                                pattern,
+                                requested,
+                                num_ranks=num_ranks,
+                                root=root,
+                                mode=mode,
+                                direction=direction,
+                                window=5,
+                                access=access,
+                                via=via,
+                            )
 
 
 # ---- The contract, for every file ----
@@ -107,7 +116,7 @@ def test_every_step_and_expectation_lies_within_the_buffers(name: str, num_ranks
 
 def check_within(step: Step, send_bytes: int, recv_bytes: int, sizes: list[tuple[int, int]]) -> None:
     """Offsets and sizes of one step fit the member's two buffers; of a copy, those of the members at both ends."""
-    if isinstance(step, Copies):
+    if isinstance(step, CopyStep):
         for copy in step.copies:
             assert 0 < copy.source_offset + copy.num_bytes <= sizes[copy.source][0]
             assert 0 < copy.target_offset + copy.num_bytes <= sizes[copy.target][1]
@@ -160,7 +169,7 @@ def check_matched(step_of: dict[int, Step]) -> None:
             for peer, num_bytes in enumerate(step.send_split):
                 assert step_of[peer].recv_split[member] == num_bytes  # type: ignore[union-attr]
         return
-    if any(isinstance(step, Copies | Product) for step in step_of.values()):
+    if any(isinstance(step, CopyStep | Product) for step in step_of.values()):
         assert len({type(step) for step in step_of.values()}) == 1  # nobody answers a copy, nor a product
         return
     sent: dict[tuple[int, int], list[int]] = {}
@@ -208,12 +217,28 @@ ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64:
 WHOLE = {1: None, 2: F(1), 3: F(1), 4: F(1), 7: F(1), 8: F(1), 64: F(1)}
 NONE = dict.fromkeys(WHOLE)
 BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
-    "allreduce": TWICE, "allgather": ONCE, "reducescatter": ONCE, "alltoall": ONCE, "alltoallv": ONCE,
-    "broadcast": WHOLE, "reduce": WHOLE, "gather": ONCE, "scatter": ONCE, "barrier": NONE,
-    "sendrecv": WHOLE, "pingpong": WHOLE, "pairs": WHOLE, "incast": WHOLE, "bisection": WHOLE,
-    "oneway": WHOLE, "peer_copy": WHOLE, "overlap": TWICE, "gpu_baseline": NONE,
-    "host_device": dict.fromkeys(WHOLE, F(1)), "local_copy": dict.fromkeys(WHOLE, F(2)),
-}  # fmt: skip
+    "allreduce": TWICE,
+    "allgather": ONCE,
+    "reducescatter": ONCE,
+    "alltoall": ONCE,
+    "alltoallv": ONCE,
+    "broadcast": WHOLE,
+    "reduce": WHOLE,
+    "gather": ONCE,
+    "scatter": ONCE,
+    "barrier": NONE,
+    "sendrecv": WHOLE,
+    "pingpong": WHOLE,
+    "pairs": WHOLE,
+    "incast": WHOLE,
+    "bisection": WHOLE,
+    "oneway": WHOLE,
+    "peer_copy": WHOLE,
+    "overlap": TWICE,
+    "gpu_baseline": NONE,
+    "host_device": dict.fromkeys(WHOLE, F(1)),
+    "local_copy": dict.fromkeys(WHOLE, F(2)),
+}
 
 
 @pytest.mark.parametrize(("name", "num_ranks"), [(name, n) for name, row in BUS_FACTORS.items() for n in row])
@@ -239,11 +264,19 @@ def test_two_members_count_one_message_per_direction_and_operation(name: str, di
 
 # (send, receive) of the root, then of the others, in units of S; b is one block, S/n.
 BUFFERS: dict[str, tuple[str, str, str, str]] = {
-    "allreduce": ("S", "S", "S", "S"), "allgather": ("b", "S", "b", "S"), "reducescatter": ("S", "b", "S", "b"),
-    "alltoall": ("S", "S", "S", "S"), "broadcast": ("S", "0", "0", "S"), "reduce": ("S", "S", "S", "0"),
-    "gather": ("b", "S", "b", "0"), "scatter": ("S", "b", "0", "b"), "barrier": ("0", "0", "0", "0"),
-    "sendrecv": ("S", "S", "S", "S"), "bisection": ("S", "S", "S", "S"), "alltoallv": ("S", "S", "S", "S"),
-}  # fmt: skip
+    "allreduce": ("S", "S", "S", "S"),
+    "allgather": ("b", "S", "b", "S"),
+    "reducescatter": ("S", "b", "S", "b"),
+    "alltoall": ("S", "S", "S", "S"),
+    "broadcast": ("S", "0", "0", "S"),
+    "reduce": ("S", "S", "S", "0"),
+    "gather": ("b", "S", "b", "0"),
+    "scatter": ("S", "b", "0", "b"),
+    "barrier": ("0", "0", "0", "0"),
+    "sendrecv": ("S", "S", "S", "S"),
+    "bisection": ("S", "S", "S", "S"),
+    "alltoallv": ("S", "S", "S", "S"),
+}
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8, 64])
@@ -294,10 +327,21 @@ def test_a_barrier_has_one_size_whatever_is_asked() -> None:
 
 # 16 ranks on 4 nodes, S = 15 blocks of 16 x 16 KiB = 3.75 MiB: what must cross one node's boundary, in units of S.
 CROSSING = {
-    "allreduce": F(3, 2), "allgather": F(3, 4), "reducescatter": F(3, 4), "alltoall": F(3), "gather": F(3, 4),
-    "scatter": F(3, 4), "broadcast": F(1), "reduce": F(1), "sendrecv": F(1), "bisection": F(4), "incast": F(12, 15),
-    "pingpong": F(0), "oneway": F(0), "barrier": F(0),
-}  # fmt: skip
+    "allreduce": F(3, 2),
+    "allgather": F(3, 4),
+    "reducescatter": F(3, 4),
+    "alltoall": F(3),
+    "gather": F(3, 4),
+    "scatter": F(3, 4),
+    "broadcast": F(1),
+    "reduce": F(1),
+    "sendrecv": F(1),
+    "bisection": F(4),
+    "incast": F(12, 15),
+    "pingpong": F(0),
+    "oneway": F(0),
+    "barrier": F(0),
+}
 
 
 @pytest.mark.parametrize("name", CROSSING)
@@ -366,7 +410,7 @@ def moved(pattern: Pattern, shape: Shape) -> list[list[set[Label]]]:
         if any(isinstance(step, Product) for step in at_once.values()):
             for m in at_once:  # each element is made of all of both factors, as far as labels tell
                 got[m] = [{(m, k) for k in range(len(sent[m]))}] * len(got[m])
-        elif any(isinstance(step, Copies) for step in at_once.values()):
+        elif any(isinstance(step, CopyStep) for step in at_once.values()):
             for copy in (copy for step in at_once.values() for copy in getattr(step, "copies", ())):
                 data = sent[copy.source][copy.source_offset : copy.source_offset + copy.num_bytes]
                 got[copy.target][copy.target_offset : copy.target_offset + copy.num_bytes] = data
@@ -526,8 +570,10 @@ def test_without_a_matrix_everybody_sends_blocks_of_n_different_sizes() -> None:
     pattern = load("alltoallv")
     shape = shaped(pattern, 96, num_ranks=3)
     assert [step.send_split for m in range(3) for step in pattern.steps(shape, m) if isinstance(step, Collective)] == [
-        (16, 32, 48), (48, 16, 32), (32, 48, 16)
-    ]  # fmt: skip
+        (16, 32, 48),
+        (48, 16, 32),
+        (32, 48, 16),
+    ]
 
 
 def test_equal_weights_make_alltoallv_an_alltoall() -> None:

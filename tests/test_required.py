@@ -5,8 +5,10 @@ import pytest
 from tests import conftest
 
 
-@pytest.mark.parametrize(("required", "seen", "ends"), [("mpi, gpu", False, True), ("gpu", True, False),
-                                                        ("mpi", False, False), ("", False, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("required", "seen", "ends"),
+    [("mpi, gpu", False, True), ("gpu", True, False), ("mpi", False, False), ("", False, False)],
+)
 def test_where_gpus_are_required_and_none_is_seen_nothing_is_tried(
     required: str, seen: bool, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ class Planned:
 
     plan: jobs.Plan
     scenario: Scenario
-    machine: jobs.Machine
+    machine: jobs.LocalMachine
     patterns: Mapping[str, Pattern]
     launchers: Mapping[str, Launcher]
     tools: Mapping[str, Installed]
@@ -137,7 +137,7 @@ def _build(tool: Tool, path: str) -> Build:
         return frozenset(mark for mark, text in tool.marks.items() if held.find(text) >= 0)
 
 
-def this_machine(python: str | None, mpirun: str | None) -> jobs.Machine:
+def this_machine(python: str | None, mpirun: str | None) -> jobs.LocalMachine:
     """What this machine offers to ranks that are started on it by these, where a cluster names its own."""
     names = plugins.names("transport")
     transports = {name: plugins.load("transport", name).TRANSPORT for name in names}

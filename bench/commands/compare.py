@@ -13,7 +13,7 @@ from typing import Any
 from bench.commands import report
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.results import collect, compare, compare_page, grid, inference, output
-from bench.results.compare import Alone, Compared, Comparison
+from bench.results.compare import Compared, Comparison, UnmatchedRow
 from bench.results.launches import between
 from bench.store import runs
 
@@ -28,13 +28,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--delta", type=_fraction, default=0.05, metavar="X", help="the change that matters (default 5%%)"
     )
     parser.add_argument(
-        "--fail-on", choices=("slower", "never"), default="slower",
+        "--fail-on",
+        choices=("slower", "never"),
+        default="slower",
         help="end with 1 when a row became slower (default), or never",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--allow-diff", action="append", default=[], metavar="FACTOR",
+        "--allow-diff",
+        action="append",
+        default=[],
+        metavar="FACTOR",
         help="a factor that is meant to differ, such as num_ranks or library; may be given several times",
-    )  # fmt: skip
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     output.add_output_arguments(parser)
 
@@ -141,7 +146,7 @@ def _row(row: Compared) -> dict[str, Any]:
     }
 
 
-def _alone(row: Alone) -> dict[str, Any]:
+def _alone(row: UnmatchedRow) -> dict[str, Any]:
     return asdict(row.place) | {"transport": row.factors["transport"], "factors": row.factors, "why": row.why}
 
 

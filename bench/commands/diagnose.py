@@ -14,7 +14,7 @@ from typing import Any
 from bench.commands import report, run
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
 from bench.diagnose import page, pair_evidence
-from bench.diagnose.localise import Verdict
+from bench.diagnose.localise import Diagnosis
 from bench.diagnose.pair_evidence import Diagnosed
 from bench.results import collect, grid, output
 from bench.results.document import DOCUMENT_SCHEMA
@@ -27,9 +27,11 @@ _SCENARIO = "links"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench diagnose`."""
     parser.add_argument(
-        "run", nargs="?", metavar="PATH",
+        "run",
+        nargs="?",
+        metavar="PATH",
         help="a run's path or name, a .jsonl file, the JSON document of a run of pairs, or latest (default)",
-    )  # fmt: skip
+    )
     parser.add_argument("--cluster", metavar="NAME", help="measure this entry of bench.yaml first")
     parser.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
     parser.add_argument("--scenario", default=_SCENARIO, help=f"what to measure there (default {_SCENARIO})")
@@ -127,7 +129,7 @@ def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
     return None if not took or None in took else float(sum(filter(None, took)))
 
 
-def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> str:
+def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
     if form == "json":
         return json.dumps(_plain(cases, verdict, seconds), indent=1, allow_nan=False)
     if form == "csv":
@@ -135,7 +137,7 @@ def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Verdict, seconds: 
     return (page.markdown if form == "markdown" else page.table)(cases, verdict, seconds)
 
 
-def _plain(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> dict[str, Any]:
+def _plain(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "accused": [asdict(one) for one in verdict.accused],

@@ -24,7 +24,7 @@ from typing import Any
 from bench.commands import _plan
 from bench.config import paths
 from bench.controller import batch, load, preflight, survey
-from bench.controller.host_checks import Finding
+from bench.controller.host_checks import PreflightFinding
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes
 from bench.hardware import catalogue, health, machine_page
@@ -57,11 +57,11 @@ def main(args: argparse.Namespace) -> int:
         return _tell("", {}, [], _judged(_recorded(args.facts), {}, _instance(args.instance)), args)
     own = _instance(args.instance)
     planned = _plan.planned(args)
-    findings: list[Finding] = []
+    findings: list[PreflightFinding] = []
     try:
         preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
     except RefusedError as error:
-        findings.append(Finding((), str(error)))
+        findings.append(PreflightFinding((), str(error)))
     cluster = planned.plan.cluster
     jobs = planned.plan.jobs
     for line in survey.patience(cluster):
@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
     found = survey.look(cluster, jobs, planned.machine, planned.launchers, args.results, paths.PACKAGE_ROOT, node=True)
     findings += found.findings
     if not findings and batch.wanted(jobs, os.environ) and (refusal := batch.refusal(jobs, cluster)):
-        findings.append(Finding((), refusal))
+        findings.append(PreflightFinding((), refusal))
     told = {host: found.facts.get(host) for host in found.wanted.hosts}
     nodes: Nodes = {host: dict(facts.node) for host, facts in told.items() if facts is not None and facts.node}
     software = {host: facts.software for host, facts in told.items() if facts is not None}
@@ -132,8 +132,13 @@ def _judged(nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: s
     return judged
 
 
-def _tell(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Finding], machines: Mapping[str, Any],
-          args: argparse.Namespace) -> int:  # fmt: skip
+def _tell(
+    cluster: str,
+    hosts: Mapping[str, Facts | None],
+    findings: list[PreflightFinding],
+    machines: Mapping[str, Any],
+    args: argparse.Namespace,
+) -> int:
     output.emit((_json if args.format == "json" else _table)(cluster, hosts, findings, machines), args)
     if any(finding.refuses for finding in findings):
         return EXIT_REFUSED
@@ -142,7 +147,7 @@ def _tell(cluster: str, hosts: Mapping[str, Facts | None], findings: list[Findin
 
 
 def _json(
-    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[Finding], machines: Mapping[str, Any]
+    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[PreflightFinding], machines: Mapping[str, Any]
 ) -> str:
     told: dict[str, Any] = {host: asdict(facts) if facts else None for host, facts in hosts.items()}
     for facts in filter(None, told.values()):
@@ -155,13 +160,18 @@ def _json(
         }
         for host, each in machines.items()
     }
-    document = {"schema": SCHEMA, "cluster": cluster, "hosts": told, "findings": [asdict(each) for each in findings],
-                "machines": pages}  # fmt: skip
+    document = {
+        "schema": SCHEMA,
+        "cluster": cluster,
+        "hosts": told,
+        "findings": [asdict(each) for each in findings],
+        "machines": pages,
+    }
     return json.dumps(document, indent=1)
 
 
 def _table(
-    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[Finding], machines: Mapping[str, Any]
+    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[PreflightFinding], machines: Mapping[str, Any]
 ) -> str:
     rows = [("host", "state", "GPUs", "free memory", "software")]
     for host, told in hosts.items():
@@ -185,6 +195,6 @@ def _table(
     return "\n".join([*(lines if hosts else []), *wrong, *doubtful, *verdict, *told_of]).lstrip("\n")
 
 
-def _state(host: str, findings: Sequence[Finding]) -> str:
+def _state(host: str, findings: Sequence[PreflightFinding]) -> str:
     about = [finding for finding in findings if host in finding.hosts]
     return "wrong" if any(finding.refuses for finding in about) else "doubtful" if about else "OK"

@@ -19,9 +19,9 @@ from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
 from bench.explain.explain import Page
 from bench.hardware import catalogue
-from bench.hardware.machine import Machine, machine_of
+from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
-from bench.logs.foreign import OK, Line, Run
+from bench.logs.foreign import OK, ForeignRun, Line
 from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
@@ -33,9 +33,12 @@ _FORMATS = ("table", "json", "markdown")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench explain`."""
     parser.add_argument(
-        "paths", nargs="*", default=["latest"], metavar="RUN|LOG",
+        "paths",
+        nargs="*",
+        default=["latest"],
+        metavar="RUN|LOG",
         help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
-    )  # fmt: skip
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     _import().add_telling_arguments(parser)
     output.add_output_arguments(parser, _FORMATS)
@@ -78,7 +81,7 @@ def _stored(name: str, results: Path) -> Path | None:
     return path if path.exists() else runs.find(results, name)
 
 
-def _read(names: Sequence[str], told: imports.Told) -> list[tuple[imports.Log, explain.Listener]]:
+def _read(names: Sequence[str], told: imports.ImportOptions) -> list[tuple[imports.Log, explain.Listener]]:
     """What each file gave, beside what was heard in it. Raises UsageError where nothing was recognised."""
     logs = []
     for source in imports.sources(names):
@@ -103,7 +106,7 @@ def _read(names: Sequence[str], told: imports.Told) -> list[tuple[imports.Log, e
 
 
 def _of_logs(
-    logs: Sequence[tuple[imports.Log, explain.Listener]], told: imports.Told, patterns: Mapping[str, Pattern]
+    logs: Sequence[tuple[imports.Log, explain.Listener]], told: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
     """A page for each run of each log."""
     for log, listener in logs:
@@ -114,9 +117,12 @@ def _of_logs(
 
 
 def _page(
-    run: Run, told: imports.Told, patterns: Mapping[str, Pattern], hints: Sequence[explain.Hint] = (),
-    machine: Machine | None = None,
-) -> Page:  # fmt: skip
+    run: ForeignRun,
+    told: imports.ImportOptions,
+    patterns: Mapping[str, Pattern],
+    hints: Sequence[explain.Hint] = (),
+    machine: LogMachine | None = None,
+) -> Page:
     if run.num_ranks is None and told.num_ranks is not None:
         run = run.with_num_ranks(told.num_ranks)
     run = imports.marked(run, patterns)
@@ -129,7 +135,7 @@ def _page(
     return explain.page(run, machine, patterns.get(run.pattern or ""), hints, told.num_nodes)
 
 
-def _with_rates(machine: Machine, told: imports.Told) -> Machine:
+def _with_rates(machine: LogMachine, told: imports.ImportOptions) -> LogMachine:
     """The rates of bench.yaml's entry in the place of the instance type's."""
     if not told.links or machine.links is None:
         return machine
@@ -138,7 +144,7 @@ def _with_rates(machine: Machine, told: imports.Told) -> Machine:
     )
 
 
-def _of_run(path: Path, told: imports.Told, patterns: Mapping[str, Pattern]) -> Iterator[tuple[Page, bool]]:
+def _of_run(path: Path, told: imports.ImportOptions, patterns: Mapping[str, Pattern]) -> Iterator[tuple[Page, bool]]:
     """A page for each job of ours, and for each run that was imported."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
@@ -152,7 +158,7 @@ def _of_run(path: Path, told: imports.Told, patterns: Mapping[str, Pattern]) -> 
         yield replace(explain.page_of(seen), source=job), _well(seen.run)
 
 
-def _well(run: Run) -> bool:
+def _well(run: ForeignRun) -> bool:
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 

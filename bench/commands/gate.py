@@ -17,7 +17,7 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.gate import gate as gates
 from bench.gate import junit as gate_junit
 from bench.gate import of_folder, page
-from bench.gate.rules import Fault
+from bench.gate.rules import GateFault
 from bench.results import grid, output
 
 SCHEMA = "bench.gate/1"
@@ -81,7 +81,7 @@ def _tell_github(lines: Sequence[str]) -> None:
             print(line, file=sys.stderr)
 
 
-def _rendered(form: str, verdict: gates.Gate) -> str:
+def _rendered(form: str, verdict: gates.GateResult) -> str:
     if form == "json":
         return json.dumps(plain(verdict), indent=1, allow_nan=False)
     if form == "csv":
@@ -89,7 +89,7 @@ def _rendered(form: str, verdict: gates.Gate) -> str:
     return (page.markdown if form == "markdown" else page.table)(verdict)
 
 
-def plain(verdict: gates.Gate) -> dict[str, Any]:
+def plain(verdict: gates.GateResult) -> dict[str, Any]:
     """The JSON document."""
     return {
         "schema": SCHEMA,
@@ -124,14 +124,14 @@ def plain(verdict: gates.Gate) -> dict[str, Any]:
     }
 
 
-def unit(each: gates.Judged) -> str:
+def unit(each: gates.JudgedDemand) -> str:
     """What `got` and `limit` of a demand are in."""
     if each.limit.of:
         return "ratio"
     return "bytes_per_s" if each.limit.metric in ("busbw", "algbw") else "s"
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
+def _fault(fault: GateFault) -> dict[str, Any]:
     return asdict(fault) | {"got": _finite(fault.got), "limit": _finite(fault.limit)}
 
 
@@ -139,17 +139,39 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _csv(verdict: gates.Gate) -> str:
+def _csv(verdict: gates.GateResult) -> str:
     """A line for each demand that passed, and one for each fault."""
-    names = ("rule", "demand", "verdict", "failure", "what", "job", "pattern", "mode", "payload_bytes", "group",
-             "got", "limit")  # fmt: skip
+    names = (
+        "rule",
+        "demand",
+        "verdict",
+        "failure",
+        "what",
+        "job",
+        "pattern",
+        "mode",
+        "payload_bytes",
+        "group",
+        "got",
+        "limit",
+    )
     lines = [_fault(fault) | {"verdict": "failed", "failure": fault.name} for fault in verdict.faults]
     for each in verdict.judged:
         line = {"rule": each.rule, "demand": f"{each.limit.metric} {each.limit.text}"}
         lines += [line | _fault(fault) | {"verdict": "failed", "failure": fault.name} for fault in each.faults]
         if each.passed and each.worst:
             row = each.worst.row
-            lines.append(line | {"verdict": "passed", "job": row.job, "pattern": row.pattern, "mode": row.mode,
-                                 "payload_bytes": row.payload_bytes, "group": row.group, "got": each.worst.got,
-                                 "limit": each.worst.limit})  # fmt: skip
+            lines.append(
+                line
+                | {
+                    "verdict": "passed",
+                    "job": row.job,
+                    "pattern": row.pattern,
+                    "mode": row.mode,
+                    "payload_bytes": row.payload_bytes,
+                    "group": row.group,
+                    "got": each.worst.got,
+                    "limit": each.worst.limit,
+                }
+            )
     return grid.as_csv(lines, names)

@@ -17,10 +17,10 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.option_parsers import whole
 from bench.core.record import Record
 from bench.logs import imports, page
-from bench.logs.foreign import OK, Reader, Run
+from bench.logs.foreign import OK, ForeignRun, Reader
 from bench.logs.readers import _lines
 from bench.results import output
-from bench.results.summary import Rows
+from bench.results.summary import DocumentBuilder
 
 # Rows that are shown beside those with wrong data: of what people read, and of what programs do. A run keeps all.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
@@ -31,9 +31,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench import`."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder of logs, or - for stdin")
     parser.add_argument(
-        "--results", type=Path, metavar="DIR",
+        "--results",
+        type=Path,
+        metavar="DIR",
         help="where to keep the run (default results/; with --format json it is kept only where this is given)",
-    )  # fmt: skip
+    )
     parser.add_argument("--no-store", action="store_true", help="print only, keep no run")
     add_telling_arguments(parser)
     output.add_show_argument(parser)
@@ -78,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
     return EXIT_VERDICT if lost or not all(map(is_well, runs)) else EXIT_DONE
 
 
-def _read(paths: Sequence[str], told: imports.Told) -> tuple[list[imports.Log], list[str]]:
+def _read(paths: Sequence[str], told: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
     """What all files gave, and a sentence for what gave nothing. Raises UsageError when none gave anything."""
     logs = [imports.read(source, readers(), _lines.results, told) for source in imports.sources(paths)]
     troubles = imports.troubles(logs)
@@ -93,15 +95,15 @@ def readers() -> tuple[type[Reader], ...]:
     return tuple(reader for reader in found if reader is not None)
 
 
-def telling(args: argparse.Namespace) -> imports.Told:
+def telling(args: argparse.Namespace) -> imports.ImportOptions:
     """What the options tell of the logs. Raises UsageError for a cluster or an instance type that is not known."""
     if args.cluster is None:
-        return imports.Told(args.num_ranks, args.num_nodes, args.instance or "")
+        return imports.ImportOptions(args.num_ranks, args.num_nodes, args.instance or "")
     cluster = clusters.cluster(config_paths.config_file(args.config), args.cluster)
-    return imports.Told(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
+    return imports.ImportOptions(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
 
 
-def untaken(runs: Sequence[Run], told: imports.Told) -> list[str]:
+def untaken(runs: Sequence[ForeignRun], told: imports.ImportOptions) -> list[str]:
     """What the options tell otherwise than the logs, which count more."""
     said = []
     for option, what, given in (("--num-ranks", "ranks", told.num_ranks), ("--num-nodes", "nodes", told.num_nodes)):
@@ -112,16 +114,19 @@ def untaken(runs: Sequence[Run], told: imports.Told) -> list[str]:
     return said
 
 
-def is_well(run: Run) -> bool:
+def is_well(run: ForeignRun) -> bool:
     """Did it end well, with no wrong element?"""
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 
 def _rendered(
-    args: argparse.Namespace, jobs: Sequence[imports.Job], records: Iterable[tuple[imports.Job, Record]], kept: bool
+    args: argparse.Namespace,
+    jobs: Sequence[imports.ImportedJob],
+    records: Iterable[tuple[imports.ImportedJob, Record]],
+    kept: bool,
 ) -> str:
     most = _MOST_SHOWN if args.format == "csv" else _MOST_READ
-    rows, num_more = Rows(most=_MOST_SHOWN), 0
+    rows, num_more = DocumentBuilder(most=_MOST_SHOWN), 0
     for job, record in records:
         if len(rows.summaries) < most or record.failed is not None or record.verified is False:
             rows.add(job.header.job, job.header, record)

@@ -82,18 +82,41 @@ def _number(option: str, text: str | None) -> float | None:
 def _row(found: Instance, own: bool) -> dict[str, Any]:
     links, price = found.links, found.price()
     return {
-        "name": found.name, "provider": found.provider, "own": own, "gpu": found.gpu, "gpus": found.gpus,
-        "vcpus": found.vcpus, "memory_bytes": found.memory_bytes, "peers": links.peer,
-        "nvlink_bytes_per_s": links.nvlink_bytes_per_s, "pair_bytes_per_s": links.pair_bytes_per_s,
-        "pcie": list(found.pcie) if found.pcie else None, "pcie_bytes_per_s": links.pcie_bytes_per_s,
-        "nics": links.num_nics, "nic_kind": found.nic_kind, "nic_bytes_per_s": links.nic_bytes_per_s,
-        "usd_per_hour": price.usd_per_hour if price else None, "price_date": price.date if price else None,
-        "price_region": price.region if price else None, "price_source": price.source if price else None,
-        "price_verified": price.verified if price else None, "price_old": is_old(price.date) if price else None,
-        "prices": [{"usd_per_hour": each.usd_per_hour, "region": each.region, "date": each.date, "source": each.source,
-                    "verified": each.verified} for each in found.prices],
-        "sources": dict(links.sources), "verified": dict(links.verified), "notes": dict(found.notes),
-    }  # fmt: skip
+        "name": found.name,
+        "provider": found.provider,
+        "own": own,
+        "gpu": found.gpu,
+        "gpus": found.gpus,
+        "vcpus": found.vcpus,
+        "memory_bytes": found.memory_bytes,
+        "peers": links.peer,
+        "nvlink_bytes_per_s": links.nvlink_bytes_per_s,
+        "pair_bytes_per_s": links.pair_bytes_per_s,
+        "pcie": list(found.pcie) if found.pcie else None,
+        "pcie_bytes_per_s": links.pcie_bytes_per_s,
+        "nics": links.num_nics,
+        "nic_kind": found.nic_kind,
+        "nic_bytes_per_s": links.nic_bytes_per_s,
+        "usd_per_hour": price.usd_per_hour if price else None,
+        "price_date": price.date if price else None,
+        "price_region": price.region if price else None,
+        "price_source": price.source if price else None,
+        "price_verified": price.verified if price else None,
+        "price_old": is_old(price.date) if price else None,
+        "prices": [
+            {
+                "usd_per_hour": each.usd_per_hour,
+                "region": each.region,
+                "date": each.date,
+                "source": each.source,
+                "verified": each.verified,
+            }
+            for each in found.prices
+        ],
+        "sources": dict(links.sources),
+        "verified": dict(links.verified),
+        "notes": dict(found.notes),
+    }
 
 
 def is_old(date: str | None) -> bool | None:

@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     return EXIT_VERDICT if any(finding.status == lint.FAILED for finding in findings) else EXIT_DONE
 
 
-def _rendered(form: str, document: Document, findings: Sequence[lint.Finding]) -> str:
+def _rendered(form: str, document: Document, findings: Sequence[lint.LintFinding]) -> str:
     if form == "json":
         return json.dumps(_plain(document, findings), indent=1, allow_nan=False)
     if form == "csv":
@@ -48,7 +48,7 @@ def _rendered(form: str, document: Document, findings: Sequence[lint.Finding]) -
     return (lint_page.markdown if form == "markdown" else lint_page.table)(document, findings)
 
 
-def _plain(document: Document, findings: Sequence[lint.Finding]) -> dict[str, Any]:
+def _plain(document: Document, findings: Sequence[lint.LintFinding]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "kept": not any(finding.status == lint.FAILED for finding in findings),
@@ -58,13 +58,13 @@ def _plain(document: Document, findings: Sequence[lint.Finding]) -> dict[str, An
     }
 
 
-def _csv(findings: Sequence[lint.Finding]) -> str:
+def _csv(findings: Sequence[lint.LintFinding]) -> str:
     """A line for each offending row, and one for each rule that has none."""
     names = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what")
     return grid.as_csv([row for finding in findings for row in _csv_rows(finding)], names)
 
 
-def _csv_rows(finding: lint.Finding) -> Iterator[dict[str, Any]]:
+def _csv_rows(finding: lint.LintFinding) -> Iterator[dict[str, Any]]:
     whole: dict[str, Any] = {"rule": finding.rule, "title": finding.title, "status": finding.status}
     if not finding.rows:
         yield whole | {"what": "; ".join(finding.sentences)}

@@ -16,7 +16,7 @@ from bench.predict import from_args
 from bench.results import output
 
 if TYPE_CHECKING:
-    from bench.predict.predict import Evidence, Prediction
+    from bench.predict.predict import EfficiencyEvidence, Prediction
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +29,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes", default="1K:8G:4", metavar="SIZES", help="begin:end:factor or a list (default 1K:8G:4)"
     )
-    parser.add_argument("--algorithm", metavar="NAME",
-                        help="only this one; all: with those that no library uses, by their links alone")  # fmt: skip
-    parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
-                        help="own runs and imported logs: they weigh more than what was published")  # fmt: skip
+    parser.add_argument(
+        "--algorithm", metavar="NAME", help="only this one; all: with those that no library uses, by their links alone"
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="own runs and imported logs: they weigh more than what was published",
+    )
     parser.add_argument(
         "--plot", type=output.drawing, metavar="FILE", help="draw busbw against size there (.png, .svg or .pdf)"
     )
@@ -72,7 +79,7 @@ def _patterns(text: str, known: Sequence[str]) -> list[str]:
     return names
 
 
-def _worlds(args: argparse.Namespace, machine: from_args.Machine) -> list[tuple[int, int]]:
+def _worlds(args: argparse.Namespace, machine: from_args.AskedMachine) -> list[tuple[int, int]]:
     if args.gpus:
         counts = _counts("--gpus", args.gpus)
         for gpus in counts:
@@ -97,16 +104,25 @@ def _counts(option: str, text: str) -> list[int]:
     return counts
 
 
-def _rows(pattern: str, sizes: Sequence[int], machine: from_args.Machine, nodes: int, per_node: int, known: Evidence,
-          algorithm: str | None) -> list[dict[str, Any]]:  # fmt: skip
+def _rows(
+    pattern: str,
+    sizes: Sequence[int],
+    machine: from_args.AskedMachine,
+    nodes: int,
+    per_node: int,
+    known: EfficiencyEvidence,
+    algorithm: str | None,
+) -> list[dict[str, Any]]:
     """One row for each size and algorithm, the best marked."""
     from bench.predict import predict
 
     found = predict.by_algorithm(pattern, sizes, machine.links, nodes, per_node, known)
     if algorithm not in (None, "all"):
         if algorithm not in found:
-            raise UsageError(f"{pattern} has no algorithm {algorithm!r} on {nodes} x {per_node} GPUs"
-                             f"{nearest(algorithm, tuple(found))}")  # fmt: skip
+            raise UsageError(
+                f"{pattern} has no algorithm {algorithm!r} on {nodes} x {per_node} GPUs"
+                f"{nearest(algorithm, tuple(found))}"
+            )
         found = {algorithm: found[algorithm]}
     rows = []
     for size in sizes:
@@ -114,8 +130,12 @@ def _rows(pattern: str, sizes: Sequence[int], machine: from_args.Machine, nodes:
         rows += [_row(pattern, size, nodes, per_node, found[name][size], name == best) for name in found]
     if algorithm == "all":
         others = predict.bounds_by_algorithm(pattern, sizes, machine.links, nodes, per_node)
-        rows += [_bound(pattern, size, nodes, per_node, name, others[name][size])
-                 for name in others if name not in found for size in sizes]  # fmt: skip
+        rows += [
+            _bound(pattern, size, nodes, per_node, name, others[name][size])
+            for name in others
+            if name not in found
+            for size in sizes
+        ]
     return rows
 
 
@@ -125,13 +145,20 @@ def _row(pattern: str, size: int, nodes: int, per_node: int, told: Prediction, b
     num = nodes * per_node
     return {
         **_place(pattern, size, nodes, per_node, told.algorithm, best),
-        "low_s": told.low_s, "middle_s": told.middle_s, "high_s": told.high_s, "ideal_s": told.ideal_s,
+        "low_s": told.low_s,
+        "middle_s": told.middle_s,
+        "high_s": told.high_s,
+        "ideal_s": told.ideal_s,
         "busbw_bytes_per_s": busbw(pattern, size, num, told.middle_s),
         "busbw_low_bytes_per_s": busbw(pattern, size, num, told.high_s),
         "busbw_high_bytes_per_s": busbw(pattern, size, num, told.low_s),
-        "basis": told.basis, "bottleneck": told.bottleneck, "link_class": told.link_class, "verified": told.verified,
-        "rests_on": list(told.rests_on), "modelled": True,
-    }  # fmt: skip
+        "basis": told.basis,
+        "bottleneck": told.bottleneck,
+        "link_class": told.link_class,
+        "verified": told.verified,
+        "rests_on": list(told.rests_on),
+        "modelled": True,
+    }
 
 
 def _bound(pattern: str, size: int, nodes: int, per_node: int, name: str, ideal_s: float) -> dict[str, Any]:
@@ -140,19 +167,36 @@ def _bound(pattern: str, size: int, nodes: int, per_node: int, name: str, ideal_
 
     return {
         **_place(pattern, size, nodes, per_node, name, False),
-        "low_s": ideal_s, "middle_s": None, "high_s": None, "ideal_s": ideal_s, "busbw_bytes_per_s": None,
-        "busbw_low_bytes_per_s": None, "busbw_high_bytes_per_s": busbw(pattern, size, nodes * per_node, ideal_s),
-        "basis": "bound", "bottleneck": "links", "link_class": "", "verified": True,
-        "rests_on": ["the links alone"], "modelled": True,
-    }  # fmt: skip
+        "low_s": ideal_s,
+        "middle_s": None,
+        "high_s": None,
+        "ideal_s": ideal_s,
+        "busbw_bytes_per_s": None,
+        "busbw_low_bytes_per_s": None,
+        "busbw_high_bytes_per_s": busbw(pattern, size, nodes * per_node, ideal_s),
+        "basis": "bound",
+        "bottleneck": "links",
+        "link_class": "",
+        "verified": True,
+        "rests_on": ["the links alone"],
+        "modelled": True,
+    }
 
 
 def _place(pattern: str, size: int, nodes: int, per_node: int, algorithm: str, best: bool) -> dict[str, Any]:
-    return {"pattern": pattern, "num_nodes": nodes, "ranks_per_node": per_node, "payload_bytes": size,
-            "algorithm": algorithm, "best": best}  # fmt: skip
+    return {
+        "pattern": pattern,
+        "num_nodes": nodes,
+        "ranks_per_node": per_node,
+        "payload_bytes": size,
+        "algorithm": algorithm,
+        "best": best,
+    }
 
 
-def _measured(rows: Sequence[Mapping[str, Any]], known: Evidence) -> Iterator[tuple[str, str, int, int, int, float]]:
+def _measured(
+    rows: Sequence[Mapping[str, Any]], known: EfficiencyEvidence
+) -> Iterator[tuple[str, str, int, int, int, float]]:
     """(basis, pattern, nodes, GPUs of each, size, seconds) of own rows on a world that is predicted."""
     worlds = {(row["pattern"], row["num_nodes"], row["ranks_per_node"]) for row in rows}
     for each in known.rows:
@@ -162,7 +206,9 @@ def _measured(rows: Sequence[Mapping[str, Any]], known: Evidence) -> Iterator[tu
                 yield each.basis, *world, size, seconds
 
 
-def _remarks(rows: Sequence[Mapping[str, Any]], machine: from_args.Machine, known: Evidence) -> list[str]:
+def _remarks(
+    rows: Sequence[Mapping[str, Any]], machine: from_args.AskedMachine, known: EfficiencyEvidence
+) -> list[str]:
     """What the figures rest on, once each."""
     classes = dict.fromkeys(row["link_class"] for row in rows if row["link_class"])
     told = [f"{machine.name}, {', '.join(classes)}; * the fastest; S is docs/metrics.md's, sizes are binary"]

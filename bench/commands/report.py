@@ -17,9 +17,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench report`."""
     output.add_run_arguments(parser)
     parser.add_argument(
-        "--certificate", nargs="?", const="", metavar="RULES",
+        "--certificate",
+        nargs="?",
+        const="",
+        metavar="RULES",
         help="a page to file away, with the verdict by these rules (default: those called as the run's scenario)",
-    )  # fmt: skip
+    )
     output.add_show_argument(parser)
     output.add_output_arguments(parser)
 

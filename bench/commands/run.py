@@ -18,7 +18,7 @@ from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller import preflight, retest, survey
 from bench.controller import run as desk
-from bench.controller.jobs import Job, Machine
+from bench.controller.jobs import Job, LocalMachine
 from bench.core import plugins
 from bench.core.errors import (
     EXIT_DONE,
@@ -156,11 +156,13 @@ def started(args: argparse.Namespace) -> desk.Ran:
     _say(estimate(planned.plan).removeprefix("# "))
     with _progress() as (say, tick):
         ready = _ready(args, planned.machine, planned.launchers, say)
-        means = desk.Means(paths.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
+        means = desk.RunContext(paths.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
         return desk.start(planned.plan, planned.scenario.text, args.results, means)
 
 
-def _ready(args: argparse.Namespace, machine: Machine, launchers: Mapping[str, Launcher], say: desk.Say) -> desk.Ready:
+def _ready(
+    args: argparse.Namespace, machine: LocalMachine, launchers: Mapping[str, Launcher], say: desk.Say
+) -> desk.Ready:
     """Asks this machine and the hosts that a cluster names.
 
     Raises RefusedError for what is wrong with them, says what may matter.
@@ -190,7 +192,7 @@ def _retested(args: argparse.Namespace) -> desk.Ran:
     tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
     with _progress() as (say, tick):
         ready = _ready(args, here, _plan.all_launchers(), say)
-        means = desk.Means(paths.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
+        means = desk.RunContext(paths.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
         return retest.retest(folder, again, reasons, here, _plan.all_patterns(), means)
 
 
@@ -210,7 +212,7 @@ def _resumed(args: argparse.Namespace) -> desk.Ran:
     patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
     with _progress() as (say, tick):
         ready = _ready(args, here, launchers, say)
-        means = desk.Means(paths.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, ready)
+        means = desk.RunContext(paths.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, ready)
         return desk.resume(folder, here, patterns, means)
 
 

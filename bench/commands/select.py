@@ -9,15 +9,15 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from bench.config import clusters, paths
-from bench.config.site import Site
+from bench.config.site import InstanceTypes
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.option_parsers import whole
 from bench.hardware.catalogue import Instance
 from bench.predict import derivation, from_args, select, select_page, workload_file
-from bench.predict.candidate import Question
+from bench.predict.candidate import SelectionQuestion
 from bench.predict.cost import check_region, given_prices
-from bench.predict.predict import Evidence
+from bench.predict.predict import EfficiencyEvidence
 from bench.predict.select import Selection
 from bench.predict.workload import Workload
 from bench.results import grid, output
@@ -69,9 +69,15 @@ def main(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, rates: dict[tuple[str, str], float],
-              prices: dict[str, float], machines: list[tuple[Instance, int]]) -> Selection:  # fmt: skip
-    question = Question(
+def _selected(
+    args: argparse.Namespace,
+    asked: Workload,
+    evidence: EfficiencyEvidence,
+    rates: dict[tuple[str, str], float],
+    prices: dict[str, float],
+    machines: list[tuple[Instance, int]],
+) -> Selection:
+    question = SelectionQuestion(
         workload=asked,
         evidence=evidence,
         today=datetime.now(UTC).date(),
@@ -84,7 +90,7 @@ def _selected(args: argparse.Namespace, asked: Workload, evidence: Evidence, rat
     return select.select(machines, question, args.by)
 
 
-def _machines(args: argparse.Namespace, site: Site) -> list[tuple[Instance, int]]:
+def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Instance, int]]:
     """(instance, nodes) in the order of the command line; an unknown name is refused with the nearest one."""
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench validate`."""
-    parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN",
-                        help="own runs and imported logs to try as well")  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, nargs="+", default=[], metavar="RUN", help="own runs and imported logs to try as well"
+    )
     parser.add_argument(
         "--plot", type=output.drawing, metavar="FILE", help="draw the errors there (.png, .svg or .pdf)"
     )
@@ -40,11 +41,17 @@ def main(args: argparse.Namespace) -> int:
         text = grid.render("csv", words.SCHEMA, plain, ())
     elif args.format == "json":
         tables = {heading: [asdict(one) for one in told] for heading, _, told in _tables(rows)}
-        text = json.dumps({"schema": words.SCHEMA, "tables": tables, "rows": plain, "notes": list(words.MEANING)},
-                          indent=1, allow_nan=False, ensure_ascii=False)  # fmt: skip
+        text = json.dumps(
+            {"schema": words.SCHEMA, "tables": tables, "rows": plain, "notes": list(words.MEANING)},
+            indent=1,
+            allow_nan=False,
+            ensure_ascii=False,
+        )
     else:
-        parts = [(heading, names, [asdict(one) | {"verdict": _verdict(heading, one)} for one in told])
-                 for heading, names, told in _tables(rows)]  # fmt: skip
+        parts = [
+            (heading, names, [asdict(one) | {"verdict": _verdict(heading, one)} for one in told])
+            for heading, names, told in _tables(rows)
+        ]
         text = words.text(args.format, parts, [f"left out: {note}" for note in known.notes])
     output.emit(text, args)
     if args.plot:
@@ -67,14 +74,22 @@ def _tables(rows: Sequence[Tried]) -> list[tuple[str, tuple[str, ...], tuple[Wor
     ranged = sorted(rows, key=lambda row: order.index(row.size_range))
     return [
         (_TARGET_TABLE, ("class",), validate.by(large, lambda row: (validate.level_class(row),))),
-        ("allreduce of 64 MiB and above, by system", ("class", "system", "GPUs"),
-         validate.by(sorted(large, key=validate.level_class),
-                     lambda row: (row.link_class, row.system, f"{row.num_nodes} x {row.num_ranks // row.num_nodes}"))),
+        (
+            "allreduce of 64 MiB and above, by system",
+            ("class", "system", "GPUs"),
+            validate.by(
+                sorted(large, key=validate.level_class),
+                lambda row: (row.link_class, row.system, f"{row.num_nodes} x {row.num_ranks // row.num_nodes}"),
+            ),
+        ),
         ("by size", ("size",), validate.by(ranged, lambda row: (row.size_range,))),
-        ("64 MiB and above, by collective", ("collective",),
-         validate.by([row for row in rows if row.payload_bytes >= validate.LARGE_BYTES], lambda row: (row.pattern,))),
+        (
+            "64 MiB and above, by collective",
+            ("collective",),
+            validate.by([row for row in rows if row.payload_bytes >= validate.LARGE_BYTES], lambda row: (row.pattern,)),
+        ),
         ("everything", ("",), validate.by(rows, lambda row: ("all rows",))),
-    ]  # fmt: skip
+    ]
 
 
 def _verdict(heading: str, one: Worth) -> str:
@@ -97,5 +112,9 @@ def _verdict(heading: str, one: Worth) -> str:
 
 
 def _plain(row: Tried) -> dict[str, Any]:
-    return asdict(row) | {"error": row.error, "baseline_error": row.baseline_error, "covered": row.covered,
-                          "modelled": True}  # fmt: skip
+    return asdict(row) | {
+        "error": row.error,
+        "baseline_error": row.baseline_error,
+        "covered": row.covered,
+        "modelled": True,
+    }

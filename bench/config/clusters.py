@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import values
-from bench.config.keys import Key, Many, Named, One, Section, whole
-from bench.config.site import OwnInstance, Site, ran_as, site_of
+from bench.config.keys import Key, Many, NamedEntries, One, Section, whole
+from bench.config.site import InstanceTypes, OwnInstance, ran_as, site_of
 from bench.config.yaml_file import Loc, YamlFile, load
 from bench.core import plugins
 from bench.core.errors import UsageError
@@ -57,7 +57,7 @@ def load_clusters(path: Path) -> Mapping[str, Cluster]:
     return {name: _cluster(file, name, keys, own) for name, keys in site["clusters"].items()}
 
 
-def load_site(path: Path) -> Site:
+def load_site(path: Path) -> InstanceTypes:
     """The catalogue's instance types with those of a bench.yaml, if it is there. UsageError as above."""
     if not path.exists():
         return site_of({})
@@ -136,7 +136,7 @@ _OPTION = values.OPTION
 _TEXT, _VALUE = One(values.text), One(values.variable)
 _COUNT = One(_OPTION["nodes"])
 _HOSTS = Many(values.hosts, after=lambda read: sum(read, ()))
-_RATES = Named(values.link, One(parse_rate))
+_RATES = NamedEntries(values.link, One(parse_rate))
 
 _CLUSTER = Section(
     {
@@ -147,14 +147,14 @@ _CLUSTER = Section(
         "python": Key(_TEXT, None),
         "mpirun": Key(_TEXT, None),
         "setup": Key(Many(values.text), ()),
-        "env": Key(Named(values.variable_name, _VALUE), {}),
-        "options": Key(Named(values.option_name, _VALUE), {}),
+        "env": Key(NamedEntries(values.variable_name, _VALUE), {}),
+        "options": Key(NamedEntries(values.option_name, _VALUE), {}),
         "hosts": Key(_HOSTS, ()),
         "agent": Key(Many(values.text, before=values.words), ()),
         "port": Key(One(values.port), 29500),
         "links": Key(_RATES, {}),
         "nics": Key(Many(values.nic_name), ()),
-        "racks": Key(Named(values.rack_name, _HOSTS), {}),
+        "racks": Key(NamedEntries(values.rack_name, _HOSTS), {}),
     }
 )
 
@@ -176,5 +176,8 @@ _INSTANCE = Section(
 )
 
 _SITE = Section(
-    {"clusters": Key(Named(values.cluster_name, _CLUSTER)), "instances": Key(Named(values.text, _INSTANCE), {})}
+    {
+        "clusters": Key(NamedEntries(values.cluster_name, _CLUSTER)),
+        "instances": Key(NamedEntries(values.text, _INSTANCE), {}),
+    }
 )

@@ -115,7 +115,7 @@ class Section(Read):
 
 
 @dataclass(frozen=True, slots=True)
-class Named(Read):
+class NamedEntries(Read):
     """Lines of `name: value` whose names are the user's own: `name` reads them, `value` what stands behind."""
 
     name: Callable[[str], Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import values
-from bench.config.keys import NEEDED, Entries, Key, Many, Named, One, Read, Section, whole
+from bench.config.keys import NEEDED, Entries, Key, Many, NamedEntries, One, Read, Section, whole
 from bench.config.yaml_file import find, load
 from bench.core import option_parsers
 from bench.core.case import Case
@@ -143,7 +143,7 @@ _MEASURED: tuple[tuple[str, str, tuple[str, ...], Read], ...] = (
     ("tf32", "", (), Many(values.switch)),
     ("share_gpu", "", (), One(values.switch)),
     ("require", "", ("expect",), Many(_OPTION["require"], values.requirements, lambda read: read[0])),
-    ("env", "", (), Named(values.variable_name, Many(values.variable))),
+    ("env", "", (), NamedEntries(values.variable_name, Many(values.variable))),
 )
 
 

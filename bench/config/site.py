@@ -37,7 +37,7 @@ class OwnInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class InstanceTypes:
     """All instance types by name, the site's own last. `own`: the names that bench.yaml tells of."""
 
     instances: Mapping[str, Instance]
@@ -57,7 +57,7 @@ class Site:
         return found.links
 
 
-def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> Site:
+def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> InstanceTypes:
     """The catalogue with a site's changes. UsageError naming `path` and the entry that can not be made out."""
     known = {name: catalogue.instance(name) for name in catalogue.instances()}
     for name, told in own.items():
@@ -65,7 +65,7 @@ def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> Site:
             known[name] = changed(told, known)
         except UsageError as error:
             raise UsageError(f"{path or 'bench.yaml'}: instance {name!r}: {error}") from None
-    return Site(known, tuple(own))
+    return InstanceTypes(known, tuple(own))
 
 
 def changed(told: OwnInstance, known: Mapping[str, Instance]) -> Instance:
@@ -78,8 +78,13 @@ def changed(told: OwnInstance, known: Mapping[str, Instance]) -> Instance:
     found = known[base] if base is not None else _bare(told)
     links = found.links.with_rates(told.links)
     changes: dict[str, Any] = {"instance": told.name, "gpus": told.gpus or found.gpus, "like": links.like or base or ""}
-    given = {"peer": told.peers, "num_nics": told.nics, "nodes_per_leaf": told.nodes_per_leaf,
-             "oversubscription": told.oversubscription, "gpus_per_pcie_switch": told.gpus_per_pcie_switch}  # fmt: skip
+    given = {
+        "peer": told.peers,
+        "num_nics": told.nics,
+        "nodes_per_leaf": told.nodes_per_leaf,
+        "oversubscription": told.oversubscription,
+        "gpus_per_pcie_switch": told.gpus_per_pcie_switch,
+    }
     changes |= {name: value for name, value in given.items() if value is not None}
     prices = found.prices
     if told.price is not None:
@@ -116,8 +121,10 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
             told.gpus_per_pcie_switch,
         )
     ):
-        differs = (f"{name} differs from the catalogue in more than rates and price: predict and select know it, a run "
-                   "does not; name the type that it is like, and give `links:` in the cluster")  # fmt: skip
+        differs = (
+            f"{name} differs from the catalogue in more than rates and price: predict and select know it, a run "
+            "does not; name the type that it is like, and give `links:` in the cluster"
+        )
     return (catalogue.instance(base).name if base is not None else None), told.links, differs
 
 

@@ -20,8 +20,19 @@ from bench.core.plugins import nearest
 
 Loc = tuple[str | int, ...]  # keys and indices from the top of a file to a value
 
-_WORDS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
-          "": None, "~": None, "null": None, "Null": None, "NULL": None}  # fmt: skip
+_WORDS = {
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")

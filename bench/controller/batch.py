@@ -286,9 +286,14 @@ def _ask(*words: str) -> tuple[int, str, str]:
     """Exit code, stdout, stderr of a client of Slurm; a code of its own when there is no answer."""
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_ANSWER_S, check=False,
+            words,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_ANSWER_S,
+            check=False,
             start_new_session=True,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 127, "", str(error)
     return done.returncode, done.stdout, done.stderr

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.controller import guard, root_cause, supervise
 from bench.controller.jobs import Job
-from bench.controller.root_cause import Evidence, Guilt
+from bench.controller.root_cause import FailureEvidence, RootCause
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.logs.tool import DOCUMENT
@@ -56,8 +56,9 @@ class Outcome:
     refused: bool = False  # its ranks found, before the first row, that they are not what was asked for
 
 
-def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float,
-        on_poll: Callable[[float], None]) -> Outcome:  # fmt: skip
+def run(
+    job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float, on_poll: Callable[[float], None]
+) -> Outcome:
     """Run a job to its end. `on_poll` gets the seconds so far; what it raises ends the job.
 
     It is ended when one of its ranks gives no sign of life for `deadline_s`, or when it takes far longer than planned.
@@ -68,7 +69,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     _empty(beats)
     runs.document_file(folder, job.name).unlink(missing_ok=True)  # nobody writes over what is there
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
-    reached = supervise.Reached(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
+    reached = supervise.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
     silence = _Silence(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
@@ -88,9 +89,15 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
             if process.returncode != 0 or _cut_short(beats):
                 said = _said(folder, job, log_from)
                 evidence = supervise.gather(
-                    job_id, job.world.num_ranks, beats, said, launcher.blamed(said), reached, late is not None,
+                    job_id,
+                    job.world.num_ranks,
+                    beats,
+                    said,
+                    launcher.blamed(said),
+                    reached,
+                    late is not None,
                     silence.silent_s(),
-                )  # fmt: skip
+                )
                 evidence = replace(evidence, no_room=runs.why_not_kept(folder))
         finally:
             left = _end(process, job_id, reached, well=process.returncode == 0)
@@ -107,7 +114,7 @@ def run(job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline
     return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host, refused)
 
 
-def _blames_refusal(evidence: Evidence | None) -> bool:
+def _blames_refusal(evidence: FailureEvidence | None) -> bool:
     """torchrun ends with an exit code of its own, and tells the rank's."""
     lost = evidence.launcher if evidence is not None else None
     return lost is not None and lost.how == f"ended with exit code {EXIT_REFUSED}"
@@ -151,15 +158,31 @@ def _too_long(seconds: float, limit_s: float) -> str | None:
     return f"{_NO_END} {limit_s:.0f} s" if seconds > limit_s else None
 
 
-def _start(job: Job, folder: Path, package_root: Path, job_id: str, deadline_s: float, out: int, log: int,
-           ) -> subprocess.Popen[bytes]:  # fmt: skip
+def _start(
+    job: Job,
+    folder: Path,
+    package_root: Path,
+    job_id: str,
+    deadline_s: float,
+    out: int,
+    log: int,
+) -> subprocess.Popen[bytes]:
     reports = [
-        "--records", str(runs.results_file(folder, job.name).resolve()), "--job", job.name,
-        "--launch", str(job.launch), "--expect", _expected(job),
-        "--deadline", f"{deadline_s + _RANKS_LATER_S:.0f}",
-        "--timeout", f"{deadline_s + _RANKS_LATER_S:.0f}",
-        "--heartbeats", str(runs.heartbeat_folder(folder, job.name).resolve()),
-    ]  # fmt: skip
+        "--records",
+        str(runs.results_file(folder, job.name).resolve()),
+        "--job",
+        job.name,
+        "--launch",
+        str(job.launch),
+        "--expect",
+        _expected(job),
+        "--deadline",
+        f"{deadline_s + _RANKS_LATER_S:.0f}",
+        "--timeout",
+        f"{deadline_s + _RANKS_LATER_S:.0f}",
+        "--heartbeats",
+        str(runs.heartbeat_folder(folder, job.name).resolve()),
+    ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
     command = shlex.join([*words, *([] if job.tool else reports)])
     script = "\n".join(["set -e", *job.setup, f"exec {command}"])
@@ -185,7 +208,7 @@ def _expected(job: Job) -> str:
     return f"{hosts or job.world.num_nodes}x{job.world.ranks_per_node}"
 
 
-def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.Reached, well: bool) -> tuple[str, ...]:
+def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.JobHosts, well: bool) -> tuple[str, ...]:
     """TERM, then KILL, of the job's process group and of whatever else still carries its id, on every host.
 
     Returns the hosts that could not be asked to.
@@ -212,8 +235,13 @@ def _said(folder: Path, job: Job, start: int) -> str:
         return log.read().decode(errors="replace")
 
 
-def _explain(exit_code: int, late: str | None, evidence: Evidence | None, folder: Path, job: Job,
-             ) -> Guilt | None:  # fmt: skip
+def _explain(
+    exit_code: int,
+    late: str | None,
+    evidence: FailureEvidence | None,
+    folder: Path,
+    job: Job,
+) -> RootCause | None:
     """Why a job failed, and by whom, where that is known.
 
     A job whose rows are all there did not fail, whatever its launcher says: every row may have been skipped.
@@ -222,20 +250,20 @@ def _explain(exit_code: int, late: str | None, evidence: Evidence | None, folder
     if late is not None:
         at = root_cause.doing(evidence) if evidence is not None else ""
         slow = _SLOW if at and late.startswith(_NO_END) else ""
-        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else Guilt(f"{late}{at}{slow}")
+        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else RootCause(f"{late}{at}{slow}")
     if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
         return None
     if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
         return guilt
     where = f"its output is in {runs.log_file(folder, job.name)}"
     if exit_code >= 0 and evidence is not None and (words := root_cause.last_words(evidence)):
-        return Guilt(f"{words}; {where}")
+        return RootCause(f"{words}; {where}")
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_said(folder, job, 0))
     why = f", saying {own[-1]!r}," if own else ""
     if job.tool:  # whose rows say what they can
-        return Guilt(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
-    return Guilt(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
+        return RootCause(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
+    return RootCause(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
 
 
 def _is_whole(folder: Path, job: Job) -> bool:

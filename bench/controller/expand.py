@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
-from bench.controller.jobs import NO_TOOLS, Job, Machine, Plan, Skip, count_rounds, job_of
+from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, Skip, count_rounds, job_of
 from bench.core import hostlist
 from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
@@ -36,12 +36,30 @@ MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
 _DEFAULT = Case(pattern="")
-_NAMED = ("dtype", "reduce_op", "topology", "order", "direction", "cache", "like", "thread_level", "sync", "loop",
-          "alignment", "bind", "aggressor", "split", "engine", "access", "memory", "via")  # fmt: skip
+_NAMED = (
+    "dtype",
+    "reduce_op",
+    "topology",
+    "order",
+    "direction",
+    "cache",
+    "like",
+    "thread_level",
+    "sync",
+    "loop",
+    "alignment",
+    "bind",
+    "aggressor",
+    "split",
+    "engine",
+    "access",
+    "memory",
+    "via",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class Combination:
     """One combination of a scenario's lists, before it is known whether it can run."""
 
     case: Case
@@ -51,9 +69,15 @@ class _Wish:
     tool: str = ""
 
 
-def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern],
-           launchers: Mapping[str, Launcher], modelled: bool, tools: Mapping[str, Installed] = NO_TOOLS,
-           ) -> Plan:  # fmt: skip
+def expand(
+    scenario: Scenario,
+    cluster: Cluster,
+    machine: LocalMachine,
+    patterns: Mapping[str, Pattern],
+    launchers: Mapping[str, Launcher],
+    modelled: bool,
+    tools: Mapping[str, Installed] = NO_TOOLS,
+) -> Plan:
     """The plan of a scenario. `tools`: those that it names, as they were found here.
 
     Raises UsageError when a modelled cluster names no instance type.
@@ -84,17 +108,31 @@ def expand(scenario: Scenario, cluster: Cluster, machine: Machine, patterns: Map
             notes += [note] if note else []
             name = _name(wish, launch, names)
             names.add(name)
-            job = job_of(name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers, launch,
-                         wish.tool, tools)  # fmt: skip
+            job = job_of(
+                name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers, launch, wish.tool, tools
+            )
             jobs.append(job)
             notes += _out_of_proportion(job, share_s, len(wishes))
-    return Plan(scenario.name, cluster, modelled, tuple(jobs), _together(skipped),
-                tuple(dict.fromkeys(notes)), scenario.budget_s)  # fmt: skip
+    return Plan(
+        scenario.name,
+        cluster,
+        modelled,
+        tuple(jobs),
+        _together(skipped),
+        tuple(dict.fromkeys(notes)),
+        scenario.budget_s,
+    )
 
 
-def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, machine: Machine,
-            patterns: Mapping[str, Pattern], modelled: bool, tools: Mapping[str, Installed],
-            ) -> Iterator[_Wish]:  # fmt: skip
+def _wishes(
+    measurement: Measurement,
+    scenario: Scenario,
+    cluster: Cluster,
+    machine: LocalMachine,
+    patterns: Mapping[str, Pattern],
+    modelled: bool,
+    tools: Mapping[str, Installed],
+) -> Iterator[Combination]:
     m = measurement
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
@@ -130,22 +168,35 @@ def _wishes(measurement: Measurement, scenario: Scenario, cluster: Cluster, mach
         }
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
-                pattern=name, transport=transport, sizes=m.sizes, mode=m.modes, window=m.window, matrix=m.matrix,
-                iterations=m.iterations, warmup=m.warmup, seed=m.seed, max_s=scenario.max_s, like=m.like,
-                instance=cluster.instance or "", links=tuple(sorted(cluster.links.items())), schedule=m.schedule,
-                share_gpu=m.share_gpu, require=m.require,
-                nics=cluster.nics, racks=_racks(cluster) if pattern.topology == "pairs" else (),
+                pattern=name,
+                transport=transport,
+                sizes=m.sizes,
+                mode=m.modes,
+                window=m.window,
+                matrix=m.matrix,
+                iterations=m.iterations,
+                warmup=m.warmup,
+                seed=m.seed,
+                max_s=scenario.max_s,
+                like=m.like,
+                instance=cluster.instance or "",
+                links=tuple(sorted(cluster.links.items())),
+                schedule=m.schedule,
+                share_gpu=m.share_gpu,
+                require=m.require,
+                nics=cluster.nics,
+                racks=_racks(cluster) if pattern.topology == "pairs" else (),
                 **dict(zip(factors, chosen, strict=True)),
-            )  # fmt: skip
+            )
             case = _alike(case)
             if case.dtype != "float32":  # only of float32 there are two kinds of product
                 case = replace(case, tf32=False)
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
-            yield _Wish(case, world, tuple(env), scenario.max_s)
+            yield Combination(case, world, tuple(env), scenario.max_s)
             for tool in m.tools if not modelled else ():
                 for part in tools[tool].tool.starts(case):
-                    yield _Wish(part, world, tuple(env), scenario.max_s, tool)
+                    yield Combination(part, world, tuple(env), scenario.max_s, tool)
 
 
 def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -161,7 +212,7 @@ def _alike(case: Case) -> Case:
     return replace(case, **fixed)
 
 
-def _auto_transports(cluster: Cluster, machine: Machine, pattern: Pattern) -> tuple[str, ...]:
+def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
     """The pattern's only one; NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -170,7 +221,7 @@ def _auto_transports(cluster: Cluster, machine: Machine, pattern: Pattern) -> tu
     return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
 
 
-def _ranks_per_node(asked: int | None, cluster: Cluster, machine: Machine, transport: str) -> int:
+def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, transport: str) -> int:
     asked = asked or cluster.ranks_per_node
     if asked is not None:
         return asked
@@ -190,7 +241,7 @@ def _spare_hosts(cluster: Cluster) -> list[str]:
     return [f"{named}: {hostlist.compress(spare)} stay unused (leave nodes: out to use all)"]
 
 
-def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[str, Pattern]) -> str | None:
+def _why_not(wish: Combination, cluster: Cluster, machine: LocalMachine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
     if case.transport == "model" and case.pattern in NOT_MODELLED:
         return "the model knows messages between ranks: it has neither copies of GPUs nor products of matrices"
@@ -210,7 +261,7 @@ def _why_not(wish: _Wish, cluster: Cluster, machine: Machine, patterns: Mapping[
     return _why_no_groups(wish, machine, pattern)
 
 
-def _why_too_few(wish: _Wish, measurement: Measurement) -> str | None:
+def _why_too_few(wish: Combination, measurement: Measurement) -> str | None:
     there = wish.world.num_ranks
     if there >= measurement.least_ranks:
         return None
@@ -219,14 +270,14 @@ def _why_too_few(wish: _Wish, measurement: Measurement) -> str | None:
     return f"the scenario measures this from {measurement.least_ranks} ranks on, there are {there}"
 
 
-def _why_no_groups(wish: _Wish, machine: Machine, pattern: Pattern) -> str | None:
+def _why_no_groups(wish: Combination, machine: LocalMachine, pattern: Pattern) -> str | None:
     case = wish.case
     if wish.world.num_ranks < pattern.min_ranks:
         return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
     return _why_no_rounds(case, wish.world, machine, pattern)
 
 
-def _why_no_rounds(case: Case, world: World, machine: Machine, pattern: Pattern) -> str | None:
+def _why_no_rounds(case: Case, world: World, machine: LocalMachine, pattern: Pattern) -> str | None:
     """Why the groups of a case can not be made."""
     if case.aggressor and case.transport not in machine.separates:
         return f"{case.transport} can not run two patterns at once, {' and '.join(sorted(machine.separates))} can"
@@ -246,7 +297,7 @@ def _why_no_rounds(case: Case, world: World, machine: Machine, pattern: Pattern)
     return None
 
 
-def _why_no_tool(wish: _Wish, tools: Mapping[str, Installed]) -> str | None:
+def _why_no_tool(wish: Combination, tools: Mapping[str, Installed]) -> str | None:
     if not wish.tool:
         return None
     there = tools[wish.tool]
@@ -255,7 +306,7 @@ def _why_no_tool(wish: _Wish, tools: Mapping[str, Installed]) -> str | None:
     return there.why_not(wish.case, wish.world)
 
 
-def _fitted(wish: _Wish, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
+def _fitted(wish: Combination, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
     """The case with its share of the budget, its sizes thinned where they would not fit; and a note if they were."""
     case = wish.case
     if share_s is None or case.transport == "model":
@@ -284,7 +335,7 @@ def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[s
     ]
 
 
-def _together(skipped: Iterable[tuple[_Wish, str]]) -> tuple[Skip, ...]:
+def _together(skipped: Iterable[tuple[Combination, str]]) -> tuple[Skip, ...]:
     """One entry for all patterns that are left out over one transport for the same reason."""
     patterns: dict[tuple[str, str], dict[str, None]] = {}
     for wish, reason in skipped:
@@ -293,7 +344,7 @@ def _together(skipped: Iterable[tuple[_Wish, str]]) -> tuple[Skip, ...]:
     return tuple(Skip(f"{', '.join(names)} {by}", reason) for (by, reason), names in patterns.items())
 
 
-def _name(wish: _Wish, launch: int, taken: set[str]) -> str:
+def _name(wish: Combination, launch: int, taken: set[str]) -> str:
     """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
     case, world = wish.case, wish.world
     parts = [case.pattern, wish.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]

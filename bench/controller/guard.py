@@ -42,9 +42,12 @@ def guarded(group: int) -> Iterator[None]:
 def _watcher(group: int, reading: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", _WAIT_THEN_END, str(group)], stdin=reading, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            ["/bin/sh", "-c", _WAIT_THEN_END, str(group)],
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         raise RefusedError(f"what ends a job after its desk could not be started ({error.strerror}): /bin/sh") from None
     finally:

@@ -24,7 +24,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class NamedNic:
     """A network device that the cluster names, and where: `nics:`, or a variable as its library reads it."""
 
     where: str
@@ -51,12 +51,12 @@ class Wanted:
     results: str = ""
     source: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    devices: tuple[Device, ...] = ()
+    devices: tuple[NamedNic, ...] = ()
     node: bool = False  # is it wanted to know what hosts are made of?
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PreflightFinding:
     """Something that is not as it must be (`refuses`), or that may matter. `hosts`: those that it is about."""
 
     hosts: tuple[str, ...]
@@ -64,10 +64,10 @@ class Finding:
     refuses: bool = True
 
 
-def judge(facts: Mapping[str, Facts], wanted: Wanted) -> list[Finding]:
+def judge(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
     """Everything that is wrong with hosts that answered, host by host, then between them."""
     found = [
-        Finding((host,), f"`hosts:` names {host} {times} times: name each host once")
+        PreflightFinding((host,), f"`hosts:` names {host} {times} times: name each host once")
         for host, times in Counter(wanted.hosts).items()
         if times > 1
     ]
@@ -81,63 +81,63 @@ def judge(facts: Mapping[str, Facts], wanted: Wanted) -> list[Finding]:
     return found
 
 
-def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
+def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
     """One host by itself."""
     first = host == wanted.hosts[0]
     if first and wanted.port is not None and told.port_taken is not None:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"port {wanted.port} of host {host}, where the ranks are to meet, is taken ({told.port_taken.lower()}): "
             "end what holds it, or name another by `port:` of the cluster",
         )
     if first and told.results_shared is False:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"host {host}, where rank 0 writes, does not see the folder {wanted.results} of this machine: give one "
             f"that both share by --results DIR, or start the run on {host}",
         )
     elif first and told.results_problem is not None:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"host {host} can not write to {wanted.results} ({told.results_problem}): "
             "make room or give it the right to, or choose another folder by --results DIR",
         )
     elif first and told.results_free_bytes is not None and told.results_free_bytes < _MIN_RESULTS_BYTES:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"host {host} has {told.results_free_bytes // _MIB} MiB left in {wanted.results}: make room, "
             "or choose another folder by --results DIR",
         )
     if wanted.transports & ON_GPUS and told.num_gpus < wanted.ranks_per_node:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"host {host} has {told.num_gpus} GPUs for {wanted.ranks_per_node} ranks, which need one each: "
             "lower `ranks_per_node`, or leave the host out of `hosts:`",
         )
     need = wanted.ranks_per_node * _MIN_RANK_BYTES
     if told.memory_bytes is not None and told.memory_bytes < need:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"host {host} has {told.memory_bytes // _MIB} MiB of free memory for {wanted.ranks_per_node} ranks: "
             "end what uses it, or start fewer ranks there",
         )
     files = _FILES_OF_A_RANK + _FILES_OF_A_PEER * wanted.num_ranks
     if told.max_files is not None and told.max_files < files:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"a process on host {host} may open {told.max_files} files, and one of {wanted.num_ranks} ranks may need "
             f"{files}: raise it by `ulimit -n` or in /etc/security/limits.conf",
         )
     shm = wanted.ranks_per_node * _MIN_SHM_RANK_BYTES
     if wanted.ranks_per_node > 1 and told.shm_free_bytes is not None and told.shm_free_bytes < shm:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"/dev/shm of host {host} has {told.shm_free_bytes // _MIB} MiB left for {wanted.ranks_per_node} ranks: "
             f"give a container --shm-size={2 * shm // _MIB}m",
             refuses="nccl" in wanted.transports,  # which has no other way
         )
     if told.has_rdma and told.max_locked_bytes is not None and told.max_locked_bytes < MIN_LOCKED_BYTES:
-        yield Finding(
+        yield PreflightFinding(
             (host,),
             f"host {host} lets a process lock {told.max_locked_bytes // 1024} KiB of memory, too little for its RDMA "
             "ports: set `ulimit -l unlimited`",
@@ -145,34 +145,34 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
+def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
     """Network devices that the cluster names must be there, on every host."""
     for device in wanted.devices:
         lacking = [host for host, told in facts.items() if not device.among(told)]
         if lacking:
             there = ", ".join(facts[lacking[0]].interfaces) or "none"
-            yield Finding(
+            yield PreflightFinding(
                 tuple(lacking),
                 f"{_hosts(lacking)} {_has(lacking)} no network device {device.name}, which {device.where} names: "
                 f"correct it (on {lacking[0]} there are {there})",
             )
 
 
-def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
+def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
     """Each host must find every other one by name, and Gloo its own name at an address that others reach."""
     several = len(wanted.hosts) > 1
     for name in wanted.hosts:
         lacking = [host for host, told in facts.items() if isinstance(told.addresses.get(name), str)]
         if lacking and several:
             reason = facts[lacking[0]].addresses[name]
-            yield Finding(
+            yield PreflightFinding(
                 (name,),
                 f"the name {name} is unknown on {_hosts(lacking)} ({str(reason).lower()}): "
                 "correct it in `hosts:`, or add it to DNS or /etc/hosts there",
             )
         here = [h for h, told in facts.items() if h != name and _is_loopback(told.addresses.get(name, ()))]
         if here:
-            yield Finding(
+            yield PreflightFinding(
                 (name,),
                 f"{_hosts(here)} {_takes(here)} the name {name} for itself (127.*): correct /etc/hosts there",
             )
@@ -181,21 +181,21 @@ def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
         if not by_name:
             break
         if isinstance(told.own_addresses, str):
-            yield Finding(
+            yield PreflightFinding(
                 (host,),
                 f"host {host} does not know its own name {told.host} ({told.own_addresses.lower()}), by which Gloo "
                 "finds the network: add it to /etc/hosts there, or name the interface by "
                 "`env: {GLOO_SOCKET_IFNAME: ...}`",
             )
         elif _is_loopback(told.own_addresses[:1]):  # the first is the one that Gloo takes
-            yield Finding(
+            yield PreflightFinding(
                 (host,),
                 f"host {host} has its own name {told.host} at {told.own_addresses[0]}, where no other host reaches "
                 "Gloo: take that line out of its /etc/hosts, or name the interface by `env: {GLOO_SOCKET_IFNAME: ...}`",
             )
 
 
-def _same_machine(facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def _same_machine(facts: Mapping[str, Facts]) -> Iterator[PreflightFinding]:
     """Ranks tell their hosts apart by host name."""
     called: dict[str, list[str]] = {}
     for host, told in facts.items():
@@ -205,10 +205,10 @@ def _same_machine(facts: Mapping[str, Facts]) -> Iterator[Finding]:
             continue
         one = len({facts[host].boot_id for host in hosts}) == 1
         remedy = "name it once in `hosts:`" if one else "give each machine a host name of its own"
-        yield Finding(tuple(hosts), f"{_hosts(hosts)} call themselves {name} alike: {remedy}")
+        yield PreflightFinding(tuple(hosts), f"{_hosts(hosts)} call themselves {name} alike: {remedy}")
 
 
-def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
+def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
     told = {host: dict(each.software) for host, each in facts.items()}
     if wanted.mpirun is not None:
         for host, each in facts.items():
@@ -223,14 +223,14 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[Finding]:
     yield from _odd("the suite's own files", {host: each.source for host, each in facts.items()}, "copy one checkout")
     sources = {each.source for each in facts.values()}
     if len(sources) == 1 and wanted.source and wanted.source not in sources:
-        yield Finding(
+        yield PreflightFinding(
             tuple(facts),
             f"{_hosts(list(facts))} {_runs(list(facts))} other files of the suite ({sources.pop()}) than this machine "
             f"({wanted.source}): copy this checkout to them",
         )
 
 
-def _odd(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[Finding]:
+def _odd(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
     """One sentence for each value that is not what most hosts have."""
     counts = Counter(values.values())
     if len(counts) < 2:
@@ -240,14 +240,18 @@ def _odd(what: str, values: Mapping[str, str], remedy: str = "install the same")
     for value in counts:
         if value != usual:
             hosts = [host for host in values if values[host] == value]
-            yield Finding(tuple(hosts), f"{what} is {value} on {_hosts(hosts)} and {usual} on {_hosts(others)}: "
-                                    f"{remedy} on all of them")  # fmt: skip
+            yield PreflightFinding(
+                tuple(hosts),
+                f"{what} is {value} on {_hosts(hosts)} and {usual} on {_hosts(others)}: {remedy} on all of them",
+            )
 
 
 def _is_loopback(addresses: Sequence[str] | str) -> bool:
-    return bool(addresses) and not isinstance(addresses, str) and all(
-        address.startswith("127.") or address == "::1" for address in addresses
-    )  # fmt: skip
+    return (
+        bool(addresses)
+        and not isinstance(addresses, str)
+        and all(address.startswith("127.") or address == "::1" for address in addresses)
+    )
 
 
 def _hosts(hosts: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandReply:
     """What a host said. `exit_code` None: it did not end in time, or its agent could not be started."""
 
     exit_code: int | None
@@ -49,7 +49,7 @@ def command(agent: Sequence[str], host: str, words: Sequence[str]) -> list[str]:
     return [*agent_words(agent, host), shlex.join(words)]
 
 
-def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, Answer]:
+def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, CommandReply]:
     """Run each host's words there, all hosts at once, each for `timeout_s` seconds at most."""
     if not words_of:
         return {}
@@ -58,7 +58,7 @@ def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: 
         return dict(zip(words_of, answers, strict=True))
 
 
-def ask_here(words: Sequence[str], timeout_s: float) -> Answer:
+def ask_here(words: Sequence[str], timeout_s: float) -> CommandReply:
     """The same of this machine, without an agent."""
     return _one(list(words), timeout_s)
 
@@ -74,17 +74,23 @@ def in_place(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str],
     return ["sh", "-c", script, "sh", "env", *variables, *words]
 
 
-def _one(words: Sequence[str], timeout_s: float) -> Answer:
+def _one(words: Sequence[str], timeout_s: float) -> CommandReply:
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s,
-            check=False, start_new_session=True,
-        )  # fmt: skip
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,
+        )
     except subprocess.TimeoutExpired:
-        return Answer(None, "", f"no answer within {timeout_s:.0f} s")
+        return CommandReply(None, "", f"no answer within {timeout_s:.0f} s")
     except OSError as error:
-        return Answer(None, "", f"{words[0]}: {error.strerror}")
-    return Answer(done.returncode, done.stdout, done.stderr)
+        return CommandReply(None, "", f"{words[0]}: {error.strerror}")
+    return CommandReply(done.returncode, done.stdout, done.stderr)
 
 
 def carried(line: str, env: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from bench.config.clusters import Cluster
 from bench.core.case import ON_GPUS, OVER_MPI, Case, to_argv
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
-from bench.core.launcher import SSH, Launcher, Site
+from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
@@ -33,7 +33,7 @@ NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LocalMachine:
     """What the machine at hand offers, where ranks are started on it. `lacks`: transport -> why it can not run here."""
 
     num_cpus: int
@@ -120,13 +120,23 @@ class Plan:
         return sum(job.estimate_s for job in self.jobs)
 
 
-def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster: Cluster, machine: Machine,
-           patterns: Mapping[str, Pattern], launchers: Mapping[str, Launcher], launch: int = 1, tool: str = "",
-           tools: Mapping[str, Installed] = NO_TOOLS) -> Job:  # fmt: skip
+def job_of(
+    name: str,
+    case: Case,
+    world: World,
+    env: Mapping[str, str],
+    cluster: Cluster,
+    machine: LocalMachine,
+    patterns: Mapping[str, Pattern],
+    launchers: Mapping[str, Launcher],
+    launch: int = 1,
+    tool: str = "",
+    tools: Mapping[str, Installed] = NO_TOOLS,
+) -> Job:
     """One launch of a case: the very command that a person would type, of ours or of another tool."""
     processes = tools[tool].tool.processes(world, tools[tool].build(case)) if tool else world
     launcher = _launcher(case.transport, processes, cluster, machine, tool)
-    site = Site(
+    site = LaunchSite(
         python=cluster.python or launchers[launcher].python or machine.python,
         options=cluster.options,
         hosts=() if launchers[launcher].remote else cluster.hosts[: world.num_nodes],
@@ -154,10 +164,26 @@ def job_of(name: str, case: Case, world: World, env: Mapping[str, str], cluster:
     told = ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
     manifest = launchers[launcher].manifest(name, [*words, *told], world, site, variables, limit_s)
-    return Job(name, case, world, launcher, tuple(command), variables, cluster.setup, num_rounds, num_rows, estimate_s,
-               launch, tool, site.hosts, site.agent, manifest, cluster.python or machine.python,
-               launchers[launcher].remote and not tool,
-               _num_records(case, num_rows, world, patterns[case.pattern]))  # fmt: skip
+    return Job(
+        name,
+        case,
+        world,
+        launcher,
+        tuple(command),
+        variables,
+        cluster.setup,
+        num_rounds,
+        num_rows,
+        estimate_s,
+        launch,
+        tool,
+        site.hosts,
+        site.agent,
+        manifest,
+        cluster.python or machine.python,
+        launchers[launcher].remote and not tool,
+        _num_records(case, num_rows, world, patterns[case.pattern]),
+    )
 
 
 def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> int | None:
@@ -174,7 +200,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     return len(rounds(case, world, pattern.topology_of(case.topology)))
 
 
-def _launcher(transport: str, world: World, cluster: Cluster, machine: Machine, tool: str = "") -> str:
+def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str = "") -> str:
     if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # which start ranks of ours; a tool's have MPI
         return "direct" if world.num_ranks == 1 and not cluster.hosts else "mpirun"
     if transport == "model":

@@ -15,20 +15,21 @@ from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 150.0, 0.2
 # 64 GB: a second over the fastest link, and what the slowest (one lane of generation 3) has time for.
-_COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--mode", "isolated",
-         "-n", "1000")  # fmt: skip
+_COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--mode", "isolated", "-n", "1000")
 
 
 def under_load(
-    node: Mapping[str, Any], python: str, package_root: Path,
-    ask: Callable[[Sequence[str], float], hosts.Answer] = hosts.ask_here,
+    node: Mapping[str, Any],
+    python: str,
+    package_root: Path,
+    ask: Callable[[Sequence[str], float], hosts.CommandReply] = hosts.ask_here,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
-) -> tuple[dict[str, Any], str | None]:  # fmt: skip
+) -> tuple[dict[str, Any], str | None]:
     """The facts of this machine with its PCIe links as they are while a child of each GPU copies; or why they are not.
 
     Seconds. The fastest that was seen counts: a child needs a while before it copies. One that fails shows nothing.
     """
-    told: dict[int, hosts.Answer] = {}
+    told: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]
 
     def copy(index: int) -> None:

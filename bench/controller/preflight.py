@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from bench.controller.expand import NOT_MODELLED
-from bench.controller.jobs import Job, Machine, Plan
+from bench.controller.jobs import Job, LocalMachine, Plan
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
 
@@ -20,7 +20,9 @@ _ELSEWHERE = (
 )
 
 
-def check(plan: Plan, machine: Machine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]) -> None:
+def check(
+    plan: Plan, machine: LocalMachine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]
+) -> None:
     """Raise RefusedError (exit 3) saying what was expected, what was found, what to do. The model needs nothing."""
     if not plan.jobs:
         reasons = "; ".join(dict.fromkeys(skip.reason for skip in plan.skipped)) or "the scenario has no rows"
@@ -69,7 +71,7 @@ def _instead(plan: Plan) -> str:
     return f"{shown}, `--model` (MODEL=1) models it here"
 
 
-def _check_here(job: Job, plan: Plan, machine: Machine) -> None:
+def _check_here(job: Job, plan: Plan, machine: LocalMachine) -> None:
     """A cluster that names its instance type claims that this machine, where its ranks start, is one."""
     cluster, num_gpus = plan.cluster, job.world.ranks_per_node
     if cluster.instance is None:
@@ -84,7 +86,7 @@ def _check_here(job: Job, plan: Plan, machine: Machine) -> None:
         raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_instead(plan)}")
 
 
-def _found(program: str, plan: Plan, machine: Machine, which: Callable[[str], str | None]) -> str | None:
+def _found(program: str, plan: Plan, machine: LocalMachine, which: Callable[[str], str | None]) -> str | None:
     if program == "mpirun":
         return which(plan.cluster.mpirun or machine.mpirun)
     return which(program)

@@ -15,8 +15,8 @@ from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.controller import batch
-from bench.controller.jobs import Job, Machine, job_of
-from bench.controller.run import Means, Ran, cluster_of, run_jobs
+from bench.controller.jobs import Job, LocalMachine, job_of
+from bench.controller.run import Ran, RunContext, cluster_of, run_jobs
 from bench.core.case import from_argv
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
@@ -26,8 +26,14 @@ from bench.launchers import slurm
 from bench.store import runs
 
 
-def retest(folder: Path, asked: Again, reasons: Sequence[str], here: Machine, patterns: Mapping[str, Pattern],
-           means: Means) -> Ran:  # fmt: skip
+def retest(
+    folder: Path,
+    asked: Again,
+    reasons: Sequence[str],
+    here: LocalMachine,
+    patterns: Mapping[str, Pattern],
+    means: RunContext,
+) -> Ran:
     """Run what is asked, into the same folder. Raises UsageError where its hosts can not be chosen from here."""
     stored = runs.read_plan(folder)
     cluster = cluster_of(stored["cluster"])
@@ -76,8 +82,15 @@ def chosen(asked: Again, cluster: Cluster) -> tuple[str, ...]:
     return tuple(host for host in cluster.hosts if host in wanted)
 
 
-def _job(job: Mapping[str, Any], asked: Again, hosts: Sequence[str], cluster: Cluster, here: Machine,
-         patterns: Mapping[str, Pattern], means: Means) -> Job:  # fmt: skip
+def _job(
+    job: Mapping[str, Any],
+    asked: Again,
+    hosts: Sequence[str],
+    cluster: Cluster,
+    here: LocalMachine,
+    patterns: Mapping[str, Pattern],
+    means: RunContext,
+) -> Job:
     name, world, tool = job["name"], World(**job["world"]), job.get("tool", "")
     case = replace(from_argv(job["case"]), budget_s=None)  # that was for all of its sizes
     launch, env = job.get("launch", 1), job["factors"]

@@ -14,13 +14,14 @@ from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.controller import batch, execute, tool_results
-from bench.controller.jobs import Job, Machine, Plan, job_of
+from bench.controller.jobs import Job, LocalMachine, Plan, job_of
 from bench.core.case import Case, from_argv, to_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.record import Record
+from bench.core.skips import SkipCode
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.logs.tool import Installed
@@ -40,7 +41,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunContext:
     """What carrying out a plan takes. `say` takes lines that stay, `tick` what is going on just now.
 
     `deadline_s`: how long a rank may give no sign of life. `tools`: those that the jobs name, as found here. `ready`
@@ -56,13 +57,20 @@ class Means:
     ready: Ready
 
 
-def machine(python: str | None, mpirun: str | None, num_cpus: int, num_gpus: int, lacks: Mapping[str, str],
-            default_launcher: Mapping[str, str], separates: frozenset[str]) -> Machine:  # fmt: skip
+def machine(
+    python: str | None,
+    mpirun: str | None,
+    num_cpus: int,
+    num_gpus: int,
+    lacks: Mapping[str, str],
+    default_launcher: Mapping[str, str],
+    separates: frozenset[str],
+) -> LocalMachine:
     """The machine at hand, with the site's mpirun, else the one that belongs to the interpreter, else that on PATH."""
     beside = Path(python or sys.executable).parent / "mpirun"
     mpirun = mpirun or (str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun")
     interpreter = python or sys.executable
-    return Machine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates)
+    return LocalMachine(num_cpus, num_gpus, lacks, interpreter, mpirun, default_launcher, _mpi_of(mpirun), separates)
 
 
 def _mpi_of(mpirun: str) -> str:
@@ -82,7 +90,7 @@ def other_mpirun(chosen: str) -> str | None:
     return f"mpirun: {chosen}; this site also has {site}: name it by `mpirun:` in bench.yaml to use that one"
 
 
-def start(plan: Plan, scenario_text: str, results: Path, means: Means) -> Ran:
+def start(plan: Plan, scenario_text: str, results: Path, means: RunContext) -> Ran:
     """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept."""
     means.ready(plan.cluster, plan.jobs)
     folder = runs.create(results, runs.new_run_id(plan.cluster.name, plan.scenario))
@@ -96,7 +104,7 @@ def start(plan: Plan, scenario_text: str, results: Path, means: Means) -> Ran:
     return run_jobs(plan.jobs, folder, means)
 
 
-def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: Means) -> Ran:
+def resume(folder: Path, here: LocalMachine, patterns: Mapping[str, Pattern], means: RunContext) -> Ran:
     """Run what a run's plan asked for and its files do not hold."""
     launchers, tools, say = means.launchers, means.tools, means.say
     stored = runs.read_plan(folder)
@@ -118,8 +126,11 @@ def resume(folder: Path, here: Machine, patterns: Mapping[str, Pattern], means: 
         elif missing:
             partial = replace(case, sizes=missing)
             launch = job.get("launch", 1)
-            todo.append(job_of(job["name"], partial, world, job["factors"], cluster, here, patterns, launchers,
-                               launch, tool, tools))  # fmt: skip
+            todo.append(
+                job_of(
+                    job["name"], partial, world, job["factors"], cluster, here, patterns, launchers, launch, tool, tools
+                )
+            )
     say(f"{len(todo)} of {len(stored['jobs'])} jobs have something missing")
     means.ready(cluster, todo)
     return _submit(todo, cluster, folder, means) if batch.wanted(todo, os.environ) else run_jobs(todo, folder, means)
@@ -162,7 +173,7 @@ def cluster_of(stored: Mapping[str, Any]) -> Cluster:
     return Cluster(**tuples)
 
 
-def run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
+def run_jobs(jobs: Iterable[Job], folder: Path, means: RunContext) -> Ran:
     """Run jobs one after the other; each outcome is kept as soon as it is known."""
     say = means.say
     jobs = list(jobs)
@@ -194,7 +205,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, means: Means) -> Ran:
     return _ran(folder, outcomes)
 
 
-def _submit(jobs: Sequence[Job], cluster: Cluster, folder: Path, means: Means) -> Ran:
+def _submit(jobs: Sequence[Job], cluster: Cluster, folder: Path, means: RunContext) -> Ran:
     """All jobs in one allocation of Slurm, in which this desk runs again; what it left unsaid is said here."""
     again = {job.name for job in jobs}
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in again})
@@ -261,4 +272,4 @@ def _is_told(file: Path) -> bool:
 
 def _is_whole(record: Record) -> bool:
     """Is there nothing more to measure for this record?"""
-    return record.failed is None and not (record.skipped or "").startswith("the time budget")
+    return record.failed is None and (record.skipped is None or record.skipped.code != SkipCode.BUDGET)

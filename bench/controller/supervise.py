@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.controller import hosts
-from bench.controller.root_cause import Evidence
+from bench.controller.root_cause import FailureEvidence
 from bench.core.launcher import Blame
 from bench.probes import processes, reach
 from bench.store import heartbeat
-from bench.store.heartbeat import Beat
+from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
 _STACKS_S = 0.3  # for faulthandler to write them, even with every CPU taken
@@ -27,7 +27,7 @@ _ERROR = "bench: error: "
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class JobHosts:
     """The hosts of a job and how they are reached. No names: the ranks are on this machine, or a scheduler's.
 
     `python`, `setup` and `env` as the ranks have them: what else there is on a host is not known.
@@ -40,7 +40,7 @@ class Reached:
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, Told]:
+    def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, ProbeReply]:
         """What a probe says on each host, with each host's own words."""
         run = [self.python, "-m", module]
         asked = {
@@ -48,19 +48,27 @@ class Reached:
             for host in self.hosts
         }
         answers = hosts.ask(self.agent, asked, _ASK_S)
-        return {host: Told(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
+        return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProbeReply:
     """What a probe said on a host, None when it said nothing; and whether the host was reached at all."""
 
     answer: dict[str, Any] | None
     reached: bool = True
 
 
-def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: Blame | None, reached: Reached,
-           late: bool, silent_s: Mapping[int, float]) -> Evidence:  # fmt: skip
+def gather(
+    job_id: str,
+    num_ranks: int,
+    beats_folder: Path,
+    log: str,
+    launcher: Blame | None,
+    reached: JobHosts,
+    late: bool,
+    silent_s: Mapping[int, float],
+) -> FailureEvidence:
     """Ask everybody that can still answer. Of a job that is late the ranks write their stacks, too.
 
     Ranks know their hosts by the names that those have for themselves, which need not be those of `hosts:`.
@@ -69,7 +77,7 @@ def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: 
     looks, views = _looks(job_id, beats, reached, "stacks" if late else "look")
     if late:
         time.sleep(_STACKS_S)
-    return Evidence(
+    return FailureEvidence(
         num_ranks=num_ranks,
         beats=beats,
         said=tuple(line.partition(_ERROR)[2].strip() for line in log.splitlines() if _ERROR in line),
@@ -84,11 +92,13 @@ def gather(job_id: str, num_ranks: int, beats_folder: Path, log: str, launcher: 
     )
 
 
-def _looks(job_id: str, beats: Sequence[Beat], reached: Reached, verb: str) -> tuple[dict[str, Told], dict[str, Told]]:
+def _looks(
+    job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str
+) -> tuple[dict[str, ProbeReply], dict[str, ProbeReply]]:
     """Each host's processes of the job, and what it can reach."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
-        return {"": Told(processes.answer(verb, job_id, ranks))}, {}
+        return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, {}
     with ThreadPoolExecutor(2) as pool:
         looks = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *ranks)))
         others = {host: [other for other in reached.hosts if other != host] for host in reached.hosts}
@@ -123,7 +133,7 @@ def stacks(beats_folder: Path) -> str:
     return "\n".join(told)
 
 
-def end_everywhere(job_id: str, reached: Reached) -> tuple[str, ...]:
+def end_everywhere(job_id: str, reached: JobHosts) -> tuple[str, ...]:
     """End every process of a job, on every host. Returns the hosts that could not be asked."""
     processes.end_job(job_id)
     answers = reached.ask(processes.__name__, dict.fromkeys(reached.hosts, ("end", job_id)))

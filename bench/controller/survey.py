@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.config.clusters import Cluster
 from bench.controller import connect, host_checks, hosts, local_checks
-from bench.controller.host_checks import Device, Finding, Wanted
-from bench.controller.jobs import Job, Machine
+from bench.controller.host_checks import NamedNic, PreflightFinding, Wanted
+from bench.controller.jobs import Job, LocalMachine
 from bench.core import hostlist
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
@@ -30,7 +30,7 @@ _FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start a
 _AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
 _MOST_TOLD = 3
 _HOST = "{host}"
-Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.Answer]]
+Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.CommandReply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Survey:
 
     wanted: Wanted
     facts: Mapping[str, probe.Facts]
-    findings: tuple[Finding, ...]
+    findings: tuple[PreflightFinding, ...]
 
 
 def patience(cluster: Cluster) -> list[str]:
@@ -49,7 +49,7 @@ def patience(cluster: Cluster) -> list[str]:
     return [f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"]
 
 
-def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Path) -> Wanted:
+def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
     """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
     real = [job for job in jobs if job.case.transport != "model"]
     meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl", "cuda_copy") for job in real)
@@ -67,18 +67,18 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: Machine, results: Pat
     )
 
 
-def _devices(jobs: Sequence[Job]) -> tuple[Device, ...]:
+def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
     """The network devices that jobs name. Gloo reads a list of names; NCCL one of beginnings, '=' of names, '^' not."""
-    found: dict[Device, None] = {}
+    found: dict[NamedNic, None] = {}
     for job in jobs:
         transport = job.case.transport
         for nic in job.case.nics:
-            found[Device("`nics:`", nic.partition(":")[0], adapter=transport != "gloo")] = None
+            found[NamedNic("`nics:`", nic.partition(":")[0], adapter=transport != "gloo")] = None
         variable = f"{transport.upper()}_SOCKET_IFNAME"
         words = job.env.get(variable, "") if transport in ("gloo", "nccl") else ""
         exact = transport == "gloo" or words.startswith("=")
         for name in filter(None, words.removeprefix("=").split(",")) if not words.startswith("^") else ():
-            found[Device(f"{variable} in `env:`", name, begins=not exact)] = None
+            found[NamedNic(f"{variable} in `env:`", name, begins=not exact)] = None
     return tuple(found)
 
 
@@ -87,7 +87,7 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
     asked = ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
     with _mark_in(Path(wanted.results)) as nonce:
-        question = probe.Question(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
+        question = probe.HostQuestion(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         first = replace(question, port=wanted.port)
         questions = {host: asdict(question if number else first) for number, host in enumerate(wanted.hosts)}
         answers = asked({host: words(q) for host, q in questions.items()}, _FACTS_S + _SLACK_S)
@@ -100,7 +100,7 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
         else:
             why = _why_silent(host, answer, cluster.agent, python, package_root)
             silent.setdefault(_without(host, why), []).append(host)
-    findings = [Finding(tuple(named), _of_each(named, why)) for why, named in silent.items()]
+    findings = [PreflightFinding(tuple(named), _of_each(named, why)) for why, named in silent.items()]
     findings += host_checks.judge(facts, wanted)
     findings += _connections(facts, wanted, words, asked)
     return Survey(wanted, facts, tuple(findings))
@@ -110,17 +110,25 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root:
     """The same for a cluster without named hosts whose ranks start on this machine."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
-        question = probe.Question((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
+        question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         answer = hosts.ask_here(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
     this, told = replace(wanted, hosts=(me,)), _told(answer)
     if told is None or told.facts is None:
         why = f"host {me} {_why_silent(me, answer, cluster.agent, python, package_root)}"
-        return Survey(this, {}, (Finding((me,), why),))
+        return Survey(this, {}, (PreflightFinding((me,), why),))
     return Survey(this, {me: told.facts}, tuple(host_checks.judge({me: told.facts}, this)))
 
 
-def look(cluster: Cluster, jobs: Sequence[Job], machine: Machine, launchers: Mapping[str, Launcher], results: Path,
-         package_root: Path, *, node: bool = False) -> Survey:  # fmt: skip
+def look(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    machine: LocalMachine,
+    launchers: Mapping[str, Launcher],
+    results: Path,
+    package_root: Path,
+    *,
+    node: bool = False,
+) -> Survey:
     """All that can be known of the place of these jobs before they start: this machine, then the hosts.
 
     `node`: what hosts are made of is asked, too.
@@ -147,8 +155,9 @@ def refuse(found: Survey, cluster: str) -> list[str]:
     raise RefusedError("; ".join(wrong[:_MOST_TOLD]) + shown)
 
 
-def _connections(facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]],
-                 asked: Ask) -> list[Finding]:  # fmt: skip
+def _connections(
+    facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]], asked: Ask
+) -> list[PreflightFinding]:
     """Every host listens and connects to the others of its turn whose names it knows.
 
     A turn is the first host, where ranks meet, and _AT_ONCE - 1 others: of more hosts not every pair is tried.
@@ -156,7 +165,7 @@ def _connections(facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callab
     names = list(facts)
     if len(names) < 2:
         return []
-    reached: dict[str, Mapping[str, ports.Reached]] = {host: {} for host in names}
+    reached: dict[str, Mapping[str, ports.PeerReply]] = {host: {} for host in names}
     silent: dict[str, str] = {}
     meeting = wanted.hosts[0]
     port_of = {host: told.free_port for host, told in facts.items()}
@@ -208,13 +217,13 @@ def _words(cluster: Cluster, python: str, package_root: Path, question: object) 
     return hosts.in_place(words, cluster.setup, cluster.env, str(package_root))
 
 
-def _told(answer: hosts.Answer) -> probe.Answer | None:
+def _told(answer: hosts.CommandReply) -> probe.HostReport | None:
     """The last line that is an answer: a login may print what it likes before."""
     found = (probe.parse(line) for line in reversed(answer.out.splitlines()))
     return next((told for told in found if told is not None), None)
 
 
-def _why_silent(host: str, answer: hosts.Answer, agent: Sequence[str], python: str, package_root: Path) -> str:
+def _why_silent(host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path) -> str:
     """What is missing on a host that did not answer, as far as its shell came; a clause that follows its name."""
     last = _last_line(answer)
     if hosts.MARK not in answer.out:
@@ -247,6 +256,6 @@ def _of_each(named: Sequence[str], why: str) -> str:
     return f"each of {len(named)} hosts ({hostlist.compress(named)}) {why}"
 
 
-def _last_line(answer: hosts.Answer) -> str:
+def _last_line(answer: hosts.CommandReply) -> str:
     lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {answer.exit_code}"

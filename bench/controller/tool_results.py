@@ -14,7 +14,7 @@ from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape, traffic_of
 from bench.core.record import Header, Record
 from bench.logs.check import is_by_definition
-from bench.logs.foreign import Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun
 from bench.logs.tool import Tool
 from bench.probes import versions
 from bench.store import jsonl, runs
@@ -58,11 +58,26 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
     reported = dict(record.reported or {})
     if record.num_ranks is None or not record.payload_bytes or not (record.samples or "algbw_bytes_per_s" in reported):
         return record
-    shape = Shape(record.num_ranks, record.payload_bytes, dtype_of(case.dtype).num_bytes, case.root, record.mode,
-                  case.direction, case.window, case.matrix, case.access, case.via)  # fmt: skip
+    shape = Shape(
+        record.num_ranks,
+        record.payload_bytes,
+        dtype_of(case.dtype).num_bytes,
+        case.root,
+        record.mode,
+        case.direction,
+        case.window,
+        case.matrix,
+        case.access,
+        case.via,
+    )
     traffic = traffic_of(pattern, shape, record.num_nodes)
-    record = replace(record, bus_factor=traffic.bus_factor, rank_bytes=traffic.rank_bytes,
-                     node_bytes=traffic.node_bytes, min_steps=traffic.min_steps)  # fmt: skip
+    record = replace(
+        record,
+        bus_factor=traffic.bus_factor,
+        rank_bytes=traffic.rank_bytes,
+        node_bytes=traffic.node_bytes,
+        min_steps=traffic.min_steps,
+    )
     if record.samples:
         return record
     algbw, busbw = reported["algbw_bytes_per_s"], reported.get("busbw_bytes_per_s")
@@ -70,8 +85,8 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
         return replace(record, reported={k: v for k, v in reported.items() if k != "busbw_bytes_per_s"})
     if busbw is None:
         return replace(record, reported=reported | {"busbw_bytes_per_s": algbw * traffic.bus_factor})
-    row = Row(record.payload_bytes, algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw)
-    agrees = is_by_definition(row, Run("", pattern=case.pattern, num_ranks=record.num_ranks), pattern)
+    row = ForeignRow(record.payload_bytes, algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw)
+    agrees = is_by_definition(row, ForeignRun("", pattern=case.pattern, num_ranks=record.num_ranks), pattern)
     return record if agrees or "contradicts" in record.flags else replace(record, flags=(*record.flags, "contradicts"))
 
 

@@ -23,7 +23,7 @@ class Channel(ABC):
         return shared
 
 
-class Alone(Channel):
+class SingleRankChannel(Channel):
     """The channel of a world of one rank."""
 
     def gather(self, value: Any) -> list[Any] | None:

@@ -44,9 +44,17 @@ DTYPES = {
 
 # What nccl-tests and people call them.
 ALIASES = {
-    "double": "float64", "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16",
-    "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "char": "int8", "int": "int32",
-}  # fmt: skip
+    "double": "float64",
+    "float": "float32",
+    "fp32": "float32",
+    "half": "float16",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "char": "int8",
+    "int": "int32",
+}
 
 
 def dtype_of(name: str) -> Dtype:

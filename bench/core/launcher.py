@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bench.core.world import Place, World
+from bench.core.world import RankInfo, World
 
 # How a host is reached where the site says nothing: without questions, and not for ever.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "{host}")
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LaunchSite:
     """What a cluster says about starting ranks there (from bench.yaml)."""
 
     python: str = "python"
@@ -50,22 +50,23 @@ class Launcher(ABC):
     python: str | None = None  # the ranks' interpreter, where this machine's own means nothing to them
 
     @abstractmethod
-    def place(self, env: Mapping[str, str]) -> Place | None:
+    def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Where this launcher put this process, from its environment; None when it did not start it.
 
         Raises UsageError when its variables are there but make no sense.
         """
 
     @abstractmethod
-    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+    def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """The command line that starts `program` (without the interpreter) as `world`. `env` are variables to set."""
 
-    def manifest(self, job: str, program: list[str], world: World, site: Site, env: Mapping[str, str],
-                 deadline_s: float) -> str:  # fmt: skip
+    def manifest(
+        self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
+    ) -> str:
         """Shell lines that carry out a whole job, where no command of this machine starts its ranks; else nothing."""
         return ""
 
-    def environment(self, site: Site) -> dict[str, str]:
+    def environment(self, site: LaunchSite) -> dict[str, str]:
         """Variables that the launcher itself needs, whatever the cluster's own say."""
         return {}
 

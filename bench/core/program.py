@@ -61,7 +61,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class CopyStep:
     """Copies that this member orders by itself, begun together and completed together."""
 
     copies: tuple[Copy, ...] = ()
@@ -82,13 +82,13 @@ class Product:
         return 2 * self.order**3
 
 
-Step = Collective | Exchange | Copies | Product
+Step = Collective | Exchange | CopyStep | Product
 
 
 def needs_device(step: Step) -> str | None:
     """Why a library that only sends messages can not carry out a step; None when it can."""
     return (
-        "it moves messages between ranks, and this is work of one GPU" if isinstance(step, Copies | Product) else None
+        "it moves messages between ranks, and this is work of one GPU" if isinstance(step, CopyStep | Product) else None
     )
 
 

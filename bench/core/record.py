@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.core.codes import UNCODED, Code, Coded
+
 # Flags by which a transport says that a row is no figure of the link that it is named after.
 THROUGH_HOST = "through-host"  # copied by way of the host's memory
 SHARED_GPU = "shared_gpu"  # of ranks that had one GPU together; also a fact of the header
@@ -65,7 +67,7 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class OverlapSamples:
     """The allreduces of a record alone, and the products that ran beside them, in blocks of three kinds by turns.
 
     The record's samples are of the collective beside the products. Products are of matrices of `order` rows of `dtype`;
@@ -87,12 +89,24 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip(Coded):
+    """Why a row was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, and on which rank and host where that is known."""
+    """What went wrong, and on which rank and host if known. `what` is for people; logic reads `code` and `facts`."""
 
     what: str
     rank: int | None = None
     host: str | None = None
+    code: str = UNCODED
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, code: Code, rank: int | None = None, host: str | None = None, **facts: Any) -> Failure:
+        """A code with its facts, in the words of its template."""
+        return cls(code.words(facts), rank, host, code, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +143,9 @@ class Record:
     clock_bound_s: float | None = None  # one-way: the most by which each sample is wrong because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # what disturbed the samples, where it was meant to
-    overlap: Overlap | None = None  # what was computed beside the samples, where it was meant to be
+    overlap: OverlapSamples | None = None  # what was computed beside the samples, where it was meant to be
     reported: Mapping[str, float] | None = None
-    skipped: str | None = None
+    skipped: Skip | None = None
     failed: Failure | None = None
 
     def __post_init__(self) -> None:

@@ -18,9 +18,20 @@ from bench.core.errors import UsageError
 from bench.core.program import Group, Round
 from bench.core.world import World
 
-TOPOLOGIES = ("world", "node", "rail", "pairs", "directed pairs", "single ranks", "single pairs",
-              "directed single pairs", "node in turn", "rail in turn", "groups of K",
-              "groups of K in turn")  # fmt: skip
+TOPOLOGIES = (
+    "world",
+    "node",
+    "rail",
+    "pairs",
+    "directed pairs",
+    "single ranks",
+    "single pairs",
+    "directed single pairs",
+    "node in turn",
+    "rail in turn",
+    "groups of K",
+    "groups of K in turn",
+)
 SPLITS = ("alternate", "halves", "RANKS/RANKS")
 ORDERS = ("linear", "reverse", "interleaved", "RANK,RANK,...")
 IN_TURN = " in turn"

@@ -17,7 +17,7 @@ from bench.core.arrays import Difference, Memory
 from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
-from bench.core.world import Place
+from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer
 Which = Literal["send", "recv"]
@@ -175,7 +175,7 @@ class Transport(ABC):
     notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences
     nobody: int | None = None  # the rank to and from which messages end at once
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
-    place: Place
+    place: RankInfo
     channel: Channel
 
     @abstractmethod

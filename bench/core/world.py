@@ -19,7 +19,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankInfo:
     """One rank's place, as its launcher told it. `rendezvous` is (address, port) where the launcher gives one."""
 
     rank: int

@@ -40,8 +40,9 @@ class Level:
     least_partners: int
 
     @classmethod
-    def of(cls, kind: str, labels: Sequence[Any], src: Array, dst: Array, drawn: Array, partner: Array,
-           least: int) -> Level:  # fmt: skip
+    def of(
+        cls, kind: str, labels: Sequence[Any], src: Array, dst: Array, drawn: Array, partner: Array, least: int
+    ) -> Level:
         """From the label of each rank (None: not part of any) and the rows. `partner`: what counts as another end."""
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}
@@ -110,7 +111,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PartRatio:
     """A part against its peers: the ratio of its bandwidth to theirs, with its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
@@ -168,7 +169,7 @@ class Fitted:
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
-    def judge(self, index: int, direction: str, unit: int, rows: Array) -> Judged:
+    def judge(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
         """How slow a part is, from its rows with what their other ends cost taken away."""
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
@@ -179,11 +180,11 @@ class Fitted:
         num_parts = sum(2 * len(level.labels) for level in self.levels)
         return self._posterior(residual[rows] + effect[unit], max(spread, _FLOOR), num_parts)
 
-    def judge_link(self, residual: Array, num_links: int) -> Judged:
+    def judge_link(self, residual: Array, num_links: int) -> PartRatio:
         """The same for one link. What differs from row to row may differ from link to link as well."""
         return self._posterior(residual, self.sigma, 2 * num_links)
 
-    def _posterior(self, rows: Array, spread: float, num_parts: int) -> Judged:
+    def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
         """P(effect | rows) on a grid: normal parts vary by `spread`, one in ten runs has a slow part, any as slow.
 
         A row's noise is normal with a share of outliers, both as found in this run; the prior, shared out to all parts
@@ -200,9 +201,10 @@ class Fitted:
         posterior = np.exp(loglikelihood - loglikelihood.max()) * weight
         posterior /= posterior.sum()
         below = np.cumsum(posterior)
-        low, middle, high = (math.exp(_GRID[np.searchsorted(below, q).clip(0, len(_GRID) - 1)])
-                             for q in (0.025, 0.5, 0.975))  # fmt: skip
-        return Judged(middle, low, high, min(float(posterior[slow].sum()), 0.9999), len(rows))
+        low, middle, high = (
+            math.exp(_GRID[np.searchsorted(below, q).clip(0, len(_GRID) - 1)]) for q in (0.025, 0.5, 0.975)
+        )
+        return PartRatio(middle, low, high, min(float(posterior[slow].sum()), 0.9999), len(rows))
 
 
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:

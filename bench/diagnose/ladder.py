@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.core.topology import circle
-from bench.diagnose.localise import STAGES, Evidence, Places, Suspect, localise
+from bench.diagnose.localise import STAGES, PairSamples, Places, Suspect, localise
 
 Pairs = tuple[tuple[int, int], ...]  # (source, destination), disjoint
 
@@ -35,7 +35,7 @@ class Asked:
     pairs: Pairs
 
 
-def next_rounds(evidence: Evidence, places: Places, seed: int) -> tuple[Asked, ...]:
+def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[Asked, ...]:
     """What to measure next; nothing when the verdict stands. `seed`: of the random choices, the same for one run."""
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
@@ -108,8 +108,9 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[Asked]:
         yield from _both_ways("node", [tuple(pairs)], 1)
 
 
-def _confirm(suspects: Sequence[Suspect], healthy: Sequence[str], places: Places,
-             random_: random.Random) -> Iterator[Asked]:  # fmt: skip
+def _confirm(
+    suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
+) -> Iterator[Asked]:
     """Every suspect with partners that are cleared, another in each round; who is left over is paired as a control."""
     ranks_of: dict[str, set[int]] = {}
     for suspect in suspects:
@@ -123,14 +124,16 @@ def _confirm(suspects: Sequence[Suspect], healthy: Sequence[str], places: Places
         while waiting:
             start = turn % len(cleared)  # no partner twice, as long as there are others
             now, waiting = waiting[: len(cleared)], waiting[len(cleared) :]
-            yield from _both_ways("confirm", [_with_partners(now, cleared[start:] + cleared[:start], ranks_of, places,
-                                                             turn)], 1)  # fmt: skip
+            yield from _both_ways(
+                "confirm", [_with_partners(now, cleared[start:] + cleared[:start], ranks_of, places, turn)], 1
+            )
     if any(suspect.within for suspect in suspects):
         yield from _confirm_within([suspect for suspect in suspects if suspect.within], places)
 
 
-def _with_partners(suspects: Sequence[str], partners: Sequence[str], ranks_of: Mapping[str, set[int]], places: Places,
-                   turn: int) -> Pairs:  # fmt: skip
+def _with_partners(
+    suspects: Sequence[str], partners: Sequence[str], ranks_of: Mapping[str, set[int]], places: Places, turn: int
+) -> Pairs:
     """One round: each suspected host with a partner, rail by rail, as far as its rails are suspected; then the rest."""
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
@@ -145,8 +148,9 @@ def _with_partners(suspects: Sequence[str], partners: Sequence[str], ranks_of: M
             pairs += [(asked[turn % len(asked)], other[turn % len(other)])] if asked else []
     rest = [host for host in partners if host not in used and host not in ranks_of]
     for a, b in zip(rest[::2], rest[1::2], strict=False):
-        pairs += [(own[turn % len(own)], other[turn % len(other)])
-                  for own, other in zip(rails[a], rails[b], strict=False)]  # fmt: skip
+        pairs += [
+            (own[turn % len(own)], other[turn % len(other)]) for own, other in zip(rails[a], rails[b], strict=False)
+        ]
     return tuple(pairs)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.diagnose import fit as fitting
 from bench.diagnose import messages as words
-from bench.diagnose.fit import Array, Judged, Level
+from bench.diagnose.fit import Array, Level, PartRatio
 from bench.diagnose.places import Places as Places
 
 STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")  # '' is a schedule that asks nothing back
@@ -27,7 +27,7 @@ LEAST_LINK_ROWS = 2  # repeats of a link
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PairSamples:
     """One row per measured pair and direction. `step`: rows of one round have one number; `stage`: index of STAGES."""
 
     src: Array
@@ -37,7 +37,7 @@ class Evidence:
     stage: Array
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, float, int, int]]) -> Evidence:
+    def of(cls, rows: Sequence[tuple[int, int, float, int, int]]) -> PairSamples:
         """From (src, dst, bytes per second, step, stage)."""
         columns = list(zip(*rows, strict=True)) if rows else [()] * 5
         kinds = (np.int64, np.int64, np.float64, np.int64, np.int64)
@@ -47,9 +47,9 @@ class Evidence:
         """How many rows."""
         return len(self.src)
 
-    def taken(self, mask: Array) -> Evidence:
+    def taken(self, mask: Array) -> PairSamples:
         """Some of the rows."""
-        return Evidence(self.src[mask], self.dst[mask], self.bytes_per_s[mask], self.step[mask], self.stage[mask])
+        return PairSamples(self.src[mask], self.dst[mask], self.bytes_per_s[mask], self.step[mask], self.stage[mask])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     """What is slow, which hosts (and NICs) are not, what is not settled yet, and what else the reader must know.
 
     `num_missing`: rounds of a ladder's first look at every host that were not measured.
@@ -94,14 +94,14 @@ class Verdict:
         return not self.accused and bool(self.suspects or self.num_missing)
 
 
-def localise(evidence: Evidence, places: Places) -> Verdict:
+def localise(evidence: PairSamples, places: Places) -> Diagnosis:
     """The verdict on all rows. With no pair to compare with there is nobody to accuse."""
     host = words.index(places.hosts)
     between = host[evidence.src] != host[evidence.dst]
     parts = [_Part(evidence.taken(between != inside), places, inside) for inside in (False, True)]
     accused = sorted((one for part in parts for one in part.accused), key=lambda one: (-one.confidence, one.name))
     suspects = tuple(suspect for part in parts for suspect in part.suspects)
-    return Verdict(
+    return Diagnosis(
         _once(accused),
         _cleared(evidence, places, {one.name for one in accused}, suspects),
         suspects,
@@ -112,7 +112,7 @@ def localise(evidence: Evidence, places: Places) -> Verdict:
 class _Part:
     """The verdict on the pairs between hosts, or on those inside of them."""
 
-    def __init__(self, rows: Evidence, places: Places, inside: bool) -> None:
+    def __init__(self, rows: PairSamples, places: Places, inside: bool) -> None:
         self._rows, self._places, self._inside = rows, places, inside
         self._adaptive = bool((rows.stage > 0).any())
         self._ends = words.link_ends(places, inside)
@@ -132,7 +132,7 @@ class _Part:
 
     def _judge(self, index: int, level: Level, unit: int) -> None:
         """A rack, host, NIC or rank: slow as a sender, as a receiver, or both?"""
-        found: list[tuple[str, Judged]] = []
+        found: list[tuple[str, PartRatio]] = []
         unsettled = False
         for direction in ("out", "in"):
             mine = self._fit.rows_of(index, direction, unit)
@@ -185,7 +185,7 @@ class _Part:
         low = (residual < fitting.SLOW) & ~self._explained
         num_low = np.bincount(which[low], minlength=len(links))
         order, starts = np.argsort(which, kind="stable"), np.cumsum(counts) - counts
-        found: dict[int, list[tuple[str, Judged]]] = {}
+        found: dict[int, list[tuple[str, PartRatio]]] = {}
         enough = (num_low >= LEAST_LINK_ROWS) & (2 * num_low >= counts)
         if self._adaptive:  # half of what a link was drawn for, or what was asked of it since
             drawn = rows.stage < CONFIRM
@@ -199,22 +199,25 @@ class _Part:
                 found[int(link)] = slow
         self._name_links(found, key, links, which)
 
-    def _judge_link(self, mine: Array, residual: Array, num_links: int) -> list[tuple[str, Judged]]:
+    def _judge_link(self, mine: Array, residual: Array, num_links: int) -> list[tuple[str, PartRatio]]:
         """In which directions (out: that of its first row) a link is slow; a ladder may have to look again first."""
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
         pairs = tuple({(int(s), int(d)): None for s, d in zip(rows.src[mine], rows.dst[mine], strict=True)})
         suspect = Suspect(
-            pairs=pairs, within=self._inside, kind="link", name="-".join(self._names(mine[0])),
+            pairs=pairs,
+            within=self._inside,
+            kind="link",
+            name="-".join(self._names(mine[0])),
             hosts=self._hosts([rank for pair in pairs for rank in pair]),
-        )  # fmt: skip
+        )
         if not len(again):
             self.suspects.append(suspect)
             return []
         forward = self._ends[rows.src[again]] == self._ends[rows.src[mine[0]]]
         ways = {"out": again[forward], "in": again[~forward]}
         ways = {way: taken for way, taken in ways.items() if (residual[taken] < fitting.SLOW).sum() >= LEAST_LINK_ROWS}
-        slow: list[tuple[str, Judged]] = []
+        slow: list[tuple[str, PartRatio]] = []
         for way, taken in ways.items():
             judged = self._fit.judge_link(residual[taken], num_links)
             if judged.confidence < ACCUSE and len(ways) == 2:  # both ways together
@@ -238,7 +241,9 @@ class _Part:
         first, second = (words.end_name(rank, self._places, self._inside) for rank in ranks)
         return first, second
 
-    def _name_links(self, found: dict[int, list[tuple[str, Judged]]], key: Array, links: Array, which: Array) -> None:
+    def _name_links(
+        self, found: dict[int, list[tuple[str, PartRatio]]], key: Array, links: Array, which: Array
+    ) -> None:
         """Accuse each slow link; two hosts, all of whose rails between them are slow, once."""
         hosts, rows = words.index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
@@ -259,7 +264,7 @@ class _Part:
                 self.accused.append(Accused("link", name, confidence, evidence))
 
 
-def _levels(rows: Evidence, places: Places, inside: bool) -> list[Level]:
+def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
     """The parts that may be slow, the widest first."""
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
@@ -285,7 +290,7 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
     return tuple(found.values())
 
 
-def _cleared(evidence: Evidence, places: Places, guilty: set[str], suspects: tuple[Suspect, ...]) -> tuple[str, ...]:
+def _cleared(evidence: PairSamples, places: Places, guilty: set[str], suspects: tuple[Suspect, ...]) -> tuple[str, ...]:
     """Hosts that were measured, and are not accused nor suspected still; of a host with a slow NIC, its other NICs."""
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from bench.diagnose.fit import Array, Judged, Level
+    from bench.diagnose.fit import Array, Level, PartRatio
     from bench.diagnose.places import Places
 
 _LEAST_ROWS = 12  # of a class that stands by itself
@@ -80,8 +80,9 @@ def part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
     return "host", places.hosts[level.ranks[unit][0]]
 
 
-def part(level: Level, unit: int, found: Sequence[tuple[str, Judged]], places: Places,
-         inside: bool) -> tuple[str, str, float, str]:  # fmt: skip
+def part(
+    level: Level, unit: int, found: Sequence[tuple[str, PartRatio]], places: Places, inside: bool
+) -> tuple[str, str, float, str]:
     """(kind, name, confidence, evidence) of a rack, host, NIC or rank."""
     label, rank = level.labels[unit], level.ranks[unit][0]
     verbs = {"out": "sends", "in": "receives"}
@@ -99,7 +100,9 @@ def part(level: Level, unit: int, found: Sequence[tuple[str, Judged]], places: P
     return kind, name, confidence, f"{who} {measured}{where}"
 
 
-def link(names: tuple[str, str], found: Sequence[tuple[str, Judged]], lonely: Sequence[str]) -> tuple[str, float, str]:
+def link(
+    names: tuple[str, str], found: Sequence[tuple[str, PartRatio]], lonely: Sequence[str]
+) -> tuple[str, float, str]:
     """(name, confidence, evidence) of a link. `lonely`: ends that were measured with nobody else."""
     a, b = names
     ways = {"out": f"{a} to {b}", "in": f"{b} to {a}"}
@@ -111,7 +114,7 @@ def link(names: tuple[str, str], found: Sequence[tuple[str, Judged]], lonely: Se
     return f"{a}-{b}", max(judged.confidence for _, judged in found), f"{said}; {told}"
 
 
-def contended(names: tuple[str, str], judged: Judged) -> str:
+def contended(names: tuple[str, str], judged: PartRatio) -> str:
     """A link that is slow beside others and not by itself."""
     return (
         f"{names[0]}-{names[1]} runs {_ratio(judged)} while other pairs run, and normally by itself: "
@@ -119,6 +122,6 @@ def contended(names: tuple[str, str], judged: Judged) -> str:
     )
 
 
-def _ratio(judged: Judged) -> str:
+def _ratio(judged: PartRatio) -> str:
     rows = f"{judged.num_rows} measurements" if judged.num_rows > 1 else "one measurement"
     return f"at {judged.ratio:.2f} of its peers (95 % {judged.low:.2f} to {judged.high:.2f}, {rows})"

@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Sequence
 
 from bench.core.units import format_duration, format_size
-from bench.diagnose.localise import Verdict
+from bench.diagnose.localise import Diagnosis
 from bench.diagnose.pair_evidence import Diagnosed
 
 _WIDTH = 120
 _MOST_NAMES = 12
 
 
-def table(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> str:
+def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
     """The whole report. `seconds`: what measuring took, where it is known."""
     lines = [f"# {line}" for line in asked(cases, seconds)]
     lines += [conclusion(verdict)]
@@ -32,7 +32,7 @@ def table(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -
     return "\n".join(lines)
 
 
-def markdown(cases: Sequence[Diagnosed], verdict: Verdict, seconds: float | None) -> str:
+def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
     """The same as a table of GitHub's Markdown."""
     lines = [*asked(cases, seconds), "", conclusion(verdict), ""]
     if verdict.accused:
@@ -59,7 +59,7 @@ def asked(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
     return lines + ([f"measured in {format_duration(seconds)}"] if seconds is not None and len(cases) > 1 else [])
 
 
-def conclusion(verdict: Verdict) -> str:
+def conclusion(verdict: Diagnosis) -> str:
     """One sentence."""
     if verdict.undecided:
         left = "its suspicions could be followed" if verdict.suspects else "every host was looked at"
@@ -70,7 +70,7 @@ def conclusion(verdict: Verdict) -> str:
     return f"slow: {names(found)}"
 
 
-def notes(verdict: Verdict) -> list[str]:
+def notes(verdict: Diagnosis) -> list[str]:
     """What else the reader must know."""
     unsettled, missing = len(verdict.suspects), verdict.num_missing
     open_ = [f"the run ended before {unsettled} suspicions could be followed: measure again with more time"]
@@ -78,7 +78,7 @@ def notes(verdict: Verdict) -> list[str]:
     return [*verdict.notes, *(early if missing else []), *(open_ if unsettled else [])]
 
 
-def suspected(verdict: Verdict) -> list[str]:
+def suspected(verdict: Diagnosis) -> list[str]:
     """`host h2`, `link h0-h2`: each part that is suspected still, once."""
     return list(dict.fromkeys(f"{suspect.kind} {suspect.name}" for suspect in verdict.suspects))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.core.errors import UsageError
 from bench.diagnose.ladder import first_rounds
-from bench.diagnose.localise import STAGES, Accused, Evidence, Places, Verdict, localise
+from bench.diagnose.localise import STAGES, Accused, Diagnosis, PairSamples, Places, localise
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
 _LOOKS = [STAGES.index(name) for name in ("screen", "node")]
@@ -63,7 +63,7 @@ class Diagnosed:
     num_rows: int
     payload_bytes: int
     jobs: tuple[str, ...]
-    verdict: Verdict
+    verdict: Diagnosis
 
 
 def diagnosed(
@@ -92,8 +92,9 @@ def diagnosed(
     return tuple(_diagnosed(headers, key, rows) for key, rows in found.items())
 
 
-def _diagnosed(headers: Mapping[str, Mapping[str, Any]], key: tuple[Any, ...],
-               rows: Sequence[Mapping[str, Any]]) -> Diagnosed:  # fmt: skip
+def _diagnosed(
+    headers: Mapping[str, Mapping[str, Any]], key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]
+) -> Diagnosed:
     transport, direction, (schedule, *_), _ = key
     jobs = tuple(dict.fromkeys(row["job"] for row in rows))
     where = places(headers[jobs[0]])
@@ -104,23 +105,31 @@ def _diagnosed(headers: Mapping[str, Mapping[str, Any]], key: tuple[Any, ...],
     if schedule == "ladder":
         verdict = _of_ladder(verdict, evidence, where)
     return Diagnosed(
-        transport, direction, schedule, len(set(where.hosts)), len(where.hosts), len(rounds) + 1 if rounds else None,
-        len(evidence), largest, jobs, verdict,
-    )  # fmt: skip
+        transport,
+        direction,
+        schedule,
+        len(set(where.hosts)),
+        len(where.hosts),
+        len(rounds) + 1 if rounds else None,
+        len(evidence),
+        largest,
+        jobs,
+        verdict,
+    )
 
 
 def _option(case: Sequence[str], name: str) -> str | None:
     return case[case.index(name) + 1] if name in case[:-1] else None
 
 
-def _of_ladder(verdict: Verdict, evidence: Evidence, where: Places) -> Verdict:
+def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
     """A ladder that ended before it had looked at every host clears none."""
     looked = len(np.unique(evidence.step[np.isin(evidence.stage, _LOOKS)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - looked)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
 
 
-def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> Evidence:
+def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
     """Rows of both modes stand beside each other: half a round trip has a level of its own.
 
     A pair's time is the least that its median may be: what a busy CPU adds to some samples is not the link's.
@@ -133,10 +142,10 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> Evide
         both = mode == "isolated" or direction == "two-way"
         for row, rate in zip(mine, rates, strict=True):
             taken += rows_of(row["group"], rate / usual, both)
-    return Evidence.of(taken)
+    return PairSamples.of(taken)
 
 
-def merged(verdicts: Sequence[Verdict]) -> Verdict:
+def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """One verdict of several: accused where any accuses, cleared where all that measured it clear it."""
     accused: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:
@@ -153,4 +162,4 @@ def merged(verdicts: Sequence[Verdict]) -> Verdict:
     named = {name for name in cleared if ":" in name}
     doubted = {host for suspect in unsettled for host in suspect.hosts}  # an end of a suspected link may be slow itself
     sound = [n for n in cleared if (n not in guilty or n in named) and n.partition(":")[0] not in doubted]
-    return Verdict(tuple(order), () if num_missing else tuple(sound), unsettled, tuple(notes), num_missing)
+    return Diagnosis(tuple(order), () if num_missing else tuple(sound), unsettled, tuple(notes), num_missing)

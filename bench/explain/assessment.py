@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from bench.core.links import Bound
 from bench.core.units import format_bytes, format_rate
-from bench.explain.evidence import NIC_RATES, Seen, busbw
+from bench.explain.evidence import NIC_RATES, RunEvidence, busbw
 from bench.explain.like_sizes import all_beside
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.catalogue import gpu
-from bench.hardware.machine import Machine
+from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
-from bench.logs.foreign import Row
+from bench.logs.foreign import ForeignRow
 
 LIKE = "like the only known result"  # which is itself far below its bound: nobody knows what is normal
 NORMAL, LOW, FAR, ABOVE, UNJUDGED = "normal", "low", "far too low", "above what is possible", "can not be judged"
@@ -28,7 +28,7 @@ _MAY_BE = 0.15  # a machine on which others came as near is one that the user ma
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Assessment:
     """One of the words, a sentence that says why, and the ratio that it rests on (None: none)."""
 
     word: str
@@ -36,11 +36,11 @@ class Standing:
     ratio: float | None = None
 
 
-def stand(seen: Seen) -> Standing:
+def stand(seen: RunEvidence) -> Assessment:
     """The verdict on one run of rows."""
     why_not = _why_not(seen)
     if why_not is not None:
-        return Standing(UNJUDGED, why_not)
+        return Assessment(UNJUDGED, why_not)
     if seen.above:
         return _above(*seen.above[0])
     if seen.over_nics and seen.machine.links is not None and not seen.nics_known:
@@ -48,7 +48,7 @@ def stand(seen: Seen) -> Standing:
     return _beside_others(seen) or _beside_bound(seen)
 
 
-def _why_not(seen: Seen) -> str | None:
+def _why_not(seen: RunEvidence) -> str | None:
     """Why these rows can not be judged at all; None where they may be."""
     if seen.num_wrong:
         return "some of the data that arrived were wrong, so that no time or bandwidth counts."
@@ -67,7 +67,7 @@ def _why_not(seen: Seen) -> str | None:
     return contradiction(seen.machine, seen.other_gpus)
 
 
-def contradiction(machine: Machine, others: tuple[str, ...]) -> str | None:
+def contradiction(machine: LogMachine, others: tuple[str, ...]) -> str | None:
     """Why a machine that the user named is not the log's; None where nothing says so."""
     if not others:
         return None
@@ -77,10 +77,10 @@ def contradiction(machine: Machine, others: tuple[str, ...]) -> str | None:
     )
 
 
-def _above(row: Row, bound: Bound) -> Standing:
+def _above(row: ForeignRow, bound: Bound) -> Assessment:
     """A figure that can not be."""
     ratio = busbw(row) / bound.bytes_per_s
-    return Standing(
+    return Assessment(
         ABOVE,
         f"{format_rate(busbw(row))} at {format_bytes(row.payload_bytes or 0)} is {ratio - 1:.0%} above the hard bound "
         f"{bound.name} ({format_rate(bound.bytes_per_s)}): {bound.why}. The figure, the number of ranks or the machine "
@@ -89,23 +89,26 @@ def _above(row: Row, bound: Bound) -> Standing:
     )
 
 
-def _depends(seen: Seen) -> Standing:
+def _depends(seen: RunEvidence) -> Assessment:
     """Across nodes of which the NICs are not known: what others reached depends on theirs, however many they are."""
     best = seen.best
     assert best is not None
     known = {
-        each.network_bytes_per_s: each for each in reversed(seen.references)
+        each.network_bytes_per_s: each
+        for each in reversed(seen.references)
         if each.limited is None and each.network_bytes_per_s
-    }  # fmt: skip
+    }
     told = ", ".join(
         f"{format_rate(each.best[1])} with {format_rate(network)} of NICs per node ({each.instance or each.gpu})"
         for network, each in sorted(known.items(), reverse=True)
     )
     said = f"what its NICs carry is not known, and {format_rate(busbw(best))} depends on it"
-    return Standing(UNJUDGED, f"{said}{f': others reached {told}' if told else ''}. Name the machine with --instance.")
+    return Assessment(
+        UNJUDGED, f"{said}{f': others reached {told}' if told else ''}. Name the machine with --instance."
+    )
 
 
-def _beside_others(seen: Seen) -> Standing | None:
+def _beside_others(seen: RunEvidence) -> Assessment | None:
     """Against the best that others reached at a like size."""
     found = all_beside(seen)
     best = seen.best
@@ -134,7 +137,7 @@ def _beside_others(seen: Seen) -> Standing | None:
         said += ", if this machine has the NICs that others with this GPU have"
     reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
     if seen.too_short and (word != NORMAL or reached < _normal_of(bound)):
-        return Standing(UNJUDGED, f"{said}; {_short(seen)}.", ratio)
+        return Assessment(UNJUDGED, f"{said}; {_short(seen)}.", ratio)
     share = None if bound is None else one.theirs / bound.bytes_per_s
     if word == NORMAL and only and (share is None or share < _normal_of(bound)):
         word = LIKE
@@ -144,7 +147,7 @@ def _beside_others(seen: Seen) -> Standing | None:
         said += f"; what others reached is itself at most {share:.0%} of it"
     if ratio > TOO_MANY:
         said = f"{said}. {too_many(ratio)}"
-    return Standing(word, f"{said}.", ratio)
+    return Assessment(word, f"{said}.", ratio)
 
 
 def too_many(ratio: float) -> str:
@@ -155,13 +158,13 @@ def too_many(ratio: float) -> str:
     )
 
 
-def _short(seen: Seen) -> str:
+def _short(seen: RunEvidence) -> str:
     if seen.rises:
         return f"the sizes are too small: at {format_bytes(seen.largest_bytes)}, the largest, the bandwidth still rises"
     return f"too few sizes, up to {format_bytes(seen.largest_bytes)}, to tell whether the bandwidth still rises"
 
 
-def _of_limit(seen: Seen) -> str:
+def _of_limit(seen: RunEvidence) -> str:
     """What an acceptance check would say, over a whole node."""
     best = seen.best
     if (
@@ -178,7 +181,7 @@ def _of_limit(seen: Seen) -> str:
     return ""
 
 
-def _beside_bound(seen: Seen) -> Standing:
+def _beside_bound(seen: RunEvidence) -> Assessment:
     best, links = seen.best, seen.machine.links
     assert best is not None
     if seen.own and links is None:
@@ -186,48 +189,48 @@ def _beside_bound(seen: Seen) -> Standing:
     if links is None and seen.run.tool == "perftest":
         return _of_nic(best)
     if links is None:
-        return Standing(
+        return Assessment(
             UNJUDGED, f"the log does not tell which machine it comes from: name it with --instance{_may_be(seen)}."
         )
     if seen.num_nodes is None:
-        return Standing(UNJUDGED, "the log does not tell how many nodes there were: say so with --num-nodes.")
+        return Assessment(UNJUDGED, "the log does not tell how many nodes there were: say so with --num-nodes.")
     bound = tightest(seen)
     if bound is None:
-        return Standing(
+        return Assessment(
             UNJUDGED, "there is no bound to set it beside, and nobody's result of this shape is known here."
         )
     share = busbw(best) / bound.bytes_per_s
     what = f"{format_rate(busbw(best))} is {share:.0%} of {bound.name} ({format_rate(bound.bytes_per_s)})"
     if seen.of_hosts:
         said = "this tool times one operation at a time from host memory, and nobody's result of it is known here"
-        return Standing(UNJUDGED, f"{what}; {said}.", share)
+        return Assessment(UNJUDGED, f"{what}; {said}.", share)
     if share < _normal_of(bound) and not seen.over_nics and (cards := _of_cards(seen, what, share)) is not None:
         return cards
     word = _word(share, _normal_of(bound), _LOW_OF_BOUND)
     if word != NORMAL and seen.too_short:
-        return Standing(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
+        return Assessment(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
     if word != NORMAL and seen.over_nics and seen.num_ranks == seen.num_nodes and (links.num_nics or 1) > 1:
         said = f"how many of its node's {links.num_nics} NICs the one rank there has is not known"
-        return Standing(UNJUDGED, f"{what}, but {said}.", share)
+        return Assessment(UNJUDGED, f"{what}, but {said}.", share)
     known = any(each.limited is None for each in seen.references)
     nobody = "nobody's result at this size is known here" if known else "nobody's result of this shape is known here"
-    return Standing(word, f"{what}; {nobody}.", share)
+    return Assessment(word, f"{what}; {nobody}.", share)
 
 
-def _of_cards(seen: Seen, what: str, share: float) -> Standing | None:
+def _of_cards(seen: RunEvidence, what: str, share: float) -> Assessment | None:
     """Of cards in one node, where another way than that of the bound may be theirs; None where that is not so."""
     links, best = seen.machine.links, seen.best
     assert links is not None and best is not None
     if by_wider_bridge(seen.machine, busbw(best)):
         most = gpu(str(seen.machine.gpu)).most_bridged
         said = f"how its bridges join the cards is not known: with one over {most} a pair has 1/{most - 1} of a port"
-        return Standing(UNJUDGED, f"{what}, but {said}.", share)
+        return Assessment(UNJUDGED, f"{what}, but {said}.", share)
     if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND:
-        return Standing(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
+        return Assessment(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
     return None
 
 
-def by_wider_bridge(machine: Machine, rate: float) -> bool:
+def by_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Is it more than PCIe carries, between cards of which one bridge can join more than two?
 
     How many links a pair has, nobody tells then.
@@ -238,7 +241,7 @@ def by_wider_bridge(machine: Machine, rate: float) -> bool:
     return rate > (links.pcie_bytes_per_s or 0.0)
 
 
-def _may_be(seen: Seen) -> str:
+def _may_be(seen: RunEvidence) -> str:
     """The instance types on which others came near, as candidates to try."""
     best, run = seen.best, seen.run
     if best is None or not run.pattern or not seen.num_ranks or seen.of_hosts:
@@ -249,19 +252,21 @@ def _may_be(seen: Seen) -> str:
     return f". Others came near on {told}: candidates to try, and no proof" if told else ""
 
 
-def _of_nic(best: Row) -> Standing:
+def _of_nic(best: ForeignRow) -> Assessment:
     """Two ends of verbs: beside the NIC of the least rate that can have carried it."""
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((each for each in NIC_RATES if rate <= each), None)
     if nic is None or rate < 0.9 * nic:
-        return Standing(
+        return Assessment(
             UNJUDGED, f"{format_rate(rate)} is not near the rate of a NIC that is known here: name the machine."
         )
     share = f"{rate / nic:.0%} of the line rate of {nic * 8e-9:.0f} Gb/s"
-    return Standing(NORMAL, f"{format_rate(rate)} is {share}, if that is this NIC's ({format_rate(nic)}).", rate / nic)
+    return Assessment(
+        NORMAL, f"{format_rate(rate)} is {share}, if that is this NIC's ({format_rate(nic)}).", rate / nic
+    )
 
 
-def _own(seen: Seen) -> Standing:
+def _own(seen: RunEvidence) -> Assessment:
     """Our own run on links of which nothing is known but what was calibrated."""
     best, bound = seen.best, seen.bounds[0] if seen.bounds else None
     assert best is not None
@@ -271,10 +276,10 @@ def _own(seen: Seen) -> Standing:
     if bound is not None:
         share = busbw(best) / bound.bytes_per_s
         said = f"{format_rate(busbw(best))} is {share:.0%} of {bound.name} ({format_rate(bound.bytes_per_s)}); {said}"
-    return Standing(UNJUDGED, f"{said}. Compare it with an earlier run of the same machine: bench compare.")
+    return Assessment(UNJUDGED, f"{said}. Compare it with an earlier run of the same machine: bench compare.")
 
 
-def tightest(seen: Seen) -> Bound | None:
+def tightest(seen: RunEvidence) -> Bound | None:
     """The bound that says most: the tightest hard one, or a tighter reference on the network."""
     hard = [bound for bound in seen.bounds if bound.kind == "hard"]
     network = [bound for bound in seen.bounds if bound.kind == "reference" and bound.name in _NETWORK]
@@ -286,7 +291,7 @@ def _normal_of(bound: Bound | None) -> float:
     return _NORMAL_OF_RING if bound is not None and bound.name == _RING else _NORMAL_OF_BOUND
 
 
-def shown(seen: Seen) -> Bound | None:
+def shown(seen: RunEvidence) -> Bound | None:
     """The bound to name: without a bridge, where nobody knows whether two cards have one and none is needed."""
     plain = [bound for bound in seen.bounds if bound.name.endswith("without NVLink bridge")]
     return min(plain, key=lambda bound: bound.bytes_per_s) if seen.bridge_unknown else tightest(seen)

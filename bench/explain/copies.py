@@ -14,7 +14,7 @@ from bench.explain.assessment import (
     NORMAL,
     TOO_MANY,
     UNJUDGED,
-    Standing,
+    Assessment,
     by_wider_bridge,
     contradiction,
     too_many,
@@ -24,16 +24,20 @@ from bench.explain.evidence import other_gpus
 from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s
-from bench.hardware.machine import Machine
-from bench.hardware.reference import Copies, same_machine
-from bench.logs.foreign import TRUNCATED, Matrix, Run
+from bench.hardware.machine import LogMachine
+from bench.hardware.reference import CopyReference, same_machine
+from bench.logs.foreign import TRUNCATED, ForeignRun, Matrix
 
 # Of a copy, by its direction (logs/foreign.py): the path, and whether the figure adds both directions.
 _PATHS = {
-    "h2d": ("host", False), "d2h": ("host", False), "d2d": ("peer", False), "bidirectional_sum": ("peer", True),
+    "h2d": ("host", False),
+    "d2h": ("host", False),
+    "d2d": ("peer", False),
+    "bidirectional_sum": ("peer", True),
     "fan": ("peers", False),
-    "through_host": ("through host", False), "through_host_sum": ("through host", True),
-}  # fmt: skip
+    "through_host": ("through host", False),
+    "through_host_sum": ("through host", True),
+}
 _TITLES = {
     "h2d": "host to GPU",
     "d2h": "GPU to host",
@@ -84,10 +88,10 @@ class Way:
 class Copying:
     """The matrices of one run."""
 
-    run: Run
-    machine: Machine
+    run: ForeignRun
+    machine: LogMachine
     ways: tuple[Way, ...]
-    references: tuple[Copies, ...]
+    references: tuple[CopyReference, ...]
     hints: tuple[Hint, ...] = ()
 
     def way(self, direction: str, engine: str | None = "ce") -> Way | None:
@@ -107,7 +111,7 @@ class Copying:
         return told or (bool(cells) and all(cell.status == "waived" for cell in cells))
 
 
-def gathered(run: Run, machine: Machine, hints: Sequence[Hint] = ()) -> Copying:
+def gathered(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = ()) -> Copying:
     """The bandwidths of a run's matrices beside their bounds and what others measured."""
     ways = []
     for matrix in run.matrices:
@@ -230,27 +234,27 @@ def span(rates: tuple[float, float]) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def stand(copying: Copying) -> Standing:
+def stand(copying: Copying) -> Assessment:
     """The verdict: the worst direction decides."""
     if copying.run.status == "failed":
-        return Standing(UNJUDGED, "the tool failed; what it had printed before may be wrong, too.")
+        return Assessment(UNJUDGED, "the tool failed; what it had printed before may be wrong, too.")
     if (why := contradiction(copying.machine, other_gpus(copying.run, copying.machine))) is not None:
-        return Standing(UNJUDGED, why)
+        return Assessment(UNJUDGED, why)
     listed = sum(hint.kind == "device" for hint in copying.hints)
     told = max((len(way.gpus) for way in copying.ways), default=0)
     if 0 < listed < told and copying.run.status != TRUNCATED:  # a list that was cut may be longer
         said = f"the log lists {listed} GPU{'s' if listed > 1 else ''}, and its tables hold {told}"
-        return Standing(UNJUDGED, f"{said}: it contradicts itself, and no figure of it counts.")
+        return Assessment(UNJUDGED, f"{said}: it contradicts itself, and no figure of it counts.")
     ways = [way for direction in _REFERENCE if (way := copying.way(direction)) is not None]
     detour = copying.way("through_host")
     if not ways and detour is not None:
         return _through_host(detour, copying.machine)
     if not ways:
-        return Standing(UNJUDGED, _nothing_to_judge(copying))
+        return Assessment(UNJUDGED, _nothing_to_judge(copying))
     over = [(way, bound) for way in copying.ways for bound in way.bounds if _over(way, bound)]
     if over:
         way, bound = over[0]
-        return Standing(
+        return Assessment(
             ABOVE,
             f"{_name(way)}: {format_rate(way.most)} is {way.most / bound.bytes_per_s - 1:.0%} above the hard bound "
             f"{bound.name} ({format_rate(bound.bytes_per_s)}): {bound.why}. The figure or the machine is not what it "
@@ -259,7 +263,7 @@ def stand(copying: Copying) -> Standing:
         )
     judged = [found for way in ways if (found := _judged(copying, way)) is not None]
     if not judged:
-        return Standing(UNJUDGED, _unknown(copying.machine))
+        return Assessment(UNJUDGED, _unknown(copying.machine))
     return min(judged, key=lambda found: ((FAR, LOW, NORMAL).index(found.word), found.ratio or 0.0))
 
 
@@ -270,7 +274,7 @@ def _nothing_to_judge(copying: Copying) -> str:
     return "no one-way bandwidth was read."
 
 
-def _unknown(machine: Machine) -> str:
+def _unknown(machine: LogMachine) -> str:
     if machine.gpu is None:
         return "the machine is not known, and so are its links: name it with --instance."
     if gpu(machine.gpu).c2c:
@@ -278,16 +282,16 @@ def _unknown(machine: Machine) -> str:
     return f"the GPU is known ({machine.gpu}), and not how the machine links it: name the machine with --instance."
 
 
-def _through_host(way: Way, machine: Machine) -> Standing:
+def _through_host(way: Way, machine: LogMachine) -> Assessment:
     """Two GPUs without peer access: each byte crosses the link of one, then that of the other."""
     bound = way.bounds[-1] if way.bounds else None
     if bound is None:
-        return Standing(UNJUDGED, _unknown(machine))
+        return Assessment(UNJUDGED, _unknown(machine))
     share = way.least / bound.bytes_per_s
     word = NORMAL if share >= 0.3 else LOW if share >= 0.15 else FAR
     link = "the PCIe link" if bound.name == "PCIe port" else bound.name
     said = f"{format_rate(way.least)} is {share:.0%} of {link}; through host memory a copy crosses two links"
-    return Standing(word, f"{said}, one after the other in part, so that a third to a half of one is usual.", share)
+    return Assessment(word, f"{said}, one after the other in part, so that a third to a half of one is usual.", share)
 
 
 def _over(way: Way, bound: Bound) -> bool:
@@ -298,7 +302,7 @@ def _name(way: Way) -> str:
     return _TITLES.get(way.direction, way.direction)
 
 
-def _judged(copying: Copying, way: Way) -> Standing | None:
+def _judged(copying: Copying, way: Way) -> Assessment | None:
     """How a direction's slowest pair stands: beside the same machine's, else beside the link, which others with this
     GPU on this link may have shown to carry less."""
     name = _REFERENCE[way.direction]
@@ -310,7 +314,7 @@ def _judged(copying: Copying, way: Way) -> Standing | None:
     return others if by_link is None or (lifted and by_link.word != NORMAL) else by_link
 
 
-def _beside_link(machine: Machine, way: Way) -> Standing | None:
+def _beside_link(machine: LogMachine, way: Way) -> Assessment | None:
     """Beside the hard bound of its path; None where that is not known, or says nothing of single pairs."""
     if not way.bounds:
         return None
@@ -328,10 +332,10 @@ def _beside_link(machine: Machine, way: Way) -> Standing | None:
         f"{_name(way)}, {format_rate(rate)} at {end}, is {rate / bound.bytes_per_s:.0%} of {bound.name} "
         f"({format_rate(bound.bytes_per_s)}), where copies reach {usual}."
     )
-    return Standing(NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR, said, ratio)
+    return Assessment(NORMAL if ratio >= 0.9 else LOW if ratio >= 0.6 else FAR, said, ratio)
 
 
-def _beside_alike(copying: Copying, way: Way, name: str) -> Standing | None:
+def _beside_alike(copying: Copying, way: Way, name: str) -> Assessment | None:
     """Where the machine is not named: beside the best of those with this GPU, on the link that the machines that it may
     be have, or else that the GPU has at most. Whether a bridge joins two cards is not known of them."""
     machine = copying.machine
@@ -346,7 +350,7 @@ def _beside_alike(copying: Copying, way: Way, name: str) -> Standing | None:
     return replace(found, sentence=f"{found.sentence[:-1]}, if this machine is built like that one.")
 
 
-def _beside(way: Way, own: Copies, name: str) -> Standing:
+def _beside(way: Way, own: CopyReference, name: str) -> Assessment:
     """Beside another's: the slowest pairs of both, or, where only theirs differ, the fastest: ours may be a choice of
     the pairs with the most links."""
     least, most = own.rates[name]
@@ -359,10 +363,10 @@ def _beside(way: Way, own: Copies, name: str) -> Standing:
     if differ:
         said += ", whose pairs have different links"
     said = f"{said}. {too_many(ratio)}" if ratio > TOO_MANY else said
-    return Standing(word_of_others(ratio), f"{said}.", ratio)
+    return Assessment(word_of_others(ratio), f"{said}.", ratio)
 
 
-def wired(machine: Machine) -> str | None:
+def wired(machine: LogMachine) -> str | None:
     """How the machine (or each one that it may be) links its GPUs."""
     names = (machine.instance,) if machine.instance else machine.candidates
     links = {instance(name).pcie for name in names}

@@ -164,8 +164,15 @@ def kernels_slower(copying: Copying) -> Reason | None:
 
 
 COPY_RULES: tuple[Callable[[Copying], Reason | None], ...] = (
-    odd_pairs, narrow_link, shared_uplink, refused, some_pairs, slower_than_the_host, few_nvlinks, kernels_slower
-)  # fmt: skip
+    odd_pairs,
+    narrow_link,
+    shared_uplink,
+    refused,
+    some_pairs,
+    slower_than_the_host,
+    few_nvlinks,
+    kernels_slower,
+)
 
 
 def reasons(copying: Copying) -> tuple[Reason, ...]:

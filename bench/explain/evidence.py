@@ -15,9 +15,9 @@ from bench.core.units import format_bytes, format_rate
 from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
 from bench.hardware.catalogue import gpu, gpu_printed, instance
-from bench.hardware.machine import Machine
+from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, same_shape
-from bench.logs.foreign import Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun
 
 # Below this, a time is the software's and the links' latency; above, bytes count.
 SMALL_BYTES = 1024
@@ -42,30 +42,30 @@ _HOST_MEMORY_TOOLS = ("osu", "perftest")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunEvidence:
     """One run of one pattern. `rows`: those with a bandwidth or a time. `bounds`: at the best row, tightest first.
 
     `doubtful`: rows that contradict themselves or are no numbers; they are none of `rows`, and so never the best one.
     """
 
-    run: Run
-    machine: Machine
-    rows: tuple[Row, ...]
+    run: ForeignRun
+    machine: LogMachine
+    rows: tuple[ForeignRow, ...]
     num_ranks: int | None
     num_nodes: int | None
     counted: tuple[str, ...] = ()  # how ranks and nodes are known where the log does not say it
     bounds: tuple[Bound, ...] = ()
-    above: tuple[tuple[Row, Bound], ...] = ()  # rows above a hard bound
+    above: tuple[tuple[ForeignRow, Bound], ...] = ()  # rows above a hard bound
     references: tuple[Reference, ...] = ()
     hints: tuple[Hint, ...] = ()
     wire_factor: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
     modelled: bool = False
     own: bool = False  # measured by this suite, not by a foreign tool
-    doubtful: tuple[Row, ...] = ()
+    doubtful: tuple[ForeignRow, ...] = ()
     misfit: str | None = None  # why these ranks can not have been on as many nodes as the user says
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> ForeignRow | None:
         """The row of the most bus bandwidth."""
         return max((row for row in self.rows if row.busbw_bytes_per_s), key=busbw, default=None)
 
@@ -209,12 +209,12 @@ class Seen:
         return next((hint for hint in self.hints if hint.kind == kind and hint.value.startswith(start)), None)
 
 
-def busbw(row: Row) -> float:
+def busbw(row: ForeignRow) -> float:
     """Its bus bandwidth, 0 where it has none."""
     return row.busbw_bytes_per_s or 0.0
 
 
-def other_gpus(run: Run, machine: Machine) -> tuple[str, ...]:
+def other_gpus(run: ForeignRun, machine: LogMachine) -> tuple[str, ...]:
     """GPU models that the log names and the named instance type does not have."""
     if not machine.instance:
         return ()
@@ -223,8 +223,12 @@ def other_gpus(run: Run, machine: Machine) -> tuple[str, ...]:
 
 
 def gathered(
-    run: Run, machine: Machine, pattern: Pattern | None, hints: Sequence[Hint] = (), num_nodes: int | None = None
-) -> Seen:
+    run: ForeignRun,
+    machine: LogMachine,
+    pattern: Pattern | None,
+    hints: Sequence[Hint] = (),
+    num_nodes: int | None = None,
+) -> RunEvidence:
     """A foreign run beside its bounds and references. `pattern`: the one it names; `num_nodes`: as the user says."""
     rows = tuple(row for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s))
     doubtful = tuple(row for row in run.rows if _is_doubtful(row))
@@ -234,7 +238,7 @@ def gathered(
     if pattern is not None and ranks is not None and not run.size_is_block:
         rows = tuple(_rated(row, pattern, ranks) for row in rows)
     counted = tuple(filter(None, (told, so)))
-    seen = Seen(run, machine, rows, ranks, nodes, counted, hints=tuple(hints), doubtful=doubtful)
+    seen = RunEvidence(run, machine, rows, ranks, nodes, counted, hints=tuple(hints), doubtful=doubtful)
     seen = replace(seen, misfit=_misfit(seen, num_nodes))
     if ranks is None or nodes is None or seen.hint("shared") or seen.misfit:
         return seen
@@ -249,19 +253,19 @@ def gathered(
     return with_references(seen)
 
 
-def _is_doubtful(row: Row) -> bool:
+def _is_doubtful(row: ForeignRow) -> bool:
     """Is a row no figure: at odds with itself, as its reader says, or printed as no number?"""
     figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
     endless = any(figure is not None and not math.isfinite(figure) for figure in figures)
     return bool(row.contradicts or row.unreadable or endless)
 
 
-def with_references(seen: Seen) -> Seen:
+def with_references(seen: RunEvidence) -> RunEvidence:
     """The run beside what others measured of its shape."""
     return replace(seen, references=_references(seen))
 
 
-def _references(seen: Seen) -> tuple[Reference, ...]:
+def _references(seen: RunEvidence) -> tuple[Reference, ...]:
     machine = seen.machine
     if not (seen.run.pattern and seen.num_nodes and seen.num_ranks) or seen.of_hosts:
         return ()
@@ -269,7 +273,7 @@ def _references(seen: Seen) -> tuple[Reference, ...]:
     return tuple(each for each in found if _comparable(seen, each))
 
 
-def _rated(row: Row, pattern: Pattern, num_ranks: int) -> Row:
+def _rated(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow:
     """A row with the bandwidths that its time gives, where the tool printed none."""
     algbw = row.algbw_bytes_per_s
     if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
@@ -282,7 +286,7 @@ def _rated(row: Row, pattern: Pattern, num_ranks: int) -> Row:
     return replace(row, algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * factor if factor else None)
 
 
-def _ranks(run: Run, rows: Sequence[Row]) -> tuple[int | None, str | None]:
+def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, str | None]:
     """How many ranks there were: as the log says, else as busbw / algbw tells."""
     if run.num_ranks is not None:
         return run.num_ranks, None
@@ -304,7 +308,7 @@ def _ranks(run: Run, rows: Sequence[Row]) -> tuple[int | None, str | None]:
     return candidates[0], f"{candidates[0]} ranks, as busbw / algbw = {ratio:.4g} tells"
 
 
-def _nodes(run: Run, machine: Machine, ranks: int | None, given: int | None) -> tuple[int | None, str | None]:
+def _nodes(run: ForeignRun, machine: LogMachine, ranks: int | None, given: int | None) -> tuple[int | None, str | None]:
     if given is not None:
         return given, f"{_nodes_words(given)}, as given"
     told = run.num_nodes or (len(run.hosts) or None)
@@ -321,7 +325,7 @@ def _nodes(run: Run, machine: Machine, ranks: int | None, given: int | None) -> 
     return max(told, needed), None if told >= needed else f"{_nodes_words(needed)}, as a node has {per_node} GPUs"
 
 
-def _misfit(seen: Seen, given: int | None) -> str | None:
+def _misfit(seen: RunEvidence, given: int | None) -> str | None:
     """Why as many nodes as the user says can not have held the ranks; None where they can."""
     if given is None or seen.num_ranks is None:
         return None
@@ -335,7 +339,7 @@ def _misfit(seen: Seen, given: int | None) -> str | None:
     return None
 
 
-def _pods(run: Run, machine: Machine, ranks: int) -> str | None:
+def _pods(run: ForeignRun, machine: LogMachine, ranks: int) -> str | None:
     """What to doubt where hosts may be pods: numbered names alike, with fewer ranks than their nodes have GPUs."""
     num = len(run.hosts)
     names = (machine.instance,) if machine.instance else machine.candidates
@@ -353,7 +357,7 @@ def _nodes_words(num: int) -> str:
     return f"{num} node{'s' if num != 1 else ''}"
 
 
-def _comparable(seen: Seen, each: Reference) -> bool:
+def _comparable(seen: RunEvidence, each: Reference) -> bool:
     """Across nodes, another network is no comparison, and one that is not known neither. Where ours is not known all
     are shown, and none is compared."""
     own = each.instance is not None and each.instance == seen.machine.instance
@@ -369,14 +373,14 @@ def _near(network: float, each: Reference) -> bool:
     return each.network_bytes_per_s is not None and abs(each.network_bytes_per_s / network - 1) < 0.01
 
 
-def _traffic(pattern: Pattern, row: Row, ranks: int, nodes: int) -> Traffic:
+def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
     """What must cross which boundary; nothing is known of a world too large to lay its messages out."""
     if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
         return Traffic(None, None, None, 1)
     return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
 
 
-def _bounds(seen: Seen, pattern: str, row: Row, traffic: Traffic) -> tuple[Bound, ...]:
+def _bounds(seen: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic) -> tuple[Bound, ...]:
     """Hard bounds and references of a row, tightest first. They bound rates, so that they are those of every size."""
     machine = seen.machine
     assert machine.links is not None
@@ -399,7 +403,7 @@ def _bounds(seen: Seen, pattern: str, row: Row, traffic: Traffic) -> tuple[Bound
     return tuple(sorted(found, key=lambda bound: bound.bytes_per_s))
 
 
-def _of_ring(bound: Bound, seen: Seen, row: Row, traffic: Traffic) -> Bound:
+def _of_ring(bound: Bound, seen: RunEvidence, row: ForeignRow, traffic: Traffic) -> Bound:
     """The bound by a node's NICs, for a ring of all ranks."""
     assert traffic.node_bytes and traffic.rank_bytes
     share = traffic.node_bytes / traffic.rank_bytes
@@ -414,21 +418,42 @@ def _of_ring(bound: Bound, seen: Seen, row: Row, traffic: Traffic) -> Bound:
     )
 
 
-def _of_links(seen: Seen, pattern: str, row: Row, traffic: Traffic, links: NodeLinks) -> tuple[Bound, ...]:
+def _of_links(
+    seen: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic, links: NodeLinks
+) -> tuple[Bound, ...]:
     header = Header(
-        job="", case=(), pattern=pattern, dtype="", reduce_op="", root=None, direction=None, topology="world",
-        transport=seen.run.tool, num_ranks=seen.num_ranks, num_nodes=seen.num_nodes,
-        ranks_per_node=seen.ranks_per_node, clock="host", modelled=False, started="", links=links.to_dict(),
-    )  # fmt: skip
+        job="",
+        case=(),
+        pattern=pattern,
+        dtype="",
+        reduce_op="",
+        root=None,
+        direction=None,
+        topology="world",
+        transport=seen.run.tool,
+        num_ranks=seen.num_ranks,
+        num_nodes=seen.num_nodes,
+        ranks_per_node=seen.ranks_per_node,
+        clock="host",
+        modelled=False,
+        started="",
+        links=links.to_dict(),
+    )
     record = Record(
-        mode="pipelined", requested_bytes=(), payload_bytes=row.payload_bytes or 0, num_ranks=seen.num_ranks,
-        num_nodes=seen.num_nodes, bus_factor=traffic.bus_factor, rank_bytes=traffic.rank_bytes,
-        node_bytes=traffic.node_bytes, reported={},
-    )  # fmt: skip
+        mode="pipelined",
+        requested_bytes=(),
+        payload_bytes=row.payload_bytes or 0,
+        num_ranks=seen.num_ranks,
+        num_nodes=seen.num_nodes,
+        bus_factor=traffic.bus_factor,
+        rank_bytes=traffic.rank_bytes,
+        node_bytes=traffic.node_bytes,
+        reported={},
+    )
     return bounds_of(header, record)
 
 
-def _above(rows: Sequence[Row], bounds: Sequence[Bound]) -> tuple[tuple[Row, Bound], ...]:
+def _above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tuple[ForeignRow, Bound], ...]:
     """Rows above the tightest hard bound by more than figures are rounded, the farthest first."""
     hard = next((bound for bound in bounds if bound.kind == "hard"), None)
     if hard is None:

@@ -13,18 +13,30 @@ from bench.core.links import Bound
 from bench.core.pattern import Pattern
 from bench.core.units import format_bytes, format_rate
 from bench.explain import copies, copy_reasons
-from bench.explain.assessment import ABOVE, LIKE, NORMAL, Standing, shown, stand, tightest
-from bench.explain.evidence import Seen, busbw, gathered
+from bench.explain.assessment import ABOVE, LIKE, NORMAL, Assessment, shown, stand, tightest
+from bench.explain.evidence import RunEvidence, busbw, gathered
 from bench.explain.failures import failure_reason
 from bench.explain.log_evidence import Hint, Listener
 from bench.explain.reason import Reason
 from bench.explain.reasons import reasons, small_sizes
 from bench.explain.remarks import remarks
-from bench.hardware.machine import Machine
+from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, best_of_each
-from bench.logs.foreign import TRUNCATED, Remark, Row, Run
+from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun, Remark
 
-__all__ = ["ABOVE", "LIKE", "NORMAL", "Hint", "Listener", "Machine", "Page", "Reason", "Seen", "page", "page_of"]
+__all__ = [
+    "ABOVE",
+    "LIKE",
+    "NORMAL",
+    "Hint",
+    "Listener",
+    "LogMachine",
+    "Page",
+    "Reason",
+    "RunEvidence",
+    "page",
+    "page_of",
+]
 
 _OF_COPIES = ("nvbandwidth", "p2p_bandwidth_latency")
 _MOST_OTHERS, _MOST_ANYWHERE = 4, 6
@@ -41,20 +53,24 @@ class Page:
     got: tuple[str, ...]
     possible: tuple[str, ...]
     others: tuple[str, ...]
-    standing: Standing
+    standing: Assessment
     reasons: tuple[Reason, ...]
     remarks: tuple[str, ...]
     machine: str
     num_ranks: int | None = None
     num_nodes: int | None = None
-    best: Row | None = None
+    best: ForeignRow | None = None
     bound: Bound | None = None
     share: float | None = None
     source: str = ""  # the file that it comes from
 
 
 def page(
-    run: Run, machine: Machine, pattern: Pattern | None, hints: Sequence[Hint] = (), num_nodes: int | None = None
+    run: ForeignRun,
+    machine: LogMachine,
+    pattern: Pattern | None,
+    hints: Sequence[Hint] = (),
+    num_nodes: int | None = None,
 ) -> Page:
     """The page about one run of a foreign tool. `pattern`: the one that the run names, None where it has none."""
     if (run.matrices or run.tool in _OF_COPIES) and not run.rows:
@@ -62,7 +78,7 @@ def page(
     return page_of(gathered(run, machine, pattern, hints, num_nodes))
 
 
-def page_of(seen: Seen) -> Page:
+def page_of(seen: RunEvidence) -> Page:
     """The page about rows."""
     standing, bound = stand(seen), tightest(seen)
     failure = failure_reason(seen.run, seen.num_wrong, len(seen.rows) + len(seen.doubtful))
@@ -100,7 +116,7 @@ def page_of(seen: Seen) -> Page:
     )
 
 
-def _of_copies(run: Run, copying: copies.Copying) -> Page:
+def _of_copies(run: ForeignRun, copying: copies.Copying) -> Page:
     failure = failure_reason(run, 0, 0)
     return Page(
         title=f"copies, by {_tool(run)}",
@@ -115,18 +131,18 @@ def _of_copies(run: Run, copying: copies.Copying) -> Page:
     )
 
 
-def _title(seen: Seen) -> str:
+def _title(seen: RunEvidence) -> str:
     run = seen.run
     ranks = f", {seen.num_ranks} rank{'s' if seen.num_ranks != 1 else ''}" if seen.num_ranks else ""
     nodes = f" on {seen.num_nodes} node{'s' if seen.num_nodes != 1 else ''}" if seen.num_nodes else ""
     return f"{run.pattern or 'an unknown operation'}{ranks}{nodes}, by {_tool(run)}"
 
 
-def _tool(run: Run) -> str:
+def _tool(run: ForeignRun) -> str:
     return run.tool.replace("_", "-") + (f" {run.tool_version}" if run.tool_version else "")
 
 
-def _got(seen: Seen) -> Iterator[str]:
+def _got(seen: RunEvidence) -> Iterator[str]:
     """Wrong data and lost lines first, then the machine, the best figure and the small-message time."""
     run, best = seen.run, seen.best
     if seen.modelled:
@@ -160,7 +176,7 @@ def _got(seen: Seen) -> Iterator[str]:
         yield f"not known: {', '.join(seen.machine.unknown)}"
 
 
-def _doubtful(seen: Seen) -> str:
+def _doubtful(seen: RunEvidence) -> str:
     """The rows that count for nothing, in one sentence."""
     lines = [str(row.line) for row in seen.doubtful if row.line][:4]
     where = f" (line {', '.join(lines)}{', ...' if len(seen.doubtful) > 4 else ''})" if lines else ""
@@ -171,7 +187,7 @@ def _doubtful(seen: Seen) -> str:
     return f"{said}: {format_bytes(first.payload_bytes or 0)}: {why}" if why else said
 
 
-def _heard(seen: Seen) -> Iterator[str]:
+def _heard(seen: RunEvidence) -> Iterator[str]:
     """What NCCL said of itself."""
     said = {kind: hint.value for kind in ("nccl", "network", "channels") if (hint := seen.hint(kind))}
     nics = seen.nics_heard
@@ -185,7 +201,7 @@ def _heard(seen: Seen) -> Iterator[str]:
         yield f"the log says: {', '.join(words)}"
 
 
-def _state(run: Run) -> Iterator[str]:
+def _state(run: ForeignRun) -> Iterator[str]:
     if run.status != "ok":
         whole = "; explain the whole log, if there is one" if run.status == TRUNCATED else ""
         yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}{whole}"
@@ -205,7 +221,7 @@ def _with_line(remark: Remark) -> str:
     return line + remark.text.removeprefix(line)
 
 
-def _wrong(seen: Seen) -> str:
+def _wrong(seen: RunEvidence) -> str:
     every = (*seen.rows, *seen.doubtful)
     rows = [row for row in every if row.num_wrong]
     worst = max(rows, key=lambda row: row.num_wrong or 0)
@@ -218,12 +234,12 @@ def _wrong(seen: Seen) -> str:
     return said
 
 
-def _flatness(seen: Seen) -> str:
+def _flatness(seen: RunEvidence) -> str:
     flat = seen.flat_from
     return f"; flat within 5 % from {format_bytes(flat)} on" if flat and flat < (seen.largest_bytes or 0) else ""
 
 
-def _possible(seen: Seen) -> Iterator[str]:
+def _possible(seen: RunEvidence) -> Iterator[str]:
     best = seen.best
     if not seen.bounds or best is None:
         yield f"no bound is known: {_unknown(seen)}"
@@ -239,17 +255,16 @@ def _possible(seen: Seen) -> Iterator[str]:
         yield "what the NICs of a node carry is not known, and so no bound on the network"
 
 
-def _telling(seen: Seen) -> list[Bound]:
+def _telling(seen: RunEvidence) -> list[Bound]:
     """The bounds that tell something: the tightest first; across nodes, of the references only the network's."""
     first = shown(seen)
     found = [
-        bound for bound in seen.bounds
-        if bound.kind == "hard" or not seen.over_nics or bound.name.startswith("network")
-    ]  # fmt: skip
+        bound for bound in seen.bounds if bound.kind == "hard" or not seen.over_nics or bound.name.startswith("network")
+    ]
     return sorted(found, key=lambda bound: bound is not first)
 
 
-def _unknown(seen: Seen) -> str:
+def _unknown(seen: RunEvidence) -> str:
     if seen.hint("shared"):
         return "ranks that share a GPU may exchange everything inside it"
     if seen.misfit:
@@ -265,7 +280,7 @@ def _unknown(seen: Seen) -> str:
     return "of this pattern, or of these links"
 
 
-def _others(seen: Seen) -> Iterator[str]:
+def _others(seen: RunEvidence) -> Iterator[str]:
     if seen.num_wrong:
         yield "not compared: the data were wrong"
         return

@@ -8,26 +8,48 @@ GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Prog
 from __future__ import annotations
 
 from bench.explain.reason import Reason
-from bench.logs.foreign import FAILED, Run
+from bench.logs.foreign import FAILED, ForeignRun
 
 # What a failure's words hold -> what it is, what to do, one command.
 _KNOWN = (
-    (("system not yet initialized", "SYSTEM_NOT_READY"), "the NVSwitch fabric is not up",
-     "start the fabric manager of the driver's own version", "systemctl status nvidia-fabricmanager"),
-    (("pattern", "h_errorFlag"), "the data that arrived were wrong: memory or a link is broken",
-     "see the GPU's errors, and take the node out", "nvidia-smi -q -d ECC,ROW_REMAPPER"),
-    (("MultinodeMemoryAllocation",), "the IMEX daemon does not run, or its channel is not there",
-     "start it, and give the container its channel: multinode tests share memory by it, within one node as well",
-     "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels"),
-    (("several runs print into one log at once",),
-     "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
-     "build it again from the beginning (make clean), with MPI", "make clean; make MPI=1 MPI_HOME=/path/to/mpi"),
+    (
+        ("system not yet initialized", "SYSTEM_NOT_READY"),
+        "the NVSwitch fabric is not up",
+        "start the fabric manager of the driver's own version",
+        "systemctl status nvidia-fabricmanager",
+    ),
+    (
+        ("pattern", "h_errorFlag"),
+        "the data that arrived were wrong: memory or a link is broken",
+        "see the GPU's errors, and take the node out",
+        "nvidia-smi -q -d ECC,ROW_REMAPPER",
+    ),
+    (
+        ("MultinodeMemoryAllocation",),
+        "the IMEX daemon does not run, or its channel is not there",
+        "start it, and give the container its channel: multinode tests share memory by it, within one node as well",
+        "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels",
+    ),
+    (
+        ("several runs print into one log at once",),
+        "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
+        "build it again from the beginning (make clean), with MPI",
+        "make clean; make MPI=1 MPI_HOME=/path/to/mpi",
+    ),
     (("out of memory",), "the buffers do not fit", "give a smaller largest size", "all_reduce_perf -b 8 -e 1G -f 2"),
-    (("unhandled cuda error", "CUDA failure", "CUDA_ERROR", "illegal memory access"), "CUDA failed",
-     "see what CUDA said, and the kernel's Xid lines", "dmesg | grep -i xid"),
-    (("unhandled system error", "remote process exited", "Connection", "unhandled remote"), "a rank was lost",
-     "see which rank complained first", "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"),
-)  # fmt: skip
+    (
+        ("unhandled cuda error", "CUDA failure", "CUDA_ERROR", "illegal memory access"),
+        "CUDA failed",
+        "see what CUDA said, and the kernel's Xid lines",
+        "dmesg | grep -i xid",
+    ),
+    (
+        ("unhandled system error", "remote process exited", "Connection", "unhandled remote"),
+        "a rank was lost",
+        "see which rank complained first",
+        "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2",
+    ),
+)
 
 # As above, of the check of a pattern that copies between GPUs alone did not pass.
 _BETWEEN_GPUS = (
@@ -43,7 +65,7 @@ _BETWEEN_GPUS = (
 _AMONG_GPUS = ("device_to_device", "one_to_all", "all_to_one")  # in the names of nvbandwidth's tests
 
 
-def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
+def failure_reason(run: ForeignRun, wrong_rows: int, num_rows: int) -> Reason | None:
     """Why nothing else counts, where the data were wrong or the tool failed. A log that was cut
     is no reason for a bandwidth: the page says so at its beginning."""
     if wrong_rows:
@@ -63,7 +85,7 @@ def failure_reason(run: Run, wrong_rows: int, num_rows: int) -> Reason | None:
     return None
 
 
-def _between_gpus(run: Run) -> bool:
+def _between_gpus(run: ForeignRun) -> bool:
     """Did a copy between GPUs fail, and none between a GPU and its host? Of a test that never ended only the name is
     left, as a remark."""
     broken = [remark.text for remark in run.remarks if "never finished" in remark.text]
@@ -72,7 +94,7 @@ def _between_gpus(run: Run) -> bool:
     return not of_host and (any(name in said for name in _AMONG_GPUS) or _host_passed(run))
 
 
-def _host_passed(run: Run) -> bool:
+def _host_passed(run: ForeignRun) -> bool:
     """Were both ways to the host measured?"""
     told = {matrix.direction for matrix in run.matrices if any(cell.value is not None for cell in matrix.cells)}
     return {"h2d", "d2h"} <= told

@@ -8,13 +8,13 @@ from functools import cache
 from itertools import pairwise
 from math import log
 
-from bench.explain.evidence import LARGE_SIZE_BYTES, Seen, busbw
+from bench.explain.evidence import LARGE_SIZE_BYTES, RunEvidence, busbw
 from bench.hardware import curves
 from bench.hardware.reference import Reference
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class LikeSize:
     """A published result at a payload of `size_bytes`, and ours there; both rates in bytes per second."""
 
     each: Reference
@@ -29,21 +29,19 @@ class Beside:
         return self.ours / self.theirs
 
 
-def all_beside(seen: Seen) -> tuple[Beside, ...]:
+def all_beside(seen: RunEvidence) -> tuple[LikeSize, ...]:
     """Each result that was not held back, at a size where it can be compared: the fastest first. Sizes
     below those at which our curve is flat, or that are not large, count only where nothing else is known."""
     best = seen.best
     if best is None or not best.payload_bytes:
         return ()
-    found = [
-        pair for each in seen.references if each.limited is None and (pair := _beside(seen, each)) is not None
-    ]  # fmt: skip
+    found = [pair for each in seen.references if each.limited is None and (pair := _beside(seen, each)) is not None]
     enough = min(best.payload_bytes, LARGE_SIZE_BYTES, seen.flat_from or LARGE_SIZE_BYTES)
     large = [pair for pair in found if pair.size_bytes >= enough]
     return tuple(sorted(large or found, key=lambda pair: -pair.theirs))
 
 
-def _beside(seen: Seen, each: Reference) -> Beside | None:
+def _beside(seen: RunEvidence, each: Reference) -> LikeSize | None:
     """At our best size as far as their sizes go. A smaller size stands for ours only where our curve is flat, both are
     within a factor of two, or both are large; None where no size is alike."""
     best = seen.best
@@ -54,13 +52,13 @@ def _beside(seen: Seen, each: Reference) -> Beside | None:
     if min(ours) <= size <= max(ours):
         flat = seen.flat_from is not None and seen.flat_from <= size
         if size >= asked or flat or 2 * size >= asked or size >= LARGE_SIZE_BYTES:
-            return Beside(each, size, at(ours, size), at(theirs, size), size in theirs)
+            return LikeSize(each, size, at(ours, size), at(theirs, size), size in theirs)
     elif (seen.flat_from is not None and asked < size) or min(asked, size) >= LARGE_SIZE_BYTES:
-        return Beside(each, size, busbw(best), at(theirs, size), True)
+        return LikeSize(each, size, busbw(best), at(theirs, size), True)
     return None
 
 
-def _own_curve(seen: Seen) -> dict[int, float]:
+def _own_curve(seen: RunEvidence) -> dict[int, float]:
     found: dict[int, float] = {}
     for row in seen.rows:
         if row.payload_bytes and busbw(row):

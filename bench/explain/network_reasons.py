@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bench.core.units import format_bytes, format_rate
-from bench.explain.evidence import NIC_RATES, Seen
+from bench.explain.evidence import NIC_RATES, RunEvidence
 from bench.explain.like_sizes import all_beside
 from bench.explain.reason import TOPOLOGY, Reason, listen
 
 
-def sockets(seen: Seen) -> Reason | None:
+def sockets(seen: RunEvidence) -> Reason | None:
     """TCP in the place of the fast network."""
     network = seen.network_bytes_per_s
     if not seen.over_nics or seen.best is None:
@@ -29,7 +29,7 @@ def sockets(seen: Seen) -> Reason | None:
     return None
 
 
-def fewer_nics(seen: Seen) -> Reason | None:
+def fewer_nics(seen: RunEvidence) -> Reason | None:
     """A flat curve at the rate of one NIC (or some) of many."""
     rate, network, flat = seen.carried_bytes_per_s, seen.network_bytes_per_s, seen.flat_from
     if not seen.over_nics or rate is None or flat is None:
@@ -60,7 +60,7 @@ def fewer_nics(seen: Seen) -> Reason | None:
     return Reason(f"a node uses {name}", evidence, 0.85, step, listen(seen))
 
 
-def _own_rates(seen: Seen) -> dict[float, str]:
+def _own_rates(seen: RunEvidence) -> dict[float, str]:
     """What 1, 2, 4, ... of a known machine's NICs carry."""
     links = seen.machine.links
     assert links is not None and links.nic_bytes_per_s is not None
@@ -75,7 +75,7 @@ def _whole_nics(rate: float, known: dict[float, str]) -> tuple[float, str] | Non
     return fitting[0] if fitting else None
 
 
-def no_rdma(seen: Seen) -> Reason | None:
+def no_rdma(seen: RunEvidence) -> Reason | None:
     """NICs that may not read GPU memory, or are far from their GPU."""
     if not seen.over_nics or seen.best is None:
         return None
@@ -101,7 +101,7 @@ def no_rdma(seen: Seen) -> Reason | None:
     return Reason("NICs and GPUs may be paired across PCIe roots", evidence, 0.5, step, TOPOLOGY)
 
 
-def old_software(seen: Seen) -> Reason | None:
+def old_software(seen: RunEvidence) -> Reason | None:
     """A library of years ago, where a later one was much faster."""
     heard = seen.hint("nccl")
     version = heard.value if heard else dict(seen.run.settings).get("nccl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.explain.evidence import Seen
+from bench.explain.evidence import RunEvidence
 
 TOPOLOGY = "nvidia-smi topo -m"
 
@@ -20,7 +20,7 @@ class Reason:
     command: str = ""
 
 
-def listen(seen: Seen) -> str:
+def listen(seen: RunEvidence) -> str:
     """The command that lets NCCL tell what it does."""
     test = f"{program(seen)} 2>&1 | python -m bench explain -"
     if seen.over_nics:
@@ -28,7 +28,7 @@ def listen(seen: Seen) -> str:
     return f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
 
 
-def program(seen: Seen, first: str = "8") -> str:
+def program(seen: RunEvidence, first: str = "8") -> str:
     """The command of nccl-tests that measures this pattern: over the GPUs of a node, or under a launcher."""
     names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
     pattern = seen.run.pattern or "allreduce"

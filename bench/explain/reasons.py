@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bench.core.units import format_bytes, format_rate
 from bench.explain.copies import span
-from bench.explain.evidence import LARGE_BYTES, LARGE_SIZE_BYTES, Seen, busbw
+from bench.explain.evidence import LARGE_BYTES, LARGE_SIZE_BYTES, RunEvidence, busbw
 from bench.explain.network_reasons import fewer_nics, no_rdma, old_software, sockets
 from bench.explain.reason import TOPOLOGY, Reason, listen, program
 from bench.hardware.reference import Reference
@@ -34,17 +34,17 @@ _SETTINGS = {
 }
 
 
-Rule = Callable[[Seen], Reason | None]
+Rule = Callable[[RunEvidence], Reason | None]
 
 
-def reasons(seen: Seen) -> tuple[Reason, ...]:
+def reasons(seen: RunEvidence) -> tuple[Reason, ...]:
     """Every reason that a rule finds, the likeliest first."""
     rules = (small_sizes,) if seen.of_hosts else RULES
     found = [reason for rule in rules if (reason := rule(seen)) is not None]
     return tuple(sorted(found, key=lambda reason: -reason.weight))
 
 
-def no_nvls(seen: Seen) -> Reason | None:
+def no_nvls(seen: RunEvidence) -> Reason | None:
     """The switch could reduce, and the figure is that of a ring."""
     links, best = seen.machine.links, seen.best
     if links is None or best is None or not links.nvls or seen.run.pattern != "allreduce" or seen.num_nodes != 1:
@@ -70,7 +70,7 @@ def no_nvls(seen: Seen) -> Reason | None:
     return Reason("NVLS is off: the switch does not reduce", evidence, 0.95 if said else 0.8, step, listen(seen))
 
 
-def shared_gpu(seen: Seen) -> Reason | None:
+def shared_gpu(seen: RunEvidence) -> Reason | None:
     """Two ranks on one GPU, by the list of ranks."""
     if (said := seen.hint("shared")) is None:
         return None
@@ -79,7 +79,7 @@ def shared_gpu(seen: Seen) -> Reason | None:
     return Reason("ranks share a GPU", evidence, 0.98, step, "nvidia-smi --query-gpu=index,pci.bus_id --format=csv")
 
 
-def through_the_host(seen: Seen) -> Reason | None:
+def through_the_host(seen: RunEvidence) -> Reason | None:
     """GPUs of a node that copy through host memory, as peer access is refused."""
     links, best = seen.machine.links, seen.best
     if (
@@ -125,7 +125,7 @@ def _span(references: Sequence[Reference]) -> str:
     return span((rates[0], rates[-1]))
 
 
-def no_bridge(seen: Seen) -> Reason | None:
+def no_bridge(seen: RunEvidence) -> Reason | None:
     """Two cards that a bridge may join, at the rate of PCIe."""
     links, best = seen.machine.links, seen.best
     if links is None or best is None or links.peer != "nvlink_pairs" or (seen.num_ranks, seen.num_nodes) != (2, 1):
@@ -146,7 +146,7 @@ def no_bridge(seen: Seen) -> Reason | None:
     return Reason("there is no NVLink bridge, or it is not used", evidence, 0.8, step, "nvidia-smi nvlink --status")
 
 
-def settings(seen: Seen) -> Reason | None:
+def settings(seen: RunEvidence) -> Reason | None:
     """What the environment told NCCL to do, or not to."""
     found = []
     for hint in seen.hints:
@@ -162,7 +162,7 @@ def settings(seen: Seen) -> Reason | None:
     return Reason(what, evidence, weight, "measure again without it", f"env {names} {program(seen)}")
 
 
-def few_channels(seen: Seen) -> Reason | None:
+def few_channels(seen: RunEvidence) -> Reason | None:
     """NCCL opened fewer channels than fast links need."""
     links, heard = seen.machine.links, seen.hint("channels")
     if links is None or heard is None or links.nvlink_bytes_per_s is None or seen.num_nodes != 1:
@@ -185,7 +185,7 @@ def few_channels(seen: Seen) -> Reason | None:
     return Reason("NCCL sees fewer links than there are", evidence, 0.9, "see the paths that NCCL finds", listen(seen))
 
 
-def small_sizes(seen: Seen) -> Reason | None:
+def small_sizes(seen: RunEvidence) -> Reason | None:
     """The curve still rises where the test ended."""
     if not seen.rises:
         return None
@@ -203,7 +203,7 @@ def small_sizes(seen: Seen) -> Reason | None:
     return Reason("the sizes are too small to show the links", evidence, 0.8, step, command)
 
 
-def slow_start(seen: Seen) -> Reason | None:
+def slow_start(seen: RunEvidence) -> Reason | None:
     """Small messages take far longer than elsewhere."""
     times = [time for each in seen.references for time in each.small_s.values()]
     if seen.small_s is None or not times or seen.small_s < 3 * max(times):
@@ -217,6 +217,16 @@ def slow_start(seen: Seen) -> Reason | None:
 
 
 RULES: tuple[Rule, ...] = (
-    shared_gpu, sockets, fewer_nics, no_nvls, through_the_host, no_bridge, settings, few_channels, no_rdma,
-    old_software, small_sizes, slow_start,
-)  # fmt: skip
+    shared_gpu,
+    sockets,
+    fewer_nics,
+    no_nvls,
+    through_the_host,
+    no_bridge,
+    settings,
+    few_channels,
+    no_rdma,
+    old_software,
+    small_sizes,
+    slow_start,
+)

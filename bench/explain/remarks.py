@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from bench.core.units import format_bytes, format_rate
-from bench.explain.evidence import LARGE_BYTES, Seen, busbw
+from bench.explain.evidence import LARGE_BYTES, RunEvidence, busbw
 
 
-def remarks(seen: Seen) -> tuple[str, ...]:
+def remarks(seen: RunEvidence) -> tuple[str, ...]:
     """Every remark that a rule makes."""
     return tuple(remark for rule in REMARKS if (remark := rule(seen)) is not None)
 
 
-def placements_differ(seen: Seen) -> str | None:
+def placements_differ(seen: RunEvidence) -> str | None:
     """In place and out of place differ at large sizes."""
     ratios = list(_placements(seen))
     if len(ratios) < 2 or not (median(ratios) > 1.1 or median(ratios) < 1 / 1.1):
@@ -26,7 +26,7 @@ def placements_differ(seen: Seen) -> str | None:
     )
 
 
-def _placements(seen: Seen) -> Iterator[float]:
+def _placements(seen: RunEvidence) -> Iterator[float]:
     """In place / out of place, for each large size that has both."""
     rates: dict[tuple[int, str | None], dict[bool, float]] = {}
     for row in seen.rows:
@@ -37,7 +37,7 @@ def _placements(seen: Seen) -> Iterator[float]:
             yield both[True] / both[False]
 
 
-def falls(seen: Seen) -> str | None:
+def falls(seen: RunEvidence) -> str | None:
     """The largest size is slower than a smaller one."""
     best = seen.best
     last = max((busbw(row) for row in seen.rows if row.payload_bytes == seen.largest_bytes), default=0.0)
@@ -50,7 +50,7 @@ def falls(seen: Seen) -> str | None:
     )
 
 
-def first_row(seen: Seen) -> str | None:
+def first_row(seen: RunEvidence) -> str | None:
     """The first row holds what the library does once."""
     small = [row for row in seen.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]
     if len(small) < 6 or seen.small_s is None or (small[0].time_s or 0.0) < 1.5 * seen.small_s:
@@ -61,7 +61,7 @@ def first_row(seen: Seen) -> str | None:
     )
 
 
-def types_differ(seen: Seen) -> str | None:
+def types_differ(seen: RunEvidence) -> str | None:
     """One element type is slower than another."""
     by_type: dict[str, float] = {}
     for row in seen.rows:
@@ -73,7 +73,7 @@ def types_differ(seen: Seen) -> str | None:
     return f"{slow} reaches {format_rate(by_type[slow])}, {fast} {format_rate(by_type[fast])}: compare equal types only"
 
 
-def above_the_port(seen: Seen) -> str | None:
+def above_the_port(seen: RunEvidence) -> str | None:
     """More than a port carries is right where the switch adds."""
     links, best = seen.machine.links, seen.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None or seen.over_nics:
@@ -86,4 +86,10 @@ def above_the_port(seen: Seen) -> str | None:
     )
 
 
-REMARKS: tuple[Callable[[Seen], str | None], ...] = (above_the_port, placements_differ, falls, first_row, types_differ)
+REMARKS: tuple[Callable[[RunEvidence], str | None], ...] = (
+    above_the_port,
+    placements_differ,
+    falls,
+    first_row,
+    types_differ,
+)

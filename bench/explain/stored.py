@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from bench.core.links import NodeLinks
 from bench.core.record import Header, Record
-from bench.explain.evidence import Seen, with_references
+from bench.explain.evidence import RunEvidence, with_references
 from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
-from bench.hardware.machine import Machine
-from bench.logs.foreign import FAILED, OK, Cell, Matrix, Remark, Row, Run
+from bench.hardware.machine import LogMachine
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
 from bench.results.summary import summarise
@@ -20,9 +20,9 @@ from bench.results.summary import summarise
 Told = Sequence[tuple[str, Header, Sequence[Record]]]
 
 
-def imported(told: Told) -> list[tuple[Run, Header]]:
+def imported(told: Told) -> list[tuple[ForeignRun, Header]]:
     """The runs that other tools' logs gave, each once, with the rows and matrices of all its jobs; one job's header."""
-    found: dict[tuple[str, int], tuple[Run, Header]] = {}
+    found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
     for _, header, records in told:
         if not header.imported:
             continue
@@ -37,37 +37,50 @@ def imported(told: Told) -> list[tuple[Run, Header]]:
     return list(found.values())
 
 
-def machine_told(header: Header) -> Machine | None:
+def machine_told(header: Header) -> LogMachine | None:
     """The machine whose links bound the run, as it was named when it was measured or imported; None where it was not,
     and the log's own words tell what there is to know."""
     if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None
     how = f"{header.instance or 'the links of its cluster'}, as named when it was imported"
-    return Machine(header.instance, gpu, NodeLinks.from_dict(header.links), how)
+    return LogMachine(header.instance, gpu, NodeLinks.from_dict(header.links), how)
 
 
-def _run(header: Header) -> Run:
+def _run(header: Header) -> ForeignRun:
     told = header.imported
     remarks = tuple(Remark(each["line"], each["text"]) for each in told["remarks"])
     gpus = header.facts.get("gpus", "")
-    return Run(
-        tool=told["tool"], tool_version=told["tool_version"], pattern=header.pattern, num_ranks=header.num_ranks,
-        num_nodes=header.num_nodes, status=told["status"], failure=told["failure"], hosts=tuple(header.nodes),
-        gpus=tuple(gpus.split(", ")) if gpus else (), remarks=remarks, line=told["line"],
+    return ForeignRun(
+        tool=told["tool"],
+        tool_version=told["tool_version"],
+        pattern=header.pattern,
+        num_ranks=header.num_ranks,
+        num_nodes=header.num_nodes,
+        status=told["status"],
+        failure=told["failure"],
+        hosts=tuple(header.nodes),
+        gpus=tuple(gpus.split(", ")) if gpus else (),
+        remarks=remarks,
+        line=told["line"],
         settings=tuple({**header.settings, **header.versions}.items()),
-    )  # fmt: skip
+    )
 
 
-def _row(header: Header, record: Record) -> Row:
+def _row(header: Header, record: Record) -> ForeignRow:
     reported = record.reported or {}
-    return Row(
-        payload_bytes=record.payload_bytes, dtype=header.dtype or None, reduce_op=header.reduce_op or None,
-        root=header.root, in_place=record.in_place, time_s=reported.get("mean_s"),
-        algbw_bytes_per_s=reported.get("algbw_bytes_per_s"), busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
+    return ForeignRow(
+        payload_bytes=record.payload_bytes,
+        dtype=header.dtype or None,
+        reduce_op=header.reduce_op or None,
+        root=header.root,
+        in_place=record.in_place,
+        time_s=reported.get("mean_s"),
+        algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
+        busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
         contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
-    )  # fmt: skip
+    )
 
 
 def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
@@ -78,21 +91,24 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
             reported = record.reported or {}
             value = reported.get("mean_s") or reported.get("algbw_bytes_per_s")
             status = OK if value is not None else "waived" if record.skipped else FAILED
-            cells.append(Cell(src, dst, value, status))
+            cells.append(MatrixCell(src, dst, value, status))
     seconds = any("mean_s" in (record.reported or {}) for record in records)
     return Matrix(
-        name=header.facts["matrix"], unit="s" if seconds else "bytes_per_s", direction=header.direction,
-        engine=header.facts.get("engine"), cells=tuple(cells),
-    )  # fmt: skip
+        name=header.facts["matrix"],
+        unit="s" if seconds else "bytes_per_s",
+        direction=header.direction,
+        engine=header.facts.get("engine"),
+        cells=tuple(cells),
+    )
 
 
-def measured(told: Told) -> Iterator[tuple[str, Seen]]:
+def measured(told: Told) -> Iterator[tuple[str, RunEvidence]]:
     """Our own jobs over whole groups by name, each launch by itself; pairs are `bench diagnose`'s."""
     own = [each for each in told if not each[1].imported]
     summaries = {
         job: [(record, summarise(job, header, record)) for record in records if record.samples is not None]
         for job, header, records in own
-    }  # fmt: skip
+    }
     every = [row for rows in summaries.values() for _, row in rows]
     bad = _contradicting(conflicts({job: header for job, header, _ in own}, every))
     for job, header, _ in own:
@@ -114,19 +130,32 @@ def _contradicting(found: Sequence[Conflict]) -> frozenset[tuple[str, str, str, 
 
 def _seen(
     header: Header, every: Sequence[tuple[Record, Summary]], bad: frozenset[tuple[str, str, str, int]] = frozenset()
-) -> Seen:
+) -> RunEvidence:
     rows = [pair for pair in every if (pair[1].job, pair[1].mode, pair[1].group, pair[1].payload_bytes) not in bad]
     left_out = [row for _, row in every if row not in [kept for _, kept in rows]]
-    run = Run(
-        tool=f"bench over {header.transport}", line=0, pattern=header.pattern, num_ranks=header.num_ranks,
-        num_nodes=header.num_nodes, hosts=tuple(header.nodes), rows=_own_rows([row for _, row in rows]),
-    )  # fmt: skip
+    run = ForeignRun(
+        tool=f"bench over {header.transport}",
+        line=0,
+        pattern=header.pattern,
+        num_ranks=header.num_ranks,
+        num_nodes=header.num_nodes,
+        hosts=tuple(header.nodes),
+        rows=_own_rows([row for _, row in rows]),
+    )
     gpu = instance(header.instance).gpu if header.instance in instances() else _gpu(header)
-    machine = Machine(header.instance, gpu, _links(header), header.instance or _hosts(header))
+    machine = LogMachine(header.instance, gpu, _links(header), header.instance or _hosts(header))
     shared = any(shares_gpu(header, row.flags) for _, row in every)
-    seen = Seen(run, machine, run.rows, header.num_ranks, header.num_nodes, modelled=header.modelled, own=True,
-                hints=(Hint("shared", "the header or its rows say shared_gpu", 1),) if shared else (),
-                doubtful=_own_rows(left_out))  # fmt: skip
+    seen = RunEvidence(
+        run,
+        machine,
+        run.rows,
+        header.num_ranks,
+        header.num_nodes,
+        modelled=header.modelled,
+        own=True,
+        hints=(Hint("shared", "the header or its rows say shared_gpu", 1),) if shared else (),
+        doubtful=_own_rows(left_out),
+    )
     if not rows:
         return with_references(seen)
     best = max(rows, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
@@ -160,16 +189,21 @@ def _hosts(header: Header) -> str:
     return f"{', '.join(list(header.nodes)[:4])}{', ...' if len(header.nodes) > 4 else ''}"
 
 
-def _own_rows(rows: Sequence[Summary]) -> tuple[Row, ...]:
+def _own_rows(rows: Sequence[Summary]) -> tuple[ForeignRow, ...]:
     """Rates of pipelined operations where there are such, times of isolated ones."""
     rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
     return tuple(_own_row(row, row.mode == rated) for row in rows)
 
 
-def _own_row(row: Summary, rated: bool) -> Row:
-    return Row(
-        payload_bytes=row.payload_bytes, dtype=row.dtype, reduce_op=row.reduce_op, root=row.root,
-        in_place=row.in_place, time_s=row.median_s if row.mode == "isolated" else None,
-        algbw_bytes_per_s=row.algbw_bytes_per_s if rated else None, num_wrong=row.num_wrong,
+def _own_row(row: Summary, rated: bool) -> ForeignRow:
+    return ForeignRow(
+        payload_bytes=row.payload_bytes,
+        dtype=row.dtype,
+        reduce_op=row.reduce_op,
+        root=row.root,
+        in_place=row.in_place,
+        time_s=row.median_s if row.mode == "isolated" else None,
+        algbw_bytes_per_s=row.algbw_bytes_per_s if rated else None,
+        num_wrong=row.num_wrong,
         busbw_bytes_per_s=row.busbw_bytes_per_s if rated else None,
-    )  # fmt: skip
+    )

@@ -93,7 +93,14 @@ def _name_levels(axes: Axes, curves: Sequence[_Curve], text_height: float) -> li
         if below and rate < text_height:
             unplaced.append(f"--- {curve}")
             continue
-        axes.annotate(str(curve), (0.01, rate), xycoords=("axes fraction", "data"), xytext=(0, -3 if below else 3),
-                      textcoords="offset points", fontsize=SMALL_TEXT, color=GREY,
-                      va="top" if below else "bottom")  # fmt: skip
+        axes.annotate(
+            str(curve),
+            (0.01, rate),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, -3 if below else 3),
+            textcoords="offset points",
+            fontsize=SMALL_TEXT,
+            color=GREY,
+            va="top" if below else "bottom",
+        )
     return unplaced

@@ -41,8 +41,9 @@ def curves(
         _style.size_axis(panel, [row["payload_bytes"] for row in own])
         panel.set_ylim(bottom=0)
         panel.set_ylabel("bus bandwidth (GB/s)", fontsize=_style.TEXT)
-        panel.text(0.02, 0.97, "PREDICTED", transform=panel.transAxes, fontsize=_style.SMALL_TEXT, color=_style.GREY,
-                   va="top")  # fmt: skip
+        panel.text(
+            0.02, 0.97, "PREDICTED", transform=panel.transAxes, fontsize=_style.SMALL_TEXT, color=_style.GREY, va="top"
+        )
     handles = [Line2D([], [], color=look.colour, linestyle=look.dashes, label=name) for name, look in looks.items()]
     if measured:
         basis = " and ".join(dict.fromkeys(each[0] for each in measured))
@@ -68,7 +69,10 @@ def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> 
     told = [row["busbw_bytes_per_s"] / 1e9 if row["busbw_bytes_per_s"] else nan for row in rows]
     panel.plot(sizes, told, color=look.colour, linestyle=look.dashes, linewidth=1.6)
     beside = zip([nan, *told[:-1]], told, [*told[1:], nan], strict=True)
-    alone = [(size, rate) for size, (left, rate, right) in zip(sizes, beside, strict=True)
-             if isnan(left) and isnan(right) and not isnan(rate)]  # fmt: skip
+    alone = [
+        (size, rate)
+        for size, (left, rate, right) in zip(sizes, beside, strict=True)
+        if isnan(left) and isnan(right) and not isnan(rate)
+    ]
     if alone:  # no line can show them
         panel.plot(*zip(*alone, strict=True), color=look.colour, linestyle="", marker="s", markersize=4)

@@ -66,8 +66,9 @@ def labels(document: Document) -> dict[str, str]:
     for job, of_job in places.items():
         if any(num[place] > 1 for place in of_job):
             words[job] += f" [{job.removeprefix(headers[job].pattern + '-')}]"
-    kinds = {job: " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
-             for job, header in headers.items()}  # fmt: skip
+    kinds = {
+        job: " (modelled)" * header.modelled + " (imported)" * bool(header.imported) for job, header in headers.items()
+    }
     return {job: text + kinds[job] for job, text in words.items()}
 
 
@@ -75,9 +76,14 @@ def _told(header: Header) -> tuple[str, ...]:
     """What jobs can differ in, in the order in which it is said."""
     topology = "" if header.topology == "world" else header.topology
     return (
-        header.transport, header.dtype, header.reduce_op, world(header.num_ranks, header.num_nodes), topology,
-        header.direction or "", *(_option(header, name) for name in _OPTIONS),
-    )  # fmt: skip
+        header.transport,
+        header.dtype,
+        header.reduce_op,
+        world(header.num_ranks, header.num_nodes),
+        topology,
+        header.direction or "",
+        *(_option(header, name) for name in _OPTIONS),
+    )
 
 
 _OPTIONS = ("order", "cache", "in-place", "root", "memory", "engine", "access", "via", "graph", "share-gpu")

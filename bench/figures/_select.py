@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bench.figures import _style
 from bench.predict import crossover
 from bench.predict.candidate import Candidate
-from bench.predict.crossover import Line
+from bench.predict.crossover import CrossoverLine
 from bench.predict.predict import CONFIDENCE
 from bench.predict.select import Selection
 
@@ -49,10 +49,13 @@ def draw(selection: Selection) -> Figure:
     for each in axes:
         _style.watermark(each)
     handles = [
-        *(Patch(facecolor=fill, hatch=hatch, edgecolor="white", label=words)
-          for part, words, fill, hatch in _PARTS if any(one.range(part).middle > 0 for one in shown)),
+        *(
+            Patch(facecolor=fill, hatch=hatch, edgecolor="white", label=words)
+            for part, words, fill, hatch in _PARTS
+            if any(one.range(part).middle > 0 for one in shown)
+        ),
         *(Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()),
-    ]  # fmt: skip
+    ]
     title = f"{question.workload.name}: which machine? - modelled, not measured"
     _style.finish(figure, title, handles, (), _remarks(selection, shown))
     return figure
@@ -72,8 +75,16 @@ def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
         for part, _, fill, hatch in _PARTS:
             width = each.range(part).middle * scale
             pale = part == "exposed_s" and not each.has_middle
-            axes.barh([row], [width], left=left, color=fill, hatch=hatch, edgecolor="white", height=0.55,
-                      alpha=_PALE if pale else 1.0)  # fmt: skip
+            axes.barh(
+                [row],
+                [width],
+                left=left,
+                color=fill,
+                hatch=hatch,
+                edgecolor="white",
+                height=0.55,
+                alpha=_PALE if pale else 1.0,
+            )
             left += width
         whole = each.range("total_s")
         axes.plot(
@@ -111,8 +122,13 @@ def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[s
     axes.set_title("cost against time: lower left is better", fontsize=_style.TEXT)
 
 
-def _lines(axes: Axes, lines: Sequence[Line], look: Callable[[str], _style.Look], by_cost: bool,
-           words: Callable[[int], str]) -> None:  # fmt: skip
+def _lines(
+    axes: Axes,
+    lines: Sequence[CrossoverLine],
+    look: Callable[[str], _style.Look],
+    by_cost: bool,
+    words: Callable[[int], str],
+) -> None:
     """One band per machine; `words` label what is varied."""
     scale = _MILLION if by_cost else _MILLION / 3600
     for line in lines:
@@ -164,8 +180,10 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
     )
     vague = [each.name for each in shown if not each.has_middle]
     left = len(selection.candidates) - len(shown)
-    remarks = [f"intervals of {100 * CONFIDENCE:.0f} %; a step's time rests on "
-               + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)]  # fmt: skip
+    remarks = [
+        f"intervals of {100 * CONFIDENCE:.0f} %; a step's time rests on "
+        + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)
+    ]
     remarks += (
         [f"pale, and bands without a line: an interval is all that is known of {', '.join(vague)}"] if vague else []
     )

@@ -93,8 +93,16 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
         # The remarks are the legend's title: the layout keeps the two apart from each other and from the panels.
         longest = max(len(str(handle.get_label())) for handle in handles)
         columns = max(1, min(len(handles), 3, _LINE // (longest + _HANDLE)))
-        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=TEXT,
-                               frameon=False, handlelength=3, title=remark, title_fontsize=SMALL_TEXT)  # fmt: skip
+        legend = figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=TEXT,
+            frameon=False,
+            handlelength=3,
+            title=remark,
+            title_fontsize=SMALL_TEXT,
+        )
         legend.get_title().set_color(GREY)
     else:
         figure.supxlabel(remark, fontsize=SMALL_TEXT, color=GREY)
@@ -102,27 +110,57 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
 
 def watermark(axes: Axes) -> None:
     """The word that keeps a copied panel honest."""
-    axes.text(0.5, 0.5, "MODELLED", transform=axes.transAxes, fontsize=30, color="#999999", alpha=0.25, rotation=20,
-              ha="center", va="center", zorder=0)  # fmt: skip
+    axes.text(
+        0.5,
+        0.5,
+        "MODELLED",
+        transform=axes.transAxes,
+        fontsize=30,
+        color="#999999",
+        alpha=0.25,
+        rotation=20,
+        ha="center",
+        va="center",
+        zorder=0,
+    )
 
 
-def points(axes: Axes, look: Look, rows: Sequence[Summary], x: Sequence[float], y: Sequence[float],
-           errors: Sequence[tuple[float, float]] | None = None) -> None:  # fmt: skip
+def points(
+    axes: Axes,
+    look: Look,
+    rows: Sequence[Summary],
+    x: Sequence[float],
+    y: Sequence[float],
+    errors: Sequence[tuple[float, float]] | None = None,
+) -> None:
     """One series: a bar for the interval (below, above) of each point, hollow markers where not converged, and a line.
 
     The line joins neighbours of one algorithm only: what lies between two algorithms is on neither's curve.
     """
     if errors is not None:
-        axes.errorbar(x, y, yerr=list(zip(*errors, strict=True)), fmt="none", ecolor=look.colour, elinewidth=1,
-                      capsize=2.5)  # fmt: skip
+        axes.errorbar(
+            x, y, yerr=list(zip(*errors, strict=True)), fmt="none", ecolor=look.colour, elinewidth=1, capsize=2.5
+        )
     for _, piece in groupby(range(len(rows)), key=lambda index: rows[index].algorithm):
         line = list(piece)
-        axes.plot([x[index] for index in line], [y[index] for index in line], color=look.colour, linestyle=look.dashes,
-                  linewidth=1.6)  # fmt: skip
+        axes.plot(
+            [x[index] for index in line],
+            [y[index] for index in line],
+            color=look.colour,
+            linestyle=look.dashes,
+            linewidth=1.6,
+        )
     for hollow in (False, True):
         chosen = [index for index, row in enumerate(rows) if ("not-converged" in row.flags) is hollow]
-        axes.plot([x[index] for index in chosen], [y[index] for index in chosen], linestyle="", color=look.colour,
-                  marker=look.marker, markersize=5.5, markerfacecolor="white" if hollow else look.colour)  # fmt: skip
+        axes.plot(
+            [x[index] for index in chosen],
+            [y[index] for index in chosen],
+            linestyle="",
+            color=look.colour,
+            marker=look.marker,
+            markersize=5.5,
+            markerfacecolor="white" if hollow else look.colour,
+        )
 
 
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:

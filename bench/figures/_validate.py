@@ -32,9 +32,15 @@ def errors(rows: Sequence[Tried]) -> Figure:
             ratios = [min(max(row.error + 1, _RATIOS[0]), _RATIOS[-1]) for row in chosen]
             for covered in (True, False):
                 told = [k for k, row in enumerate(chosen) if row.covered is covered]
-                panel.plot([x[k] for k in told], [ratios[k] for k in told], linestyle="", marker=looks[name].marker,
-                           color=looks[name].colour, markersize=4.5,
-                           markerfacecolor=looks[name].colour if covered else "white")  # fmt: skip
+                panel.plot(
+                    [x[k] for k in told],
+                    [ratios[k] for k in told],
+                    linestyle="",
+                    marker=looks[name].marker,
+                    color=looks[name].colour,
+                    markersize=4.5,
+                    markerfacecolor=looks[name].colour if covered else "white",
+                )
     for panel in (left, right):
         panel.set_yscale("log")
         panel.set_ylim(_RATIOS[0], _RATIOS[-1])
@@ -49,12 +55,27 @@ def errors(rows: Sequence[Tried]) -> Figure:
     right.xaxis.set_major_locator(FixedLocator(range(len(classes))))
     right.set_xticklabels(classes, rotation=30, ha="right", fontsize=_style.SMALL_TEXT)
     right.set_xlim(-0.6, len(classes) - 0.4)
-    handles = [Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name)
-               for name, look in looks.items()]  # fmt: skip
-    handles.append(Line2D([], [], color=_style.GREY, marker="o", markerfacecolor="white", linestyle="",
-                          label="measured outside the interval"))  # fmt: skip
-    _style.finish(figure, "Each published row predicted without its own system", handles, (),
-                  ["without a point: the geometric middle of the interval; beyond 10: at the edge"])  # fmt: skip
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
+    ]
+    handles.append(
+        Line2D(
+            [],
+            [],
+            color=_style.GREY,
+            marker="o",
+            markerfacecolor="white",
+            linestyle="",
+            label="measured outside the interval",
+        )
+    )
+    _style.finish(
+        figure,
+        "Each published row predicted without its own system",
+        handles,
+        (),
+        ["without a point: the geometric middle of the interval; beyond 10: at the edge"],
+    )
     return figure
 
 

@@ -55,8 +55,11 @@ def _figure(document: Document, mode: str) -> Figure:
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
     # The points are no rows, so that none of them is hollow.
-    rows = [replace(row, flags=()) for row in document.summaries
-            if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases]  # fmt: skip
+    rows = [
+        replace(row, flags=())
+        for row in document.summaries
+        if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases
+    ]
     remarks = _remarks(fits, [point for fit in fits for point in points[_key(fit)]])
     _style.finish(figure, _TITLES.get(mode, f"Model, {mode}"), _handles(looks.values(), fits), rows, remarks)
     return figure
@@ -83,16 +86,26 @@ def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[mo
     _style.size_axis(panel, (point.payload_bytes for _, _, points in drawn for point in points))
     _time_axis(panel, len(drawn))
     handles = [replace(look, label=_headline(fit)).handle() for look, fit, _ in drawn]
-    panel.legend(handles=handles, loc="upper left", fontsize=_style.SMALL_TEXT, handlelength=2, labelspacing=0.3,
-                 borderpad=0.2, borderaxespad=0.2, edgecolor="none", framealpha=0.8)  # fmt: skip
+    panel.legend(
+        handles=handles,
+        loc="upper left",
+        fontsize=_style.SMALL_TEXT,
+        handlelength=2,
+        labelspacing=0.3,
+        borderpad=0.2,
+        borderaxespad=0.2,
+        edgecolor="none",
+        framealpha=0.8,
+    )
 
 
 def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) -> None:
     sizes, times = [point.payload_bytes for point in points], [point.seconds for point in points]
     below = [point.seconds - (point.low_s or point.seconds) for point in points]
     above = [(point.high_s or point.seconds) - point.seconds for point in points]
-    panel.errorbar(sizes, times, yerr=[below, above], fmt=look.marker, color=look.colour, markersize=5.5, elinewidth=1,
-                   capsize=2.5)  # fmt: skip
+    panel.errorbar(
+        sizes, times, yerr=[below, above], fmt=look.marker, color=look.colour, markersize=5.5, elinewidth=1, capsize=2.5
+    )
 
 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:

@@ -60,12 +60,19 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
     sizes = [float(row.payload_bytes) for row in rows]
     times = [_rows.seconds(row) for row in rows]
     bands = [_band(row) for row in rows]
-    panel.fill_between(sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18,
-                       linewidth=0)  # fmt: skip
+    panel.fill_between(
+        sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18, linewidth=0
+    )
     _style.points(panel, look, rows, sizes, times, [_error(row) for row in rows])
     floors = [(size, row.floor_s) for size, row in zip(sizes, rows, strict=True) if row.floor_s]
-    panel.plot([size for size, _ in floors], [floor for _, floor in floors], color=_style.GREY, linestyle="--",
-               linewidth=1.2, zorder=1)  # fmt: skip
+    panel.plot(
+        [size for size, _ in floors],
+        [floor for _, floor in floors],
+        color=_style.GREY,
+        linestyle="--",
+        linewidth=1.2,
+        zorder=1,
+    )
 
 
 def _time_axis(panel: Axes) -> None:

@@ -176,8 +176,17 @@ def _frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], 
     for down, across in spans:
         for first, last in _runs(down):
             for left, right in _runs(across):
-                panel.add_patch(Rectangle((left - 0.5, first - 0.5), right - left + 1, last - first + 1, fill=False,
-                                          edgecolor=_FRAME, linewidth=2.5, zorder=4))  # fmt: skip
+                panel.add_patch(
+                    Rectangle(
+                        (left - 0.5, first - 0.5),
+                        right - left + 1,
+                        last - first + 1,
+                        fill=False,
+                        edgecolor=_FRAME,
+                        linewidth=2.5,
+                        zorder=4,
+                    )
+                )
 
 
 def _is_of(rank: int, name: str, places: Places) -> bool:
@@ -240,8 +249,15 @@ def _annotate(panel: Axes, grid: Any) -> None:
             red, green, blue, _ = image.cmap(image.norm(value))
             # Perceived brightness after ITU-R BT.601: black on light cells, white on dark ones.
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-            panel.text(dst, src, _digits(value), ha="center", va="center", fontsize=_style.SMALL_TEXT,
-                       color="black" if light else "white")  # fmt: skip
+            panel.text(
+                dst,
+                src,
+                _digits(value),
+                ha="center",
+                va="center",
+                fontsize=_style.SMALL_TEXT,
+                color="black" if light else "white",
+            )
 
 
 def _digits(value: float) -> str:

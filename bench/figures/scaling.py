@@ -97,11 +97,28 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
     low = [100 * (one.efficiency_low or one.efficiency or 0.0) for one in curve]
     high = [100 * (one.efficiency_high or one.efficiency or 0.0) for one in curve]
     errors = [[a - b for a, b in zip(shares, low, strict=True)], [a - b for a, b in zip(high, shares, strict=True)]]
-    panel.errorbar(ranks, shares, yerr=errors, color=look.colour, marker=look.marker, linestyle=look.dashes,
-                   markersize=5.5, linewidth=1.6, elinewidth=1, capsize=2.5)  # fmt: skip
+    panel.errorbar(
+        ranks,
+        shares,
+        yerr=errors,
+        color=look.colour,
+        marker=look.marker,
+        linestyle=look.dashes,
+        markersize=5.5,
+        linewidth=1.6,
+        elinewidth=1,
+        capsize=2.5,
+    )
     bounded = [(one.num_ranks, 100 * one.bound_fraction) for one in curve if one.bound_fraction]
-    panel.plot([num for num, _ in bounded], [share for _, share in bounded], color=look.colour, marker="_",
-               markersize=14, linestyle="", zorder=1)  # fmt: skip
+    panel.plot(
+        [num for num, _ in bounded],
+        [share for _, share in bounded],
+        color=look.colour,
+        marker="_",
+        markersize=14,
+        linestyle="",
+        zorder=1,
+    )
 
 
 def _panels(document: Document) -> dict[str, _Series]:
@@ -161,10 +178,18 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
     panel.axhline(values[0], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
     _style.points(panel, look, rows, ranks, values, errors)
     if rated:
-        bounds = [(num, row.bound_bytes_per_s / 1e9) for num, row in zip(ranks, rows, strict=True)
-                  if row.bound_bytes_per_s]  # fmt: skip
-        panel.plot([num for num, _ in bounds], [rate for _, rate in bounds], color=_style.GREY, marker="_",
-                   markersize=14, linestyle="", zorder=1)  # fmt: skip
+        bounds = [
+            (num, row.bound_bytes_per_s / 1e9) for num, row in zip(ranks, rows, strict=True) if row.bound_bytes_per_s
+        ]
+        panel.plot(
+            [num for num, _ in bounds],
+            [rate for _, rate in bounds],
+            color=_style.GREY,
+            marker="_",
+            markersize=14,
+            linestyle="",
+            zorder=1,
+        )
 
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:

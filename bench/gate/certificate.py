@@ -12,7 +12,7 @@ from typing import Any
 from bench.core.record import Header
 from bench.core.units import format_bytes
 from bench.gate import page
-from bench.gate.gate import Gate
+from bench.gate.gate import GateResult
 from bench.gate.rules import FAILURES
 from bench.results.document import Document
 
@@ -20,7 +20,7 @@ _MOST_HOSTS = 12
 
 
 def render(
-    gate: Gate, document: Document, hashes: Mapping[str, str], plan: Mapping[str, Any] | None, issued: str
+    gate: GateResult, document: Document, hashes: Mapping[str, str], plan: Mapping[str, Any] | None, issued: str
 ) -> str:
     """The page in Markdown. `document`: everything measured, first results and retests alike."""
     verdict = "PASSED" if gate.passed else "FAILED"
@@ -42,7 +42,9 @@ def render(
     return "\n".join([*lines, "```"]) + "\n"
 
 
-def _facts(gate: Gate, document: Document, plan: Mapping[str, Any] | None, issued: str) -> Iterable[tuple[str, str]]:
+def _facts(
+    gate: GateResult, document: Document, plan: Mapping[str, Any] | None, issued: str
+) -> Iterable[tuple[str, str]]:
     headers = list(document.headers.values())
     yield "run", gate.run
     if plan:

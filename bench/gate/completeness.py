@@ -13,8 +13,8 @@ from bench.core.errors import BenchError
 from bench.core.record import Header
 from bench.core.units import format_size
 from bench.core.world import World
-from bench.gate.gate_input import Material, is_imported, start, world_of
-from bench.gate.rules import RATES, WEAKEST, Fault, Limit, Rule
+from bench.gate.gate_input import GateInput, is_imported, start, world_of
+from bench.gate.rules import RATES, WEAKEST, Demand, GateFault, GateRule
 from bench.hardware.bounds import COPY_PATTERNS
 from bench.results.document import Summary
 
@@ -23,31 +23,34 @@ _MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
 _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
 _TOLD_OF_JOB = ("failed-job", "missing-rows", "truncated-import")
-_ANY = Limit("time", "most", 1.0)
+_ANY = Demand("time", "most", 1.0)
 _MOST_TOLD = 50  # absent rows of one job, one by one
 
 
-def modes_of(rule: Rule, limit: Limit) -> tuple[str, ...]:
+def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
     """The modes that a demand is about; empty for any (another tool's modes are not ours)."""
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
 
 
-def selected(run: Material, rule: Rule, limit: Limit) -> tuple[list[Summary], list[Summary]]:
+def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
     """The rows that a demand judges, and those that fit it but for their transport."""
     fit = [row for row in run.document.summaries if _fits(run.document.headers[row.job], row, rule, limit)]
     mine = [row for row in fit if not rule.transports or row.transport in rule.transports]
     return mine, [row for row in fit if row.transport not in rule.transports] if rule.transports else []
 
 
-def absent(run: Material, rule: Rule, limit: Limit, mine: Sequence[Summary],
-           others: Sequence[Summary]) -> Iterator[Fault]:  # fmt: skip
+def absent(
+    run: GateInput, rule: GateRule, limit: Demand, mine: Sequence[Summary], others: Sequence[Summary]
+) -> Iterator[GateFault]:
     """What a demand misses: whole patterns, named sizes, and rows that a job of its was asked for."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     if rule.spans and any("sizes thinned" in note for note in (run.plan or {}).get("notes", ())):
-        yield Fault("size-skipped", "the plan thinned sizes to fit its budget: name those that count, or give it more")
+        yield GateFault(
+            "size-skipped", "the plan thinned sizes to fit its budget: name those that count, or give it more"
+        )
     excused = {(fault.job, fault.mode, fault.payload_bytes, fault.group) for fault in skipped}
     for pattern in rule.patterns:
         there = [row for row in mine if row.pattern == pattern]
@@ -64,8 +67,9 @@ def absent(run: Material, rule: Rule, limit: Limit, mine: Sequence[Summary],
             yield from _absent_of_log([row for row in mine if row.job == job], job, header, rule, skipped)
 
 
-def _absent_of_log(rows: Sequence[Summary], job: str, header: Header, rule: Rule,
-                   skipped: Sequence[Fault]) -> Iterator[Fault]:  # fmt: skip
+def _absent_of_log(
+    rows: Sequence[Summary], job: str, header: Header, rule: GateRule, skipped: Sequence[GateFault]
+) -> Iterator[GateFault]:
     """The sizes that a log says it was asked for, by its own banner, and has no row of."""
     there = [row.payload_bytes for row in rows]
     there += [fault.payload_bytes for fault in skipped if fault.job == job and fault.payload_bytes is not None]
@@ -73,10 +77,10 @@ def _absent_of_log(rows: Sequence[Summary], job: str, header: Header, rule: Rule
     for asked in header.imported.get("asked_bytes") or ():
         if asked >= rounded and _fits_size(asked, rule) and not any(0 <= asked - size < rounded for size in there):
             what = f"{format_size(asked)} was asked for, as the log says, and is not there"
-            yield Fault("size-skipped", what, job, header.pattern, payload_bytes=asked)
+            yield GateFault("size-skipped", what, job, header.pattern, payload_bytes=asked)
 
 
-def lost(run: Material, told: Iterable[Fault]) -> Iterator[Fault]:
+def lost(run: GateInput, told: Iterable[GateFault]) -> Iterator[GateFault]:
     """What the plan, or a job's own first header, asked for and nothing in the run tells of, whatever the rules select.
 
     `told`: faults so far; a job that is known to have failed, or whose rows are already missed, is not told again.
@@ -92,17 +96,20 @@ def lost(run: Material, told: Iterable[Fault]) -> Iterator[Fault]:
         missed |= {(start(str(one.get("job"))), one.get("mode"), size, one.get("group")) for size in sizes}
     for name, asked in _asked(run).items():
         for case, world in asked:
-            rule = Rule("", (case.pattern,), (), modes=case.modes)
+            rule = GateRule("", (case.pattern,), (), modes=case.modes)
             if name not in said:
                 yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, _ANY, missed)
 
 
-def _asked(run: Material) -> dict[str, list[tuple[Case, World]]]:
+def _asked(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
     """What each job was to measure: by the plan, and by the header that its first launch wrote where that differs."""
     found: dict[str, list[tuple[Case, World]]] = {}
     told = [(name, own_case(job["case"]), World(**job["world"])) for name, job in run.planned() if job.get("world")]
-    told += [(job, own_case(header.case), world) for job, header in run.document.headers.items()
-             if job == start(job) and (world := world_of(header)) is not None]  # fmt: skip
+    told += [
+        (job, own_case(header.case), world)
+        for job, header in run.document.headers.items()
+        if job == start(job) and (world := world_of(header)) is not None
+    ]
     for name, case, world in told:
         known = case is not None and case.pattern in plugins.names("pattern")
         if case is not None and known and (case, world) not in found.setdefault(name, []):
@@ -110,24 +117,26 @@ def _asked(run: Material) -> dict[str, list[tuple[Case, World]]]:
     return found
 
 
-def _absent_of_pattern(pattern: str, rule: Rule, there: Sequence[Summary], elsewhere: Sequence[str],
-                       skipped: Sequence[Fault]) -> Iterator[Fault]:  # fmt: skip
+def _absent_of_pattern(
+    pattern: str, rule: GateRule, there: Sequence[Summary], elsewhere: Sequence[str], skipped: Sequence[GateFault]
+) -> Iterator[GateFault]:
     """A pattern without any row, and the sizes that a rule names and no row has."""
     if not there and elsewhere:
         told = f"{', '.join(rule.transports)} is demanded, {pattern} was measured over {', '.join(elsewhere)}"
-        yield Fault("wrong-fabric", told, pattern=pattern)
+        yield GateFault("wrong-fabric", told, pattern=pattern)
     elif not there and not any(fault.pattern == pattern for fault in skipped):
-        yield Fault("missing-rows", f"no row of {pattern} fits the rule", pattern=pattern)
+        yield GateFault("missing-rows", f"no row of {pattern} fits the rule", pattern=pattern)
     elif there:
         known = {size for row in there for size in _sizes_of(row)}
         known |= {fault.payload_bytes for fault in skipped if fault.pattern == pattern and fault.payload_bytes}
         for size in rule.sizes:
             if size not in known:
-                yield Fault("missing-rows", f"size {format_size(size)} is not there", pattern=pattern,
-                            payload_bytes=size)  # fmt: skip
+                yield GateFault(
+                    "missing-rows", f"size {format_size(size)} is not there", pattern=pattern, payload_bytes=size
+                )
 
 
-def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
+def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
     modes = modes_of(rule, limit)
     return (
         row.pattern in rule.patterns
@@ -145,7 +154,7 @@ def _fits(header: Header, row: Summary, rule: Rule, limit: Limit) -> bool:
     )
 
 
-def _is_of_its_kind(row: Summary, limit: Limit) -> bool:
+def _is_of_its_kind(row: Summary, limit: Demand) -> bool:
     """A matrix of another tool holds rates or times: a demand on either is not about the other. A figure that should
     have been there is a failed row, or one without any."""
     if row.pattern not in COPY_PATTERNS or not is_imported(row):
@@ -154,7 +163,7 @@ def _is_of_its_kind(row: Summary, limit: Limit) -> bool:
     return not times if limit.metric in (*RATES, WEAKEST) else times
 
 
-def _fits_header(header: Header, rule: Rule) -> bool:
+def _fits_header(header: Header, rule: GateRule) -> bool:
     """Are all rows of this job of another tool what the rule is about?"""
     return (
         header.pattern in rule.patterns
@@ -170,7 +179,7 @@ def _fits_header(header: Header, rule: Rule) -> bool:
     )
 
 
-def _fits_case(case: Case, header: Header | None, rule: Rule) -> bool:
+def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
     """Are rows of this job what the rule is about? What only its rows know (nodes and ranks of a group) is not asked.
 
     `auto` as transport is known once there is a header.
@@ -189,7 +198,7 @@ def _fits_case(case: Case, header: Header | None, rule: Rule) -> bool:
     )
 
 
-def _fits_copies(header: Header, rule: Rule) -> bool:
+def _fits_copies(header: Header, rule: GateRule) -> bool:
     """Was it copied as the rule says? A job's case tells it; another tool's log has none, and fits no such rule."""
     if not any(_choices(rule).values()):
         return True
@@ -197,24 +206,24 @@ def _fits_copies(header: Header, rule: Rule) -> bool:
     return case is not None and _fits_choices(case, rule)
 
 
-def _fits_choices(case: Case, rule: Rule) -> bool:
+def _fits_choices(case: Case, rule: GateRule) -> bool:
     known = case.pattern in plugins.names("pattern")
     factors = plugins.load("pattern", case.pattern).PATTERN.factors if known else frozenset()
     return all(name in factors and getattr(case, name) in wanted for name, wanted in _choices(rule).items() if wanted)
 
 
-def _choices(rule: Rule) -> dict[str, tuple[str, ...]]:
+def _choices(rule: GateRule) -> dict[str, tuple[str, ...]]:
     """What a rule asks of how copies were made, by the field of a case."""
     return {"engine": rule.engines, "access": rule.accesses, "memory": rule.memories, "via": rule.vias}
 
 
-def _fits_size(size: int, rule: Rule) -> bool:
+def _fits_size(size: int, rule: GateRule) -> bool:
     if not rule.sizes and not rule.spans:
         return True
     return size in rule.sizes or any(first <= size <= last for first, last in rule.spans)
 
 
-def _fits_group(group: str, rule: Rule) -> bool:
+def _fits_group(group: str, rule: GateRule) -> bool:
     return not rule.groups or any(fnmatchcase(group, form) for form in rule.groups)
 
 
@@ -222,7 +231,7 @@ def _sizes_of(row: Summary) -> set[int]:
     return {row.payload_bytes, row.requested_bytes, *row.also_requested_bytes}
 
 
-def _skipped(run: Material, rule: Rule, limit: Limit) -> Iterator[Fault]:
+def _skipped(run: GateInput, rule: GateRule, limit: Demand) -> Iterator[GateFault]:
     modes = modes_of(rule, limit)
     for row in run.document.skipped:
         sizes = (row.get("requested_bytes"), *row.get("also_requested_bytes", ()))
@@ -237,12 +246,26 @@ def _skipped(run: Material, rule: Rule, limit: Limit) -> Iterator[Fault]:
             and _fits_group(str(row.get("group", "world")), rule)
         ):
             for size in wanted:
-                yield Fault("size-skipped", str(row.get("reason")), start(str(row.get("job"))), row.get("pattern"),
-                            row.get("mode"), size, row.get("group"))  # fmt: skip
+                yield GateFault(
+                    "size-skipped",
+                    str(row.get("reason")),
+                    start(str(row.get("job"))),
+                    row.get("pattern"),
+                    row.get("mode"),
+                    size,
+                    row.get("group"),
+                )
 
 
-def _absent_of_job(rows: Sequence[Summary], name: str, case: Case, world: World, rule: Rule, limit: Limit,
-                   excused: set[tuple[Any, ...]]) -> Iterator[Fault]:  # fmt: skip
+def _absent_of_job(
+    rows: Sequence[Summary],
+    name: str,
+    case: Case,
+    world: World,
+    rule: GateRule,
+    limit: Demand,
+    excused: set[tuple[Any, ...]],
+) -> Iterator[GateFault]:
     """The sizes, modes and groups that a job was asked for and that no attempt of it measured."""
     modes = modes_of(rule, limit)
     wanted_modes = [mode for mode in case.modes if not modes or mode in modes]
@@ -251,7 +274,7 @@ def _absent_of_job(rows: Sequence[Summary], name: str, case: Case, world: World,
     if not wanted_modes or not wanted_sizes or (groups is not None and not groups):
         return
     if not rows:
-        yield Fault("missing-rows", "the job left no rows", name, case.pattern)
+        yield GateFault("missing-rows", "the job left no rows", name, case.pattern)
         return
     there: dict[tuple[str, int], set[str]] = {}
     for row in rows:
@@ -264,11 +287,18 @@ def _absent_of_job(rows: Sequence[Summary], name: str, case: Case, world: World,
             for group in left:
                 if (name, mode, size, group) not in excused and told < _MOST_TOLD:
                     told += 1
-                    yield Fault("missing-rows", f"{format_size(size)} {mode} of {group or 'some groups'} is not there",
-                                name, case.pattern, mode, size, group)  # fmt: skip
+                    yield GateFault(
+                        "missing-rows",
+                        f"{format_size(size)} {mode} of {group or 'some groups'} is not there",
+                        name,
+                        case.pattern,
+                        mode,
+                        size,
+                        group,
+                    )
 
 
-def _groups(case: Case, world: World, rule: Rule) -> Mapping[str, None] | None:
+def _groups(case: Case, world: World, rule: GateRule) -> Mapping[str, None] | None:
     """The names of the groups that the rule is about; None where they are too many to name, or not known before."""
     own = _topology(case)
     if case.schedule == "ladder":

@@ -10,37 +10,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from bench.diagnose.localise import Verdict
+from bench.diagnose.localise import Diagnosis
 from bench.gate import completeness as cover
 from bench.gate import nodes as by_node
 from bench.gate import remeasured as retest
 from bench.gate import rows as by_row
 from bench.gate import whole_run as whole
-from bench.gate.gate_input import Material as Material
+from bench.gate.gate_input import GateInput as GateInput
 from bench.gate.gate_input import hosts
 from bench.gate.gate_input import networks_in as networks_in
 from bench.gate.header_consistency import faults as unsound_faults
-from bench.gate.nodes import Node as Node
+from bench.gate.nodes import NodeVerdict as NodeVerdict
 from bench.gate.remeasured import Again as Again
 from bench.gate.remeasured import Retest as Retest
 from bench.gate.remeasured import Superseded as Superseded
 from bench.gate.remeasured import newest as newest
 from bench.gate.rows import Figure as Figure
-from bench.gate.rules import FAILURES, Fault, Limit, Rule, Rules
+from bench.gate.rules import FAILURES, Demand, GateFault, GateRule, Rules
 from bench.results.document import Summary
 
 unsound = unsound_faults  # the rows of one attempt that contradict its header
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedDemand:
     """One demand of one rule. `worst`: the row with the least to spare; None where no row could be judged."""
 
     rule: str
-    limit: Limit
+    limit: Demand
     num_rows: int
     worst: Figure | None
-    faults: tuple[Fault, ...]
+    faults: tuple[GateFault, ...]
 
     @property
     def passed(self) -> bool:
@@ -49,21 +49,21 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GateResult:
     """What a gate says. `faults`: of the run as a whole. `unjudged`: rows that no rule looks at."""
 
     run: str
     rules: Rules
-    faults: tuple[Fault, ...]
-    judged: tuple[Judged, ...]
-    nodes: tuple[Node, ...]
-    verdict: Verdict | None
+    faults: tuple[GateFault, ...]
+    judged: tuple[JudgedDemand, ...]
+    nodes: tuple[NodeVerdict, ...]
+    verdict: Diagnosis | None
     superseded: tuple[Superseded, ...]
     retests: tuple[Retest, ...]
     unjudged: int
 
     @property
-    def all_faults(self) -> tuple[Fault, ...]:
+    def all_faults(self) -> tuple[GateFault, ...]:
         """Every way in which the run failed, those of the whole run first."""
         return (*self.faults, *(fault for each in self.judged for fault in each.faults))
 
@@ -79,7 +79,7 @@ class Gate:
         return {name: found.count(name) for name in FAILURES if name in found}
 
 
-def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
+def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateResult:
     """Judge a run: the newest measurement of each row, and what a retest replaced is told."""
     document, superseded = newest(run.document, retests)
     whole_run, run = run, replace(run, document=document)
@@ -94,7 +94,7 @@ def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
     every = [*faults, *(fault for each in told for fault in each[0].faults)]
     met = [row for _, _, good in told for row in good]
     cleared = by_node.cleared(run, verdict, rules)
-    return Gate(
+    return GateResult(
         run=run.name,
         rules=rules,
         faults=tuple(faults),
@@ -107,21 +107,23 @@ def gate(rules: Rules, run: Material, retests: Sequence[Retest] = ()) -> Gate:
     )
 
 
-def again(verdict: Gate, run: Material) -> Again:
+def again(verdict: GateResult, run: GateInput) -> Again:
     """What of a run that failed should be measured again."""
     took_part = {host for header in run.document.headers.values() for host in hosts(header)}
-    by_status = {status: [node.host for node in verdict.nodes if node.status == status and node.host in took_part]
-                 for status in (by_node.FAILED, by_node.PASSED, by_node.NOT_JUDGED)}  # fmt: skip
+    by_status = {
+        status: [node.host for node in verdict.nodes if node.status == status and node.host in took_part]
+        for status in (by_node.FAILED, by_node.PASSED, by_node.NOT_JUDGED)
+    }
     others = [*by_status[by_node.PASSED], *by_status[by_node.NOT_JUDGED]]  # the best known of first
     return retest.again(verdict.all_faults, by_status[by_node.FAILED], others, dict(run.planned()))
 
 
-def unreadable(rules: Rules, name: str, why: str) -> Gate:
+def unreadable(rules: Rules, name: str, why: str) -> GateResult:
     """The verdict on a run that is there and can not be read."""
-    return Gate(name, rules, (Fault("unreadable-run", why),), (), (), None, (), (), 0)
+    return GateResult(name, rules, (GateFault("unreadable-run", why),), (), (), None, (), (), 0)
 
 
-def _judged(run: Material, rule: Rule, limit: Limit) -> tuple[Judged, list[Summary], list[Summary]]:
+def _judged(run: GateInput, rule: GateRule, limit: Demand) -> tuple[JudgedDemand, list[Summary], list[Summary]]:
     """The verdict on one demand, the rows that it is about, and those of them that met it."""
     mine, others = cover.selected(run, rule, limit)
     faults = list(cover.absent(run, rule, limit, mine, others))
@@ -136,10 +138,10 @@ def _judged(run: Material, rule: Rule, limit: Limit) -> tuple[Judged, list[Summa
     worst = min(figures, key=lambda each: each.margin, default=None)
     bad = {by_node.place(each) for each in missed}
     met = [each.row for each in figures if each.margin >= 0 and by_node.place(each.row) not in bad]
-    return Judged(rule.name, limit, len(mine), worst, (*faults, *missed)), mine, met
+    return JudgedDemand(rule.name, limit, len(mine), worst, (*faults, *missed)), mine, met
 
 
-def _other_network(run: Material, rule: Rule, rows: Iterable[Summary]) -> Iterator[Fault]:
+def _other_network(run: GateInput, rule: GateRule, rows: Iterable[Summary]) -> Iterator[GateFault]:
     if rule.network:
         between = sorted(row.job for row in rows if row.num_nodes != 1)
         for job, _ in groupby(between):

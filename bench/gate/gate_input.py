@@ -14,7 +14,7 @@ from bench.core.errors import BenchError
 from bench.core.record import Header
 from bench.core.world import World
 from bench.diagnose.pair_evidence import rows_of
-from bench.gate.rules import Fault
+from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
 # A published figure for a row, bytes per second or seconds of the metric, with its source; None where there is none.
@@ -37,7 +37,7 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class GateInput:
     """A run to judge. `warnings`: what could not be read of its files. `networks`: job -> those that its log names.
     `unsound`: stored rows that contradict their headers.
 
@@ -52,7 +52,7 @@ class Material:
     networks: Mapping[str, frozenset[str]] = field(default_factory=dict)
     baseline: Document | None = None
     no_baseline: str = "no run to compare with was named (`baseline:` in the rules file, or --baseline)"
-    unsound: tuple[Fault, ...] = ()
+    unsound: tuple[GateFault, ...] = ()
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     published: Published = no_figures
 
@@ -186,9 +186,9 @@ class Whereabouts:
         return tuple(dict.fromkeys(host for rank in ranks if (host := host_of(header, rank)) is not None))
 
 
-def fault(name: str, what: str, row: Summary, got: float | None = None, limit: float | None = None) -> Fault:
+def fault(name: str, what: str, row: Summary, got: float | None = None, limit: float | None = None) -> GateFault:
     """A row's way to fail."""
-    return Fault(name, what, row.job, row.pattern, row.mode, row.payload_bytes, row.group, got, limit)
+    return GateFault(name, what, row.job, row.pattern, row.mode, row.payload_bytes, row.group, got, limit)
 
 
 def networks_in(log: Iterable[str]) -> frozenset[str]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from bench.core.case import ON_GPUS
 from bench.core.record import Header
-from bench.gate.gate_input import Material, hosts
-from bench.gate.rules import Expect, Fault
+from bench.gate.gate_input import GateInput, hosts
+from bench.gate.rules import Expect, GateFault
 from bench.hardware.bounds import shares_gpu
 from bench.hardware.catalogue import instance, instances
 
@@ -26,16 +26,22 @@ class _Host(NamedTuple):
 _Told = Mapping[str, Mapping[str, _Host]]  # of each job
 
 
-def faults(run: Material, expect: Expect) -> Iterator[Fault]:
+def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
     """Of jobs on GPUs: fewer than the instance type has, or not as many as are expected or known to be there."""
     headers = run.document.headers
-    measured = {job: header for job, header in headers.items()
-                if header.transport in ON_GPUS and not header.modelled and not header.imported}  # fmt: skip
+    measured = {
+        job: header
+        for job, header in headers.items()
+        if header.transport in ON_GPUS and not header.modelled and not header.imported
+    }
     told = _told(measured)
     yield from _once(_lost(run, measured, told))
     if expect.gpus_per_node is not None and any(header.imported for header in headers.values()):
-        yield Fault("wrong-world", f"{_expected(expect.gpus_per_node)}, and a log of another tool does not tell how "
-                    "many the driver of each node shows: leave `gpus_per_node` out for it")  # fmt: skip
+        yield GateFault(
+            "wrong-world",
+            f"{_expected(expect.gpus_per_node)}, and a log of another tool does not tell how "
+            "many the driver of each node shows: leave `gpus_per_node` out for it",
+        )
     elif expect.gpus_per_node is not None:
         yield from _once(_other(run, expect.gpus_per_node, measured, told))
 
@@ -70,7 +76,7 @@ def _host(name: str, shown: int | None, used: int, confined: bool) -> _Host:
     return _Host(shown, used, shown is not None, words)
 
 
-def _lost(run: Material, measured: Mapping[str, Header], told: _Told) -> Iterator[Fault]:
+def _lost(run: GateInput, measured: Mapping[str, Header], told: _Told) -> Iterator[GateFault]:
     """A node may be given a part of its type's GPUs, as a container is: all that bench.yaml says, and no other number.
 
     Where the driver does not tell, the most that were measured are those that are there, and no node is accused.
@@ -84,25 +90,28 @@ def _lost(run: Material, measured: Mapping[str, Header], told: _Told) -> Iterato
                 if there < whole and there != given:
                     more = f", and {each.used} took part at most" if each.shown is None else ""
                     what = f"{header.instance} has {whole} GPUs, {each.words}{more}"
-                    yield Fault("wrong-world", what, hosts=(host,), accuses=each.known)
+                    yield GateFault("wrong-world", what, hosts=(host,), accuses=each.known)
 
 
-def _other(run: Material, wanted: int, measured: Mapping[str, Header], told: _Told) -> Iterator[Fault]:
+def _other(run: GateInput, wanted: int, measured: Mapping[str, Header], told: _Told) -> Iterator[GateFault]:
     expected = _expected(wanted)
     said = _said(run)
     if said is None:
-        yield Fault("wrong-world", f"{expected}, and the site does not say how many there should be: name `instance:` "
-                    "or `ranks_per_node:` of the cluster in bench.yaml")  # fmt: skip
+        yield GateFault(
+            "wrong-world",
+            f"{expected}, and the site does not say how many there should be: name `instance:` "
+            "or `ranks_per_node:` of the cluster in bench.yaml",
+        )
     elif said != wanted:
-        yield Fault("wrong-world", f"{expected}, bench.yaml says {said}")
+        yield GateFault("wrong-world", f"{expected}, bench.yaml says {said}")
     for each in told.values():
         for name, host in each.items():
             if host.shown != wanted:
                 few = host.known and (host.shown or 0) < wanted
-                yield Fault("wrong-world", f"{expected}, {host.words}", hosts=(name,), accuses=few)
+                yield GateFault("wrong-world", f"{expected}, {host.words}", hosts=(name,), accuses=few)
     most = max(map(_used, measured.values()), default=0)
     if most != wanted or not all(told.values()):
-        yield Fault("wrong-world", f"{expected}, the most that were measured {'is' if most == 1 else 'are'} {most}")
+        yield GateFault("wrong-world", f"{expected}, the most that were measured {'is' if most == 1 else 'are'} {most}")
 
 
 def _used(header: Header) -> int:
@@ -114,7 +123,7 @@ def _expected(wanted: int) -> str:
     return f"{wanted} GPU{'' if wanted == 1 else 's'} a node {'is' if wanted == 1 else 'are'} expected"
 
 
-def _said(run: Material) -> int | None:
+def _said(run: GateInput) -> int | None:
     """GPUs of a node by the site's word: a rank for each where it says how many ranks, else those of its type."""
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")
@@ -123,6 +132,6 @@ def _said(run: Material) -> int | None:
     return ranks
 
 
-def _once(found: Iterator[Fault]) -> Iterator[Fault]:
+def _once(found: Iterator[GateFault]) -> Iterator[GateFault]:
     """Many jobs have the same nodes."""
     yield from dict.fromkeys(found)

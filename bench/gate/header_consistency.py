@@ -18,14 +18,14 @@ from bench.core.pattern import Pattern, Shape, Traffic, traffic_of
 from bench.core.program import Group
 from bench.core.record import Header, Record, Samples
 from bench.gate.gate_input import groups_of, host_of
-from bench.gate.rules import Fault
+from bench.gate.rules import GateFault
 
 _FACTORS = ("bus_factor", "rank_bytes", "node_bytes", "min_steps")
 _CLOSE = 1e-9  # relative: a factor is the same formula on the same numbers
 _MOST_TOLD = 20  # of one job
 
 
-def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[Fault]:
+def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[GateFault]:
     """The rows of one attempt that contradict its header, by the first contradiction of each."""
     told = 0
     place = _Place(header)
@@ -34,8 +34,9 @@ def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[Faul
             why = _why(record, header, place)
             if why is not None:
                 told += 1
-                yield Fault("inconsistent", why, job, header.pattern, record.mode, _whole(record.payload_bytes),
-                            record.group)  # fmt: skip
+                yield GateFault(
+                    "inconsistent", why, job, header.pattern, record.mode, _whole(record.payload_bytes), record.group
+                )
 
 
 class _Place:
@@ -134,8 +135,18 @@ def _shape(case: Case, record: Record, payload_bytes: int | None = None) -> Shap
     size = record.payload_bytes if payload_bytes is None else payload_bytes
     element_bytes = dtype_of(case.dtype).num_bytes
     num_ranks = record.num_ranks or 0
-    return Shape(num_ranks, size, element_bytes, case.root, record.mode, case.direction, case.window, case.matrix,
-                 case.access, case.via)  # fmt: skip
+    return Shape(
+        num_ranks,
+        size,
+        element_bytes,
+        case.root,
+        record.mode,
+        case.direction,
+        case.window,
+        case.matrix,
+        case.access,
+        case.via,
+    )
 
 
 def _same(wanted: float | None, got: Any) -> bool:

@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from bench.gate import page
-from bench.gate.gate import Gate
-from bench.gate.rules import FAILURES, Fault
+from bench.gate.gate import GateResult
+from bench.gate.rules import FAILURES, GateFault
 
 _MOST_LINES = 200  # of one failure's text
 
 
-def render(gate: Gate, timestamp: str) -> bytes:
+def render(gate: GateResult, timestamp: str) -> bytes:
     """The whole file. `timestamp`: ISO 8601 without a zone, in UTC."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {gate.run}"))
     failed = _case(suite, "run", "the run as a whole", gate.faults, [page.sentence(one) for one in gate.faults])
     for each in gate.judged:
         title = f"{each.rule}: {each.limit.metric} {each.limit.text}"
-        faults = each.faults or (() if each.passed else (Fault("missing-rows", "nothing was judged"),))
+        faults = each.faults or (() if each.passed else (GateFault("missing-rows", "nothing was judged"),))
         failed += _case(suite, "rules", title, faults, [page.sentence(fault, each) for fault in faults])
     for node in gate.nodes:
         if node.status == "failed":
-            faults = tuple(Fault(reason.partition(":")[0], reason) for reason in node.reasons)
+            faults = tuple(GateFault(reason.partition(":")[0], reason) for reason in node.reasons)
             failed += _case(suite, "nodes", node.host, faults, list(node.reasons))
         elif node.status == "passed":
             _case(suite, "nodes", node.host, (), [])
@@ -47,7 +47,7 @@ def broken(name: str, what: str, timestamp: str) -> bytes:
     return _whole(suite, failures=0, errors=1, skipped=0, timestamp=timestamp)
 
 
-def github_lines(gate: Gate) -> list[str]:
+def github_lines(gate: GateResult) -> list[str]:
     """`::error title=...::...` for each failure's name, with the characters escaped that the runner would swallow."""
     lines = []
     for name in gate.names:
@@ -65,7 +65,7 @@ def github_line(title: str, message: str) -> str:
     return f"::error title={name}::{data}"
 
 
-def _case(suite: ElementTree.Element, kind: str, title: str, faults: Sequence[Fault], lines: Sequence[str]) -> int:
+def _case(suite: ElementTree.Element, kind: str, title: str, faults: Sequence[GateFault], lines: Sequence[str]) -> int:
     """Adds a test case; 1 when it failed, else 0."""
     case = ElementTree.SubElement(suite, "testcase", classname=f"bench.gate.{kind}", name=_clean(title), time="0")
     if not faults:

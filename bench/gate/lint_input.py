@@ -15,7 +15,7 @@ EXACT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RuleOffence:
     """What breaks a rule, as a sentence, and the row that does; None where it is the whole job or the whole run."""
 
     what: str
@@ -26,7 +26,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LintRow:
     """One row of the report, the record that it shows, and the header that the record stands under."""
 
     job: str
@@ -34,9 +34,9 @@ class Row:
     record: Record
     summary: Summary
 
-    def fault(self, what: str) -> Fault:
+    def fault(self, what: str) -> RuleOffence:
         """This row breaks the rule."""
-        return Fault(what, self.job, self.record.mode, self.record.payload_bytes, self.record.group)
+        return RuleOffence(what, self.job, self.record.mode, self.record.payload_bytes, self.record.group)
 
     @property
     def timed(self) -> bool:
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class LintInput:
     """A run: its report, its records by job (`job#2` for a later attempt), its plan and outcomes where there are any.
 
     `mismatches`: records without their row in the report, or rows that show another record.
@@ -53,23 +53,26 @@ class Material:
 
     document: Document
     told: tuple[tuple[str, Header, Sequence[Record]], ...]
-    rows: tuple[Row, ...]
-    mismatches: tuple[Fault, ...]
+    rows: tuple[LintRow, ...]
+    mismatches: tuple[RuleOffence, ...]
     plan: Mapping[str, Any] | None
     outcomes: Mapping[str, Mapping[str, Any]]
 
     @property
-    def timed(self) -> Iterator[Row]:
+    def timed(self) -> Iterator[LintRow]:
         """The rows of raw samples."""
         return (row for row in self.rows if row.timed)
 
     @property
     def measured(self) -> Iterator[tuple[str, Header]]:
         """The headers, with their jobs, of what really ran here and took samples (another tool's report did not)."""
-        return ((job, header) for job, header, records in self.told
-                if not header.modelled and any(record.reported is None for record in records))  # fmt: skip
+        return (
+            (job, header)
+            for job, header, records in self.told
+            if not header.modelled and any(record.reported is None for record in records)
+        )
 
-    def texts(self) -> Iterator[tuple[str, str | None, Row | None]]:
+    def texts(self) -> Iterator[tuple[str, str | None, LintRow | None]]:
         """Every sentence that the report prints beside its figures, with the job and the row that it is about."""
         yield from ((note, None, None) for note in self.document.notes)
         # The notes of an imported log are its own words.
@@ -77,7 +80,7 @@ class Material:
         yield from ((note, job, None) for job, header in ours for note in header.notes)
         yield from ((flag, row.job, row) for row in self.rows for flag in row.summary.flags)
 
-    def without_imported(self) -> Material:
+    def without_imported(self) -> LintInput:
         """The same without the jobs that other tools' logs gave, and their part of the plan."""
         imported = {job for job, header, _ in self.told if header.imported}
         if not imported:
@@ -97,7 +100,7 @@ class Material:
         mismatches = tuple(fault for fault in self.mismatches if fault.job not in imported)
         return replace(self, document=document, told=told, rows=rows, mismatches=mismatches, plan=plan)
 
-    def reported(self) -> Iterator[tuple[Row, str, float]]:
+    def reported(self) -> Iterator[tuple[LintRow, str, float]]:
         """Every statistic that was taken over from another tool: its row, its name, its value."""
         for row in self.rows:
             yield from ((row, name, value) for name, value in (row.record.reported or {}).items())
@@ -108,26 +111,28 @@ def material(
     told: Iterable[tuple[str, Header, Sequence[Record]]],
     plan: Mapping[str, Any] | None,
     outcomes: Mapping[str, Mapping[str, Any]],
-) -> Material:
+) -> LintInput:
     """Each record beside the row that shows it: a document has them in the order in which they were told."""
     told = tuple((job, header, tuple(records)) for job, header, records in told)
     shown: dict[str, list[Summary]] = {}
     for summary in document.summaries:
         shown.setdefault(summary.job, []).append(summary)
-    rows: list[Row] = []
-    mismatches: list[Fault] = []
+    rows: list[LintRow] = []
+    mismatches: list[RuleOffence] = []
     for job, header, records in told:
         kept = [record for record in records if record.skipped is None and record.failed is None]
         of_job = shown.pop(job, [])
         if len(of_job) != len(kept):
-            mismatches.append(Fault(f"the report shows {len(of_job)} rows of {len(kept)} records", job))
+            mismatches.append(RuleOffence(f"the report shows {len(of_job)} rows of {len(kept)} records", job))
         for record, summary in zip(kept, of_job, strict=False):
-            rows.append(Row(job, header, record, summary))
+            rows.append(LintRow(job, header, record, summary))
             if _place(record) != _place(summary):
                 mismatches.append(rows[-1].fault("the report shows another record in this place"))
-    mismatches += [Fault(f"the report shows {len(rest)} rows of a job that has no records", job)
-                   for job, rest in shown.items()]  # fmt: skip
-    return Material(document, told, tuple(rows), tuple(mismatches), plan, outcomes)
+    mismatches += [
+        RuleOffence(f"the report shows {len(rest)} rows of a job that has no records", job)
+        for job, rest in shown.items()
+    ]
+    return LintInput(document, told, tuple(rows), tuple(mismatches), plan, outcomes)
 
 
 def same(one: float | None, other: float | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.gate.lint_input import Fault, Material, Row, same
+from bench.gate.lint_input import LintInput, LintRow, RuleOffence, same
 from bench.results import flops, stats
 from bench.results.document import Document, Summary
 from bench.results.summary import clock_limited
@@ -24,8 +24,9 @@ _AVERAGED_WORDS = re.compile(
 _SPREAD_WORDS = re.compile(r"±|\+/-|\bstandard (deviation|error)\b|\bst(d|dev)\b", re.I)
 _VERDICT_WORDS = re.compile(
     r"\b(faster|slower|better|worse) than\b|\d\s*(%|x|times) (faster|slower|better|worse)\b"
-    r"|\bspeed-?up of\b|\b(significantly|verdict:?) (faster|slower)\b|\bregress(ed|ion)\b", re.I,
-)  # fmt: skip
+    r"|\bspeed-?up of\b|\b(significantly|verdict:?) (faster|slower)\b|\bregress(ed|ion)\b",
+    re.I,
+)
 
 # Intervals that assume no distribution: order statistics, block bootstrap, t on the logarithms of launch medians.
 _METHODS = re.compile(r"^(order[- ]statistics?|block[- ]bootstrap|bootstrap over launches|log[- ]welch)\b", re.I)
@@ -33,7 +34,7 @@ _ITERATION_REDUCTIONS = ("median", "arithmetic mean")  # of times
 _LEAST_LAUNCHES_FOR_AN_INTERVAL = 3  # below, the spread of launches is nearly unknown
 
 
-def ratios_have_bases(run: Material) -> Iterator[Fault]:
+def ratios_have_bases(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 1: beside each ratio stand the two values that it is of, and they give it."""
     for row in run.rows:
         shown = row.summary
@@ -48,17 +49,17 @@ def ratios_have_bases(run: Material) -> Iterator[Fault]:
     yield from _bases_of_comparisons(run.document)
 
 
-def _bases_of_comparisons(document: Document) -> Iterator[Fault]:
+def _bases_of_comparisons(document: Document) -> Iterator[RuleOffence]:
     for parity in document.parities:
         if not (parity.ours_s > 0 and parity.theirs_s > 0 and parity.tool):
             what = f"the ratio to {parity.tool or 'another tool'} stands without both times"
-            yield Fault(what, payload_bytes=parity.payload_bytes)
+            yield RuleOffence(what, payload_bytes=parity.payload_bytes)
     for conflict in document.conflicts:
         if not conflict.first.get("median_s") or not conflict.second.get("median_s"):
-            yield Fault(f"the conflict {conflict.rule!r} does not name both times")
+            yield RuleOffence(f"the conflict {conflict.rule!r} does not name both times")
 
 
-def _rotates(row: Row) -> bool:
+def _rotates(row: LintRow) -> bool:
     """Rotation x largest mean of a rank = mean of the slowest ranks' times."""
     samples, largest_s = row.record.samples, row.summary.compat.get("osu_max_s")
     if samples is None or not largest_s or row.summary.rotation is None:
@@ -66,12 +67,12 @@ def _rotates(row: Row) -> bool:
     return same(row.summary.rotation * largest_s, sum(samples.seconds) / len(samples.seconds))
 
 
-def rates_are_bytes_by_time(run: Material) -> Iterator[Fault]:
+def rates_are_bytes_by_time(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 3: times are medians (or arithmetic means), and a rate is all bytes by all time."""
     for job, header in run.measured:
         reduction = header.settings.get("iteration_reduction")
         if reduction is not None and reduction not in _ITERATION_REDUCTIONS:
-            yield Fault(f"the samples were reduced by {reduction!r}, which no time is", job)
+            yield RuleOffence(f"the samples were reduced by {reduction!r}, which no time is", job)
     for row in run.rows:
         if row.record.samples is not None:
             yield from _recomputed(row)
@@ -79,7 +80,7 @@ def rates_are_bytes_by_time(run: Material) -> Iterator[Fault]:
             yield from _reported_rates(row)
 
 
-def _recomputed(row: Row) -> Iterator[Fault]:
+def _recomputed(row: LintRow) -> Iterator[RuleOffence]:
     samples, shown, factor = row.record.samples, row.summary, row.record.bus_factor
     assert samples is not None
     if not stats.usable(samples.seconds):
@@ -105,7 +106,7 @@ def _recomputed(row: Row) -> Iterator[Fault]:
             yield row.fault("the mean rate is not all bytes by all time")
 
 
-def _reported_rates(row: Row) -> Iterator[Fault]:
+def _reported_rates(row: LintRow) -> Iterator[RuleOffence]:
     reported = row.record.reported or {}
     seconds = reported.get("mean_s", reported.get("median_s"))
     algbw, busbw = reported.get("algbw_bytes_per_s"), reported.get("busbw_bytes_per_s")
@@ -115,7 +116,7 @@ def _reported_rates(row: Row) -> Iterator[Fault]:
         yield row.fault("another tool's busbw is not its algbw times the bus factor")
 
 
-def ratios_are_not_averaged(run: Material) -> Iterator[Fault]:
+def ratios_are_not_averaged(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 4: no average of rates, fractions or speedups anywhere but in `compat`."""
     for row, name, _ in run.reported():
         if _AVERAGED_RATE.search(name.lower()):
@@ -123,18 +124,18 @@ def ratios_are_not_averaged(run: Material) -> Iterator[Fault]:
     for job, header, _ in run.told:
         for name in (*header.calibration, *header.facts):
             if _AVERAGED_RATE.search(name.lower()):
-                yield Fault(f"{name} averages rates or ratios", job)
+                yield RuleOffence(f"{name} averages rates or ratios", job)
     yield from _told(run, _AVERAGED_WORDS, "an average of rates is told")
 
 
-def figures_have_intervals(run: Material) -> Iterator[Fault]:
+def figures_have_intervals(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 5: a measured figure has its interval with level, method, n, n_eff and launch; a modelled one is marked."""
     for job, header in run.measured:
         level = header.settings.get("confidence")
         if not isinstance(level, float) or not 0.5 < level < 1:
-            yield Fault("the header does not say the confidence of the intervals (settings.confidence)", job)
+            yield RuleOffence("the header does not say the confidence of the intervals (settings.confidence)", job)
         if not header.settings.get("ci_method"):
-            yield Fault("the header does not say how the intervals were made (settings.ci_method)", job)
+            yield RuleOffence("the header does not say how the intervals were made (settings.ci_method)", job)
     for row in run.rows:
         shown = row.summary
         if shown.modelled or row.header.modelled:
@@ -144,10 +145,10 @@ def figures_have_intervals(run: Material) -> Iterator[Fault]:
             yield from _interval_faults(row)
     launches = {header.launch for _, header in run.measured}
     if len(launches) > 1 and not run.document.spreads:
-        yield Fault(f"there are {len(launches)} launches, and nothing is said of the spread between them")
+        yield RuleOffence(f"there are {len(launches)} launches, and nothing is said of the spread between them")
 
 
-def _interval_faults(row: Row) -> Iterator[Fault]:
+def _interval_faults(row: LintRow) -> Iterator[RuleOffence]:
     shown, samples = row.summary, row.record.samples
     if not shown.num_samples or shown.num_effective is None:
         yield row.fault("the number of samples, or of independent ones, is not told")
@@ -161,32 +162,39 @@ def _interval_faults(row: Row) -> Iterator[Fault]:
         yield row.fault("the interval is not that of the order statistics of the samples")
 
 
-def no_normal_distribution(run: Material) -> Iterator[Fault]:
+def no_normal_distribution(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 6: intervals by methods that assume no distribution; no standard deviation stands for one."""
     for job, header in run.measured:
         method = header.settings.get("ci_method")
         if method and not _METHODS.match(str(method)):
-            yield Fault(f"the intervals were made by {str(method)!r}, which assumes a distribution", job)
+            yield RuleOffence(f"the intervals were made by {str(method)!r}, which assumes a distribution", job)
     for row, name, _ in run.reported():
         if _SPREAD_ALONE.search(name.lower()):
             yield row.fault(f"{name}: a spread around a mean says nothing about skewed times")
     yield from _told(run, _SPREAD_WORDS, "a spread around a mean is told")
 
 
-def verdicts_are_earned(run: Material) -> Iterator[Fault]:
+def verdicts_are_earned(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 7: faster and slower are said by `bench compare` only; intervals over launches need launches."""
     yield from _told(run, _VERDICT_WORDS, "not comparable: a verdict without launches, test, p and interval is told")
     for spread in run.document.spreads:
         if spread.ci_low_s is not None and spread.num_launches < _LEAST_LAUNCHES_FOR_AN_INTERVAL:
-            yield Fault(f"an interval over {spread.num_launches} launches", spread.job, spread.mode,
-                        spread.payload_bytes, spread.group)  # fmt: skip
+            yield RuleOffence(
+                f"an interval over {spread.num_launches} launches",
+                spread.job,
+                spread.mode,
+                spread.payload_bytes,
+                spread.group,
+            )
     for parity in run.document.parities:
         if parity.ratio_low is not None and parity.num_launches < _LEAST_LAUNCHES_FOR_AN_INTERVAL:
-            yield Fault(f"the ratio to {parity.tool} has an interval over {parity.num_launches} launches",
-                        payload_bytes=parity.payload_bytes)  # fmt: skip
+            yield RuleOffence(
+                f"the ratio to {parity.tool} has an interval over {parity.num_launches} launches",
+                payload_bytes=parity.payload_bytes,
+            )
 
 
-def tails_are_known(run: Material) -> Iterator[Fault]:
+def tails_are_known(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 8: percentiles where n allows them and nowhere else; the worst case beside every isolated time."""
     for row in run.timed:
         shown, samples = row.summary, row.record.samples
@@ -215,7 +223,7 @@ def _least(quantile: float | None) -> int:
     return 0 if quantile is None else stats.least_samples(quantile)
 
 
-def points_can_be_drawn(run: Material) -> Iterator[Fault]:
+def points_can_be_drawn(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 12: each point has raw samples behind it, says why sampling ended, and is hollow where it was too early.
 
     What figures make of that (bars, axes, hollow points) is their code's, and is held by the tests of figures.
@@ -234,10 +242,10 @@ def points_can_be_drawn(run: Material) -> Iterator[Fault]:
         sizes = [row.payload_bytes for row in rows]
         if len(set(sizes)) < len(sizes):
             twice = next(size for size in sizes if sizes.count(size) > 1)
-            yield Fault("one line would be drawn through two points of one size", key[0], key[1], twice, key[2])
+            yield RuleOffence("one line would be drawn through two points of one size", key[0], key[1], twice, key[2])
 
 
-def _curves(run: Material) -> dict[tuple[str, str, str], list[Summary]]:
+def _curves(run: LintInput) -> dict[tuple[str, str, str], list[Summary]]:
     curves: dict[tuple[str, str, str], list[Summary]] = {}
     for row in run.rows:
         if row.summary.median_s is not None and row.record.samples is not None:
@@ -245,12 +253,12 @@ def _curves(run: Material) -> dict[tuple[str, str, str], list[Summary]]:
     return curves
 
 
-def _told(run: Material, words: re.Pattern[str], what: str) -> Iterator[Fault]:
+def _told(run: LintInput, words: re.Pattern[str], what: str) -> Iterator[RuleOffence]:
     """Sentences beside the figures that say what no figure may."""
     for text, job, row in run.texts():
         if words.search(text):
             sentence = f"{what}: {text!r}"
-            yield row.fault(sentence) if row else Fault(sentence, job)
+            yield row.fault(sentence) if row else RuleOffence(sentence, job)
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.core.units import format_size
-from bench.gate.lint import FAILED, PASSED, Finding
+from bench.gate.lint import FAILED, PASSED, LintFinding
 from bench.results import notes
 from bench.results.document import Document
 from bench.results.grid import pipes
@@ -18,7 +18,7 @@ _MAX_WIDTH = 130
 _MOST_JOBS = 8  # of one offence in the table; all of them are in JSON and CSV
 
 
-def table(document: Document, findings: Sequence[Finding]) -> str:
+def table(document: Document, findings: Sequence[LintFinding]) -> str:
     """What was looked at, then rule by rule: the verdict, what held, or each offence with the rows that commit it."""
     lines = [f"# {line}" for line in looked_at(document)]
     for finding in findings:
@@ -30,7 +30,7 @@ def table(document: Document, findings: Sequence[Finding]) -> str:
     return "\n".join([*lines, *(f"# {line}" for line in _conflicts(document)), f"# {conclusion(findings)}"]) + "\n"
 
 
-def markdown(document: Document, findings: Sequence[Finding]) -> str:
+def markdown(document: Document, findings: Sequence[LintFinding]) -> str:
     """The same as a Markdown table, a row for each rule."""
     lines = ["# Twelve rules", "", *(f"- {line}" for line in looked_at(document)), ""]
     lines += [pipes(("rule", "", "verdict", "what was found")), pipes((":---",) * 4)]
@@ -59,7 +59,7 @@ def looked_at(document: Document) -> list[str]:
     return lines + list(used)
 
 
-def where(finding: Finding, sentence: str) -> list[str]:
+def where(finding: LintFinding, sentence: str) -> list[str]:
     """The rows that commit one offence, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
     rows = [row for row in finding.rows if row["what"] == sentence]
     jobs: dict[str, list[Mapping[str, Any]]] = {}
@@ -70,7 +70,7 @@ def where(finding: Finding, sentence: str) -> list[str]:
     return [*words[:_MOST_JOBS], *([f"and {rest} jobs more"] if rest > 0 else [])]
 
 
-def conclusion(findings: Sequence[Finding]) -> str:
+def conclusion(findings: Sequence[LintFinding]) -> str:
     """`12 of 12 rules are kept`, or which are not."""
     failed = [str(finding.rule) for finding in findings if finding.status == FAILED]
     passed = sum(finding.status == PASSED for finding in findings)

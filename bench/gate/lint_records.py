@@ -10,19 +10,34 @@ from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, known
 from bench.core.world import World
-from bench.gate.lint_input import Fault, Material, Row, launch_of
+from bench.gate.lint_input import LintInput, LintRow, RuleOffence, launch_of
 from bench.hardware.bounds import bounds_of
 from bench.results.summary import BOUND_TOLERANCE
 
 # What a host's facts must name; a value may be unknown (null), a key that is not there was never asked.
-_NODE_KEYS = ("cpu_model", "num_cpus", "num_cores", "num_sockets", "governor", "memory_bytes", "numa_nodes",
-              "network_ports", "gpus", "gpu_driver", "gpu_cuda", "container", "last_level_cache_bytes")  # fmt: skip
+_NODE_KEYS = (
+    "cpu_model",
+    "num_cpus",
+    "num_cores",
+    "num_sockets",
+    "governor",
+    "memory_bytes",
+    "numa_nodes",
+    "network_ports",
+    "gpus",
+    "gpu_driver",
+    "gpu_cuda",
+    "container",
+    "last_level_cache_bytes",
+)
 _GPU_KEYS = ("name", "memory_bytes", "pcie_generation", "pcie_max_generation", "pcie_lanes", "pcie_max_lanes")
 _VERSIONS = ("bench", "commit", "python", "kernel")
 # What moved the bytes: versions and facts of each transport.
 _LIBRARY_VERSIONS = {"mpi": ("mpi4py",), "gloo": ("torch",), "nccl": ("torch",), "mpi_cuda": ("mpi4py",)}
-_LIBRARY_FACTS = {"mpi": ("mpi_library", "mpi_thread_level"),
-                  "mpi_cuda": ("mpi_library", "mpi_thread_level", "mpi_cuda_answer")}  # fmt: skip
+_LIBRARY_FACTS = {
+    "mpi": ("mpi_library", "mpi_thread_level"),
+    "mpi_cuda": ("mpi_library", "mpi_thread_level", "mpi_cuda_answer"),
+}
 
 _TIMING = {
     "sync": "what synchronised the ranks before an isolated call",
@@ -33,39 +48,39 @@ _TIMING = {
 _SKEW = ("sync_skew_p50_s", ("sync_skew_p99_s", "sync_skew_max_s"))  # the maximum where n is too small for p99
 
 
-def nothing_is_left_out(run: Material) -> Iterator[Fault]:
+def nothing_is_left_out(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 2: each asked size, mode and group is there or says why not; used and available parts are told."""
     yield from run.mismatches
     for name, case, header in _asked(run):
         if _failed(run, name):
             continue  # and the report says how
         if header is None:
-            yield Fault("planned, but there are neither results nor a reason", name)
+            yield RuleOffence("planned, but there are neither results nor a reason", name)
         elif case is not None:
             yield from _absent(run, name, case, header)
     yield from _without_reason(run)
     for job, header in run.measured:
         for host, facts in header.nodes.items():
             if not facts.get("num_cpus") or facts.get("gpus") is None:
-                yield Fault(f"how many CPUs and GPUs there are on {host} beside those used is not told", job)
+                yield RuleOffence(f"how many CPUs and GPUs there are on {host} beside those used is not told", job)
 
 
-def _failed(run: Material, name: str) -> bool:
+def _failed(run: LintInput, name: str) -> bool:
     whole = (row for row in run.document.failures if row.get("requested_bytes") is None)
     return bool(run.outcomes.get(name, {}).get("what")) or any(row.get("job") == name for row in whole)
 
 
-def _without_reason(run: Material) -> Iterator[Fault]:
+def _without_reason(run: LintInput) -> Iterator[RuleOffence]:
     for row in run.document.skipped:
         if not row.get("reason"):
             place = (row.get(key) for key in ("job", "mode", "payload_bytes", "group"))
-            yield Fault("skipped without a reason", *place)
+            yield RuleOffence("skipped without a reason", *place)
     for skip in (run.plan or {}).get("skipped", ()):
         if not skip.get("reason"):
-            yield Fault(f"{skip.get('what', 'something')} was left out of the plan without a reason")
+            yield RuleOffence(f"{skip.get('what', 'something')} was left out of the plan without a reason")
 
 
-def _asked(run: Material) -> Iterator[tuple[str, Case | None, Header | None]]:
+def _asked(run: LintInput) -> Iterator[tuple[str, Case | None, Header | None]]:
     """(job, what was asked of it, its first header); None for what can not be read or is not there."""
     headers: dict[str, Header] = {}
     for job, header, _ in run.told:
@@ -76,43 +91,47 @@ def _asked(run: Material) -> Iterator[tuple[str, Case | None, Header | None]]:
         yield name, own_case(words), headers.get(name)
 
 
-def _absent(run: Material, name: str, case: Case, header: Header) -> Iterator[Fault]:
+def _absent(run: LintInput, name: str, case: Case, header: Header) -> Iterator[RuleOffence]:
     try:
         in_time = rounds(case, World(known(header.num_nodes), known(header.ranks_per_node)), header.topology)
     except BenchError:  # a header that was edited, or a topology that this program does not know
-        yield Fault("which groups of ranks were to be measured can not be told from the header", name)
+        yield RuleOffence("which groups of ranks were to be measured can not be told from the header", name)
         return
     present = {
         (size, record.mode, record.group)
-        for job, _, records in run.told if launch_of(job) == name
-        for record in records for size in record.requested_bytes
-    }  # fmt: skip
+        for job, _, records in run.told
+        if launch_of(job) == name
+        for record in records
+        for size in record.requested_bytes
+    }
     if case.schedule == "ladder" and header.topology == "pairs":
         # Which pairs are measured follows from what was seen, and at the largest size only.
         largest = max(case.sizes)
         for mode in case.modes:
             if not any((size, one) == (largest, mode) for size, one, _ in present):
-                yield Fault("asked for, but the ladder has no row, nor a reason", name, mode, largest)
+                yield RuleOffence("asked for, but the ladder has no row, nor a reason", name, mode, largest)
         return
     for size in case.sizes:
         for mode in case.modes:
             for group in (group.name for groups in in_time for group in groups):
                 if (size, mode, group) not in present:
-                    yield Fault("asked for, but neither measured nor skipped with a reason", name, mode, size, group)
+                    yield RuleOffence(
+                        "asked for, but neither measured nor skipped with a reason", name, mode, size, group
+                    )
 
 
-def environment_is_told(run: Material) -> Iterator[Fault]:
+def environment_is_told(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 9: the hardware, the software, the environment, the hosts, the seed, the beginning and the end."""
     for job, header, _ in run.told:
         for what in _missing_facts(header):
-            yield Fault(f"not recorded: {what}", job)
+            yield RuleOffence(f"not recorded: {what}", job)
     if run.plan is None:
         return
     if not run.plan.get("scenario_text"):
-        yield Fault("not recorded: the scenario, word for word (plan.json: scenario_text)")
+        yield RuleOffence("not recorded: the scenario, word for word (plan.json: scenario_text)")
     for name in dict.fromkeys(launch_of(job) for job, _, _ in run.told):
         if run.outcomes.get(name, {}).get("seconds") is None:
-            yield Fault("not recorded: when it ended (outcomes.json: seconds)", name)
+            yield RuleOffence("not recorded: when it ended (outcomes.json: seconds)", name)
 
 
 def _missing_facts(header: Header) -> Iterator[str]:
@@ -150,29 +169,31 @@ def _missing_hardware(header: Header) -> Iterator[str]:
             yield from (f"nodes.{host}.gpus[{gpu.get('index')}].{key}" for key in _GPU_KEYS if key not in gpu)
 
 
-def timing_is_told(run: Material) -> Iterator[Fault]:
+def timing_is_told(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 10: mode, clock, synchronisation and its skew, reductions, calls per sample, warm-up, cache."""
     for job, header in run.measured:
         if not header.clock:
-            yield Fault("not recorded: the clock", job)
+            yield RuleOffence("not recorded: the clock", job)
         for key, meaning in _TIMING.items():
             if not header.settings.get(key):
-                yield Fault(f"not recorded: {meaning} (settings.{key})", job)
+                yield RuleOffence(f"not recorded: {meaning} (settings.{key})", job)
         yield from _missing_skew(job, header)
     for row in run.timed:
         yield from map(row.fault, _untold_timing(row))
 
 
-def _missing_skew(job: str, header: Header) -> Iterator[Fault]:
+def _missing_skew(job: str, header: Header) -> Iterator[RuleOffence]:
     """Only ranks that are synchronised, by a library that completes on the host, can tell how far apart they start."""
     if known(header.num_ranks) < 2 or header.clock != "host" or header.settings.get("sync") == "none":
         return
     middle, tails = _SKEW
     if header.calibration.get(middle) is None or all(header.calibration.get(tail) is None for tail in tails):
-        yield Fault(f"not recorded: how far apart ranks start (calibration.{middle}, .{tails[0]} or .{tails[1]})", job)
+        yield RuleOffence(
+            f"not recorded: how far apart ranks start (calibration.{middle}, .{tails[0]} or .{tails[1]})", job
+        )
 
 
-def _untold_timing(row: Row) -> Iterator[str]:
+def _untold_timing(row: LintRow) -> Iterator[str]:
     record, samples = row.record, row.record.samples
     assert samples is not None
     if record.mode not in ("isolated", "pipelined"):
@@ -188,7 +209,7 @@ def _untold_timing(row: Row) -> Iterator[str]:
         yield "not recorded: whether this row's buffers were hot or cold"
 
 
-def bounds_are_told(run: Material) -> Iterator[Fault]:
+def bounds_are_told(run: LintInput) -> Iterator[RuleOffence]:
     """Rule 11: each bandwidth has its bound, with the link that sets it and how it was computed; or the reason why not.
 
     A row that shows none may say why in its header: calibration.no_bound_because.
@@ -204,6 +225,9 @@ def bounds_are_told(run: Material) -> Iterator[Fault]:
         known = [bound for bound in bounds_of(row.header, row.record) if bound.name == shown.bound_name]
         if not any(bound.why and bound.source for bound in known):
             yield row.fault(f"the bound {shown.bound_name!r} is not one that this run's links and calibration give")
-        if shown.busbw_bytes_per_s > shown.bound_bytes_per_s * (1 + BOUND_TOLERANCE) and shown.bound_kind == "hard" \
-                and "above-bound" not in shown.flags:  # fmt: skip
+        if (
+            shown.busbw_bytes_per_s > shown.bound_bytes_per_s * (1 + BOUND_TOLERANCE)
+            and shown.bound_kind == "hard"
+            and "above-bound" not in shown.flags
+        ):
             yield row.fault("above a hard bound, and not marked")

@@ -10,18 +10,28 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.core.units import format_size
 from bench.diagnose import pair_evidence
-from bench.diagnose.localise import Accused, Verdict
-from bench.gate.gate_input import Material, Whereabouts, hosts, is_imported, start
-from bench.gate.rules import Fault, Rules
+from bench.diagnose.localise import Accused, Diagnosis
+from bench.gate.gate_input import GateInput, Whereabouts, hosts, is_imported, start
+from bench.gate.rules import GateFault, Rules
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
 from bench.results.document import Summary
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 # What says that a node is bad; other failures of its rows only mean that nothing is known of it.
-_ACCUSING = frozenset((
-    "slow-part", "failed-job", "wrong-data", "above-bound", "zero", "too-low", "too-high", "slower",
-    "through-host", "wrong-world",
-))  # fmt: skip
+_ACCUSING = frozenset(
+    (
+        "slow-part",
+        "failed-job",
+        "wrong-data",
+        "above-bound",
+        "zero",
+        "too-low",
+        "too-high",
+        "slower",
+        "through-host",
+        "wrong-world",
+    )
+)
 # What any of the hosts of a row of several may have caused, and that pairs are not asked about: it clears none of them.
 _OF_ANY = frozenset(("failed-job", "wrong-data", "above-bound", "inconsistent"))
 _LEAST_PEERS = 3  # hosts: of two that are equally slow neither is slow beside the other
@@ -29,7 +39,7 @@ _MOST_REASONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeVerdict:
     """One host. `num_rows`: judged rows in which it took part, pairs included; `reasons`: why it failed or can not be
     judged; of one that was measured again, when."""
 
@@ -39,7 +49,7 @@ class Node:
     reasons: tuple[str, ...]
 
 
-def diagnosed(run: Material) -> Verdict | None:
+def diagnosed(run: GateInput) -> Diagnosis | None:
     """Who is slow by the pairs of this run; None where it holds none."""
     headers = {job: asdict(header) for job, header in run.document.headers.items()}
     try:
@@ -49,7 +59,7 @@ def diagnosed(run: Material) -> Verdict | None:
     return pair_evidence.merged([each.verdict for each in found])
 
 
-def cleared(run: Material, verdict: Verdict | None, rules: Rules) -> frozenset[str]:
+def cleared(run: GateInput, verdict: Diagnosis | None, rules: Rules) -> frozenset[str]:
     """The hosts that pairs clear: by pairs that are evidence, beside others enough to be compared with."""
     unverified = any("unverified" in rule.allow for rule in rules.rules)
     where, met = Whereabouts(run.document.headers), dict[str, set[str]]()
@@ -63,7 +73,7 @@ def cleared(run: Material, verdict: Verdict | None, rules: Rules) -> frozenset[s
     }
 
 
-def parts(run: Material, verdict: Verdict | None, asked: bool | None) -> Iterator[Fault]:
+def parts(run: GateInput, verdict: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
     """What a diagnosis means for the gate: somebody is slow, or somebody is neither accused nor cleared."""
     if verdict is None:
         if asked:
@@ -71,19 +81,19 @@ def parts(run: Material, verdict: Verdict | None, asked: bool | None) -> Iterato
             there = (
                 f"the {num} rows of pairs are modelled, none was measured" if num else "there are no pairs to diagnose"
             )
-            yield Fault("missing-rows", f"{there}: measure the scenario `links` or `acceptance`")
+            yield GateFault("missing-rows", f"{there}: measure the scenario `links` or `acceptance`")
         return
     for one in verdict.accused:
-        yield Fault("slow-part", f"{one.kind} {one.name}: {one.evidence}", got=one.confidence)
+        yield GateFault("slow-part", f"{one.kind} {one.name}: {one.evidence}", got=one.confidence)
     headers = run.document.headers.values()
     there_ = [host for header in headers if asked or header.topology == "pairs" for host in hosts(header)]
     known = {host for one in verdict.accused for host in _ends(one, there_)} | set(verdict.cleared)
     open_ = tuple(host for host in dict.fromkeys(there_) if host not in known)
     if open_ or (verdict.suspects and not verdict.accused):
-        yield Fault("undecided-part", _undecided(run, verdict, open_), hosts=open_)
+        yield GateFault("undecided-part", _undecided(run, verdict, open_), hosts=open_)
 
 
-def _undecided(run: Material, verdict: Verdict, open_: Sequence[str]) -> str:
+def _undecided(run: GateInput, verdict: Diagnosis, open_: Sequence[str]) -> str:
     """Why these hosts are neither accused nor cleared."""
     if verdict.num_missing:
         rounds = f"{verdict.num_missing} round{'' if verdict.num_missing == 1 else 's'}"
@@ -105,13 +115,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 def nodes(
-    run: Material,
-    verdict: Verdict | None,
+    run: GateInput,
+    verdict: Diagnosis | None,
     judged: Sequence[Summary],
     good: tuple[Iterable[Summary], Collection[str]],
-    faults: Iterable[Fault],
+    faults: Iterable[GateFault],
     retested: Mapping[str, str],
-) -> tuple[Node, ...]:
+) -> tuple[NodeVerdict, ...]:
     """Every host that took part, in the order of ranks, then those that should have.
 
     `judged`: rows that a rule or the pairs' verdict is about. `good`: the rows that met a demand, and the hosts that
@@ -123,7 +133,7 @@ def nodes(
     every = list(faults)
     for host, name, reason in _accused(verdict, tuple(took_part)):
         told.setdefault(host, {})[f"{name}: {reason}", True] = None
-    open_: dict[tuple[str, tuple[str, ...]], list[Fault]] = {}
+    open_: dict[tuple[str, tuple[str, ...]], list[GateFault]] = {}
     for fault, concerned, accuses in _placed(run, every, where, tuple(took_part)):
         if fault.hosts or len(concerned) == 1:
             for host in concerned:
@@ -143,16 +153,21 @@ def nodes(
     return tuple(_node(host, counts[host], host in vouched, told.get(host, {}), retested.get(host)) for host in counts)
 
 
-def _node(host: str, num_rows: int, vouched: bool, why: Mapping[tuple[str, bool], None], again: str | None) -> Node:
+def _node(
+    host: str, num_rows: int, vouched: bool, why: Mapping[tuple[str, bool], None], again: str | None
+) -> NodeVerdict:
     status = FAILED if any(accuses for _, accuses in why) else PASSED if vouched and not why else NOT_JUDGED
     told = list(dict.fromkeys(reason for reason, accuses in sorted(why, key=lambda one: not one[1])))
     if not told and status == NOT_JUDGED:
-        told = ["no row of its own met a demand, and no pairs cleared it" if num_rows else
-                "no row in which it took part was judged"]  # fmt: skip
+        told = [
+            "no row of its own met a demand, and no pairs cleared it"
+            if num_rows
+            else "no row in which it took part was judged"
+        ]
     left = len(told) - _MOST_REASONS
     more = (f"and {left} reason{'' if left == 1 else 's'} more",) if left > 0 else ()
     again_ = (f"retested: its pairs were measured again at {again}",) if again else ()
-    return Node(host, status, num_rows, (*told[:_MOST_REASONS], *more, *again_))
+    return NodeVerdict(host, status, num_rows, (*told[:_MOST_REASONS], *more, *again_))
 
 
 def _vouches(row: Summary) -> bool:
@@ -166,7 +181,7 @@ def _alone(row: Summary, where: Whereabouts) -> tuple[str, ...]:
     return own if len(own) == 1 or (row.src is not None and len(own) == 2) else ()
 
 
-def _awaited(run: Material, there: Collection[str]) -> Iterator[str]:
+def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
     """Hosts that a job was planned for and that took no part, where hosts go by their names in bench.yaml."""
     plan = run.plan or {}
     planned = max((job["world"]["num_nodes"] for _, job in run.planned() if job.get("world")), default=0)
@@ -175,8 +190,9 @@ def _awaited(run: Material, there: Collection[str]) -> Iterator[str]:
         yield from (str(host) for host in named if host not in there)
 
 
-def _placed(run: Material, faults: Sequence[Fault], where: Whereabouts,
-            everybody: Sequence[str]) -> Iterator[tuple[Fault, Sequence[str], bool]]:  # fmt: skip
+def _placed(
+    run: GateInput, faults: Sequence[GateFault], where: Whereabouts, everybody: Sequence[str]
+) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
     """Each fault with the hosts that it is about, and whether it accuses them; what names nobody is about all."""
     rows = {place(row): row for row in run.document.summaries}
     named = {start(each.job) for each in faults if each.hosts and each.job and each.name == "failed-job"}
@@ -199,7 +215,7 @@ def _placed(run: Material, faults: Sequence[Fault], where: Whereabouts,
                 yield fault, own or where.of_job(fault.job) or everybody, False
 
 
-def _reason(fault: Fault) -> str:
+def _reason(fault: GateFault) -> str:
     words = [fault.job or ""] if fault.group is None else [fault.pattern or ""]
     words += [format_size(fault.payload_bytes)] if fault.payload_bytes else []
     words += [fault.mode or ""]
@@ -207,7 +223,7 @@ def _reason(fault: Fault) -> str:
     return f"{fault.name}: {where}{': ' if where else ''}{fault.what}"
 
 
-def _accused(verdict: Verdict | None, known: Collection[str]) -> Iterator[tuple[str, str, str]]:
+def _accused(verdict: Diagnosis | None, known: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """A NIC belongs to its host; of a link nobody knows which end it is."""
     for one in verdict.accused if verdict else ():
         for host in known:
@@ -227,10 +243,10 @@ def _ends(one: Accused, known: Collection[str]) -> tuple[str, ...]:
     return ()  # the uplink of a rack is no host's
 
 
-def _pairs(run: Material) -> list[Summary]:
+def _pairs(run: GateInput) -> list[Summary]:
     return [row for row in run.document.summaries if row.src is not None and not row.modelled]
 
 
-def place(row: Summary | Fault) -> tuple[Any, ...]:
+def place(row: Summary | GateFault) -> tuple[Any, ...]:
     """What tells a row from the others of its run."""
     return row.job, row.pattern, row.mode, row.payload_bytes, row.group

@@ -17,7 +17,7 @@ from bench.gate import certificate as gate_certificate
 from bench.gate import gate as gates
 from bench.gate import page, rules_file
 from bench.gate.published import published
-from bench.gate.rules import Fault, Rules
+from bench.gate.rules import GateFault, Rules
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.store import runs
@@ -30,7 +30,7 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def judged(args: argparse.Namespace) -> gates.Gate:
+def judged(args: argparse.Namespace) -> gates.GateResult:
     """The verdict on `args.run`. Raises UsageError for bad rules and for a run that is not there."""
     asked = rules_file.load_rules(find("rules", args.rules, paths.rules_folder()))
     path = collect.find(args.run, args.results)
@@ -74,11 +74,11 @@ def newest(path: Path, document: Document) -> Document:
     return gates.newest(document, [gates.Retest.read(one) for one in runs.read_retests(path)])[0]
 
 
-def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.Material:
+def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.GateInput:
     """All that a gate looks at of a run. Raises UsageError when it can not be read."""
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None
-    unsound: list[Fault] = []
+    unsound: list[GateFault] = []
     try:
         attempts, warnings = runs.attempts(path)
         document = collect.document_of(path, attempts, warnings)
@@ -89,7 +89,7 @@ def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.Materi
             raise
         document = collect.nothing(path)
     baseline, why = _baseline(args.baseline or asked.baseline, args.results, path)
-    found = gates.Material(
+    found = gates.GateInput(
         name=path.name,
         document=document,
         plan=plan,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from bench.core import hostlist
 from bench.core.units import format_duration, format_rate, format_size
-from bench.gate.gate import Gate, Judged, Node, Superseded
-from bench.gate.rules import FAILURES, RATES, Fault, Limit
+from bench.gate.gate import GateResult, JudgedDemand, NodeVerdict, Superseded
+from bench.gate.rules import FAILURES, RATES, Demand, GateFault
 from bench.results.text import NOTHING, count
 
 _WIDTH = 120
@@ -16,7 +16,7 @@ _MOST_TOLD = 5  # faults of one name in text; all of them are in JSON and CSV
 _MOST_NODES = 16
 
 
-def table(gate: Gate) -> str:
+def table(gate: GateResult) -> str:
     """Verdict, failures by name, then a line for each demand, and the nodes."""
     lines = [f"# {conclusion(gate)}"]
     if gate.rules.description:
@@ -32,7 +32,7 @@ def table(gate: Gate) -> str:
     return "\n".join([*lines, *(f"# {line}" for line in remarks(gate))]) + "\n"
 
 
-def markdown(gate: Gate) -> str:
+def markdown(gate: GateResult) -> str:
     """The same for a page or a pull request."""
     lines = [f"# {conclusion(gate)}", "", gate.rules.description, ""]
     for name in gate.names:
@@ -41,19 +41,19 @@ def markdown(gate: Gate) -> str:
     return "\n".join([*lines, *(f"- {_plain(line)}" for line in remarks(gate))]) + "\n"
 
 
-def markdown_demands(gate: Gate) -> list[str]:
+def markdown_demands(gate: GateResult) -> list[str]:
     """A row for each demand."""
     titles = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
     return _markdown(titles, _cells(gate)) if gate.judged else ["No rule could be asked."]
 
 
-def markdown_nodes(nodes: Sequence[Node]) -> list[str]:
+def markdown_nodes(nodes: Sequence[NodeVerdict]) -> list[str]:
     """A row for each node, all of them."""
     rows = [(node.host, node.status, str(node.num_rows), "; ".join(node.reasons) or NOTHING) for node in nodes]
     return _markdown(("node", "verdict", "rows", "reasons"), rows) if rows else ["No node is known."]
 
 
-def conclusion(gate: Gate) -> str:
+def conclusion(gate: GateResult) -> str:
     """One sentence."""
     if gate.passed:
         return f"gate passed: {gate.run} by {gate.rules.name}, {count(len(gate.judged), 'demand')}"
@@ -61,7 +61,7 @@ def conclusion(gate: Gate) -> str:
     return f"gate FAILED: {gate.run} by {gate.rules.name}: {kinds or 'nothing was judged'}"
 
 
-def remarks(gate: Gate) -> list[str]:
+def remarks(gate: GateResult) -> list[str]:
     """What else the reader must know: retests, and what nobody looked at."""
     lines = [f"retest of {retest.started}, after: {'; '.join(retest.reasons)}" for retest in gate.retests]
     lines += _replaced_pairs(one for one in gate.superseded if one.now is None)
@@ -81,7 +81,7 @@ def replaced(one: Superseded) -> str:
     return f"first result of {where}: {_figure(row)}; judged is {one.job}{now}"
 
 
-def told(gate: Gate, name: str, most: int = _MOST_TOLD) -> list[str]:
+def told(gate: GateResult, name: str, most: int = _MOST_TOLD) -> list[str]:
     """The sentences of one failure's name: `sum of rule: where: what`."""
     found = [(None, fault) for fault in gate.faults] + [(each, f) for each in gate.judged for f in each.faults]
     lines = list(dict.fromkeys(sentence(fault, each) for each, fault in found if fault.name == name))
@@ -89,7 +89,7 @@ def told(gate: Gate, name: str, most: int = _MOST_TOLD) -> list[str]:
     return lines[:most] + more
 
 
-def sentence(fault: Fault, judged: Judged | None = None) -> str:
+def sentence(fault: GateFault, judged: JudgedDemand | None = None) -> str:
     """One fault with its rule, its row and its figures."""
     words = [f"[{judged.rule}]"] if judged else []
     place = [fault.job or fault.pattern or ""]
@@ -102,7 +102,7 @@ def sentence(fault: Fault, judged: Judged | None = None) -> str:
     return " ".join([*words, fault.what + figures])
 
 
-def quantity(value: float, limit: Limit) -> str:
+def quantity(value: float, limit: Demand) -> str:
     """In the unit of the demand: a rate, a time or a percentage."""
     if limit.of == "baseline":
         return f"{value:.3f} x"
@@ -123,11 +123,11 @@ def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
     ]
 
 
-def _cells(gate: Gate) -> list[tuple[str, ...]]:
+def _cells(gate: GateResult) -> list[tuple[str, ...]]:
     return [_line(each) for each in gate.judged]
 
 
-def _line(each: Judged) -> tuple[str, ...]:
+def _line(each: JudgedDemand) -> tuple[str, ...]:
     worst = each.worst
     expected = f"{each.limit.metric} {each.limit.text}"
     names = list(dict.fromkeys(fault.name for fault in each.faults))
@@ -149,7 +149,7 @@ def _figure(row: object) -> str:
     return format_duration(seconds) if seconds is not None else "no figure"
 
 
-def _node_lines(nodes: Sequence[Node]) -> list[str]:
+def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
     """Those that did not pass with their reasons, the others by number."""
     good = [node.host for node in nodes if node.status == "passed"]
     named = ", ".join(good[:_MOST_NODES]) + (", ..." if len(good) > _MOST_NODES else "")
@@ -167,8 +167,10 @@ def _node_lines(nodes: Sequence[Node]) -> list[str]:
 
 def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(line[column]) for line in (titles, *rows)) for column in range(len(titles))]
-    return ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-            for line in (titles, *rows)]  # fmt: skip
+    return [
+        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
+        for line in (titles, *rows)
+    ]
 
 
 def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -8,16 +8,34 @@ from typing import Any
 
 from bench.core.record import Header
 from bench.gate.gate_input import attempt_of, host_of, hosts, start
-from bench.gate.rules import Fault
+from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
 _LEAST_PARTNERS = 3  # a ladder of fewer hosts can not tell a link from its ends
 # Failures that another measurement may mend.
-_MENDABLE = frozenset((
-    "failed-job", "truncated-file", "missing-rows", "size-skipped", "wrong-data", "unverified", "not-a-number", "zero",
-    "too-few-samples", "no-interval", "not-converged", "above-bound", "contradicts", "tail-not-known", "too-low",
-    "too-high", "slower", "inconclusive", "through-host",
-))  # fmt: skip
+_MENDABLE = frozenset(
+    (
+        "failed-job",
+        "truncated-file",
+        "missing-rows",
+        "size-skipped",
+        "wrong-data",
+        "unverified",
+        "not-a-number",
+        "zero",
+        "too-few-samples",
+        "no-interval",
+        "not-converged",
+        "above-bound",
+        "contradicts",
+        "tail-not-known",
+        "too-low",
+        "too-high",
+        "slower",
+        "inconclusive",
+        "through-host",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +65,9 @@ class Superseded:
 
 def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tuple[Superseded, ...]]:
     """The document with the newest row of each place, and the older ones."""
-    worlds = {job: (start(job), head.num_nodes, head.ranks_per_node, hosts(head))
-              for job, head in document.headers.items()}  # fmt: skip
+    worlds = {
+        job: (start(job), head.num_nodes, head.ranks_per_node, hosts(head)) for job, head in document.headers.items()
+    }
     latest = {_place(worlds[row.job], row): row for row in document.summaries}
     again = _suspects(document, retests)
     kept, superseded = [], []
@@ -134,8 +153,9 @@ class Again:
     partners: tuple[str, ...]
 
 
-def again(faults: Iterable[Fault], failed: Sequence[str], others: Sequence[str],
-          planned: Mapping[str, Mapping[str, Any]]) -> Again:  # fmt: skip
+def again(
+    faults: Iterable[GateFault], failed: Sequence[str], others: Sequence[str], planned: Mapping[str, Mapping[str, Any]]
+) -> Again:
     """Only what failed: the sizes of jobs that a fault names, and the pairs of hosts that failed.
 
     `failed`: hosts by their verdict; `others`: those to measure them with, the best first. What measuring again can not

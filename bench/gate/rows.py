@@ -9,13 +9,13 @@ from statistics import median
 
 from bench.core.errors import UsageError
 from bench.core.record import THROUGH_HOST, Header
-from bench.gate.gate_input import Material, fault, is_imported
-from bench.gate.rules import RATES, Fault, Limit, Rule
+from bench.gate.gate_input import GateInput, fault, is_imported
+from bench.gate.rules import RATES, Demand, GateFault, GateRule
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
 from bench.results import stats
 from bench.results.compare import Compared, compare
 from bench.results.document import Summary
-from bench.results.launches import Place
+from bench.results.launches import RowKey
 
 _LEAST_GROUPS = 2  # of which one can be the weakest
 _NO_BOUND = (
@@ -23,8 +23,15 @@ _NO_BOUND = (
     "or for a log --instance, --num-ranks and --num-nodes of bench import"
 )
 _TAILS = {"p95": 0.95, "p99": 0.99}
-_FIELDS = {"busbw": "busbw_bytes_per_s", "algbw": "algbw_bytes_per_s", "time": "median_s", "p95": "p95_s",
-           "p99": "p99_s", "max": "max_s", "min": "min_s"}  # fmt: skip
+_FIELDS = {
+    "busbw": "busbw_bytes_per_s",
+    "algbw": "algbw_bytes_per_s",
+    "time": "median_s",
+    "p95": "p95_s",
+    "p99": "p99_s",
+    "max": "max_s",
+    "min": "min_s",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Figure:
     margin: float  # share of the limit that is to spare; negative where the demand is not met
 
 
-def evidence(row: Summary, rule: Rule, limit: Limit, header: Header) -> Iterator[Fault]:
+def evidence(row: Summary, rule: GateRule, limit: Demand, header: Header) -> Iterator[GateFault]:
     """Why a row can not be judged; its first reason where one follows from another."""
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -47,7 +54,7 @@ def evidence(row: Summary, rule: Rule, limit: Limit, header: Header) -> Iterator
     yield from (each for each in told if each.name not in rule.allow)
 
 
-def _no_evidence(row: Summary, rule: Rule, header: Header) -> tuple[str, str] | None:
+def _no_evidence(row: Summary, rule: GateRule, header: Header) -> tuple[str, str] | None:
     if is_imported(row) and not rule.imported:
         return "imported", "one figure of another tool's log is no evidence of its spread"
     if row.modelled or header.modelled:
@@ -59,7 +66,7 @@ def _no_evidence(row: Summary, rule: Rule, header: Header) -> tuple[str, str] | 
     return None
 
 
-def _numbers(row: Summary, limit: Limit) -> Iterator[Fault]:
+def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
     value = value_of(row, limit)
     if limit.metric in _TAILS:
         least = stats.least_samples(_TAILS[limit.metric])
@@ -80,7 +87,7 @@ def _numbers(row: Summary, limit: Limit) -> Iterator[Fault]:
             return
 
 
-def value_of(row: Summary, limit: Limit) -> float | None:
+def value_of(row: Summary, limit: Demand) -> float | None:
     """The figure that a demand is about; the mean that another tool reports stands in for the time."""
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
@@ -88,7 +95,7 @@ def value_of(row: Summary, limit: Limit) -> float | None:
     return value
 
 
-def _world(row: Summary, rule: Rule) -> Iterator[Fault]:
+def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
     if row.num_ranks is None:  # a log need not tell
         yield fault("one-rank", "how many ranks took part is not known: tell it by --num-ranks of bench import", row)
     elif row.num_ranks < 2 and rule.ranks != (1,) and row.pattern not in COPIES_OF_ONE_GPU:
@@ -101,7 +108,7 @@ def _world(row: Summary, rule: Rule) -> Iterator[Fault]:
         yield fault("contradicts", "it and another row can not both be right", row)
 
 
-def _samples(row: Summary, rule: Rule) -> Iterator[Fault]:
+def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
     """An imported row has none: that it is one figure is what its rule accepts."""
     if is_imported(row):
         return
@@ -115,7 +122,7 @@ def _samples(row: Summary, rule: Rule) -> Iterator[Fault]:
         yield fault("not-converged", f"ended by {row.stop_reason or 'an unknown reason'}", row)
 
 
-def figures(run: Material, rows: Sequence[Summary], limit: Limit) -> tuple[list[Figure], list[Fault]]:
+def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> tuple[list[Figure], list[GateFault]]:
     """What rows that are evidence reach of a demand, and the ways in which they fail it."""
     if limit.side == "not-slower":
         return _against_baseline(run, rows, limit)
@@ -136,7 +143,7 @@ def figures(run: Material, rows: Sequence[Summary], limit: Limit) -> tuple[list[
     return found, faults + [_missed(each, limit) for each in found if each.margin < 0]
 
 
-def _whole(run: Material, row: Summary, limit: Limit) -> tuple[float | None, str]:
+def _whole(run: GateInput, row: Summary, limit: Demand) -> tuple[float | None, str]:
     """What a share is a share of, or why there is none."""
     if limit.of == "bound":
         known = row.bound_bytes_per_s
@@ -146,17 +153,17 @@ def _whole(run: Material, row: Summary, limit: Limit) -> tuple[float | None, str
     return (published[0], "") if published else (None, "nobody published this figure for this hardware")
 
 
-def _figure(row: Summary, got: float, limit: Limit) -> Figure:
+def _figure(row: Summary, got: float, limit: Demand) -> Figure:
     share = got / limit.value
     return Figure(row, got, limit.value, share - 1 if limit.side == "least" else 1 - share)
 
 
-def _missed(figure: Figure, limit: Limit) -> Fault:
+def _missed(figure: Figure, limit: Demand) -> GateFault:
     name = "too-low" if limit.side == "least" else "too-high"
     return fault(name, f"{limit.metric} {limit.text} is asked for", figure.row, figure.got, figure.limit)
 
 
-def _weakest(rows: Sequence[Summary], limit: Limit) -> tuple[list[Figure], list[Fault]]:
+def _weakest(rows: Sequence[Summary], limit: Demand) -> tuple[list[Figure], list[GateFault]]:
     """The slowest group of each job, mode and size beside the median of them; pairs of one node by themselves."""
     alike: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:
@@ -175,7 +182,7 @@ def _weakest(rows: Sequence[Summary], limit: Limit) -> tuple[list[Figure], list[
     return found, faults
 
 
-def _against_baseline(run: Material, rows: Sequence[Summary], limit: Limit) -> tuple[list[Figure], list[Fault]]:
+def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> tuple[list[Figure], list[GateFault]]:
     """Verdicts of `bench compare`; what it can not compare fails."""
     if run.baseline is None:
         return [], [fault("no-baseline", run.no_baseline, row) for row in rows]
@@ -183,11 +190,12 @@ def _against_baseline(run: Material, rows: Sequence[Summary], limit: Limit) -> t
         compared = compare(run.baseline, run.document, delta=limit.value)
     except UsageError as error:
         return [], [fault("no-baseline", str(error), row) for row in rows]
-    by_row: dict[tuple[str, Place], Compared] = {(job, each.place): each for each in compared.rows
-                                                for job in each.new_jobs}  # fmt: skip
+    by_row: dict[tuple[str, RowKey], Compared] = {
+        (job, each.place): each for each in compared.rows for job in each.new_jobs
+    }
     found, faults = [], []
     for row in rows:
-        place = Place(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
+        place = RowKey(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
         each = by_row.get((row.job, place))
         if each is None or each.verdict == "not comparable":
             why = each.reason if each else "the run to compare with has no such row"
@@ -196,9 +204,15 @@ def _against_baseline(run: Material, rows: Sequence[Summary], limit: Limit) -> t
         ratio = each.ratio or math.nan
         most = 1 + limit.value
         found.append(Figure(row, ratio, most, 1 - ratio / most))
-        name = {"slower": "slower", "inconclusive": "inconclusive", "exploratory": "too-few-launches",
-                "modelled": "modelled", "imported": "imported"}.get(each.verdict)  # fmt: skip
+        name = {
+            "slower": "slower",
+            "inconclusive": "inconclusive",
+            "exploratory": "too-few-launches",
+            "modelled": "modelled",
+            "imported": "imported",
+        }.get(each.verdict)
         if name:
-            faults.append(fault(name, f"{each.verdict}: {ratio:.3f} x the time of the run to compare with", row,
-                                ratio, most))  # fmt: skip
+            faults.append(
+                fault(name, f"{each.verdict}: {ratio:.3f} x the time of the run to compare with", row, ratio, most)
+            )
     return found, faults

@@ -19,7 +19,19 @@ from bench.core.option_parsers import one_of, whole
 from bench.core.plugins import nearest
 from bench.core.sweep import parse_sizes
 from bench.core.units import parse_duration, parse_rate, parse_size
-from bench.gate.rules import ALLOWED, FAILURES, METRICS, NETWORKS, RATES, TIMES, WEAKEST, Expect, Limit, Rule, Rules
+from bench.gate.rules import (
+    ALLOWED,
+    FAILURES,
+    METRICS,
+    NETWORKS,
+    RATES,
+    TIMES,
+    WEAKEST,
+    Demand,
+    Expect,
+    GateRule,
+    Rules,
+)
 
 Parse = Callable[[Any], Any]
 _DEMAND = re.compile(r"(at least|at most) +(.+)")
@@ -60,7 +72,7 @@ def load_rules(path: Path) -> Rules:
     )
 
 
-def _rule(file: YamlFile, loc: Loc, number: int, everywhere: tuple[str, ...]) -> Rule:
+def _rule(file: YamlFile, loc: Loc, number: int, everywhere: tuple[str, ...]) -> GateRule:
     keys = _mapping(file, loc, (*_SELECTORS, *METRICS))
     if "pattern" not in keys and "patterns" not in keys:
         raise file.fail(loc, "a rule names its pattern by `pattern:`")
@@ -78,7 +90,7 @@ def _rule(file: YamlFile, loc: Loc, number: int, everywhere: tuple[str, ...]) ->
         raise file.fail(loc, f"a rule demands something of a figure: one of {', '.join(METRICS)}")
     allow = frozenset((*everywhere, *given.pop("allow", ())))
     name = given.pop("name", None) or _named(given, file.typed(loc).get("sizes"), number)
-    return Rule(name=name, limits=limits, sizes=sizes, spans=spans, allow=allow, **given)
+    return GateRule(name=name, limits=limits, sizes=sizes, spans=spans, allow=allow, **given)
 
 
 def _named(given: Mapping[str, Any], sizes: Any, number: int) -> str:
@@ -90,29 +102,29 @@ def _named(given: Mapping[str, Any], sizes: Any, number: int) -> str:
     return " ".join(parts) or f"rule {number + 1}"
 
 
-def _demand(metric: str) -> Callable[[str], Limit]:
+def _demand(metric: str) -> Callable[[str], Demand]:
     """The reader of `metric: DEMAND`."""
 
-    def read(typed: str) -> Limit:
+    def read(typed: str) -> Demand:
         text = " ".join(typed.split())
         compared = _BASELINE.fullmatch(text)
         if compared:
             if metric != "time":
                 raise UsageError("runs are compared by their times: write `time: not slower than baseline`")
-            return Limit(metric, "not-slower", float(compared[1]) / 100 if compared[1] else _DELTA, "baseline", text)
+            return Demand(metric, "not-slower", float(compared[1]) / 100 if compared[1] else _DELTA, "baseline", text)
         demand = _DEMAND.fullmatch(text)
         if demand is None:
             raise UsageError(f"{typed!r} is no demand: {_FORM}")
         side = demand[1].split()[1]
         share = _SHARE.fullmatch(demand[2])
         if share is None:
-            return Limit(metric, side, _quantity(metric, demand[2]), "", text)
+            return Demand(metric, side, _quantity(metric, demand[2]), "", text)
         if share[2] not in _OF[metric]:
             raise UsageError(f"{metric} can be a share of {' or '.join(_OF[metric])}, not of {share[2]!r}")
         value = float(share[1]) / 100
         if value <= 0 or not math.isfinite(value):
             raise UsageError(f"a share of {'0%' if value <= 0 else 'more than any number'} asks for nothing")
-        return Limit(metric, side, value, share[2], text)
+        return Demand(metric, side, value, share[2], text)
 
     return read
 

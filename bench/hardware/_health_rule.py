@@ -15,7 +15,7 @@ SEVERITIES = ("wrong", "doubtful", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HealthFinding:
     """What a rule found. `severity`: "wrong" costs what the machine should give, "doubtful" may, "unknown" could not be
     told. `what` and `remedy` are sentences, `evidence` the facts that it rests on; of the unknown it is why."""
 
@@ -27,7 +27,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class HealthNode:
     """One node: its facts as a header keeps them, the devices among them, and the libraries of its interpreter."""
 
     facts: Mapping[str, Any]

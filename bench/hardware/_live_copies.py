@@ -78,8 +78,14 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     if nvlink is not None:
         why = f"{path.a} and {path.b} are joined by {path.kind[2:]} NVLinks ({path.kind})"
         sources = {**links.sources, "nvlink": live.active_source(found).replace("active links", "links of the pair")}
-        told = replace(links, peer="nvswitch", nvlink_bytes_per_s=nvlink, pair_bytes_per_s=None, sources=sources,
-                       verified={**links.verified, "nvlink": True})  # fmt: skip
+        told = replace(
+            links,
+            peer="nvswitch",
+            nvlink_bytes_per_s=nvlink,
+            pair_bytes_per_s=None,
+            sources=sources,
+            verified={**links.verified, "nvlink": True},
+        )
         return Between(told, path, why)
     unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS  # they may be joined by links of which nobody told
     if (unsaid or path.kind.startswith("NV")) and not staged:
@@ -91,9 +97,15 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     named = links.pcie_bytes_per_s if links.instance else None
     rate = min(rates) if named is None else min(*rates, named)
     source = links.sources["pcie"] if named is not None and named < min(rates) else live.pcie_source(ends, found)
-    told = replace(links, peer="host", nvlink_bytes_per_s=None, pair_bytes_per_s=None, pcie_bytes_per_s=rate,
-                   sources={**links.sources, "pcie": source},
-                   verified={**links.verified, "pcie": True})  # fmt: skip
+    told = replace(
+        links,
+        peer="host",
+        nvlink_bytes_per_s=None,
+        pair_bytes_per_s=None,
+        pcie_bytes_per_s=rate,
+        sources={**links.sources, "pcie": source},
+        verified={**links.verified, "pcie": True},
+    )
     return Between(told, path, _way(path, staged))
 
 

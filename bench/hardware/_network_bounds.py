@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from bench.core.links import Bound
 from bench.core.units import format_bytes, format_rate
-from bench.hardware._traffic import Traffic
+from bench.hardware._traffic import RecordTraffic
 
 
-def network_bounds(traffic: Traffic) -> Iterator[Bound]:
+def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
     """What must leave a node through all its NICs together."""
     links, record = traffic.links, traffic.record
     if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
@@ -30,7 +30,7 @@ def network_bounds(traffic: Traffic) -> Iterator[Bound]:
         yield traffic.bound(rate, record.node_bytes, "network", "hard", why, ("network",))
 
 
-def own_nic_bound(traffic: Traffic) -> Iterator[Bound]:
+def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
     """One rank of each node: only the NICs that a rank has to itself, where ranks share out a node's."""
     links, per_node = traffic.links, traffic.header.ranks_per_node
     if per_node is None or per_node < 2:
@@ -45,12 +45,12 @@ def own_nic_bound(traffic: Traffic) -> Iterator[Bound]:
     yield traffic.bound(rate, traffic.port_bytes, "own NICs", "hard", why, ("nic",))
 
 
-def _by_nvlink_between_nodes(traffic: Traffic) -> bool:
+def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
     """NVLink may join some of these nodes, too, so that a node's own NICs need not carry what leaves it."""
     return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
 
 
-def _domain_bounds(traffic: Traffic, node_rate: float) -> Iterator[Bound]:
+def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
     """What must cross between NVLink domains through all NICs of all nodes; nothing must where one domain holds them.
 
     Which node is in which domain is not known: as few domains as can hold them, which is the least that must cross.
@@ -73,7 +73,7 @@ def _domain_bounds(traffic: Traffic, node_rate: float) -> Iterator[Bound]:
     yield traffic.bound(rate, crossing, "network of domains", kind, why, ("network",))
 
 
-def _between_domains(traffic: Traffic, num_domains: int) -> float | None:
+def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
     """Bytes that leave domains, all together: of sums and blocks (k - 1) S for each of their passes, whatever part of
     the ranks a domain has; of an alltoall each rank's S times the share of ranks elsewhere, least where all domains but
     one are full. None for other patterns."""

@@ -13,7 +13,7 @@ HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RecordTraffic:
     """One record beside the links it ran on."""
 
     header: Header

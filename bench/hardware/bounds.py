@@ -17,13 +17,20 @@ from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
 from bench.hardware._network_bounds import network_bounds, own_nic_bound
-from bench.hardware._traffic import HOST_MEMORY_TRANSPORTS, Traffic
+from bench.hardware._traffic import HOST_MEMORY_TRANSPORTS, RecordTraffic
 from bench.hardware.catalogue import pcie_packet_share
 
 __all__ = [
-    "COPIES", "COPIES_OF_ONE_GPU", "COPY_DIRECTIONS", "COPY_PATTERNS", "HOST_MEMORY_TRANSPORTS", "bounds_of",
-    "copy_bounds", "floor_of", "shares_gpu",
-]  # fmt: skip
+    "COPIES",
+    "COPIES_OF_ONE_GPU",
+    "COPY_DIRECTIONS",
+    "COPY_PATTERNS",
+    "HOST_MEMORY_TRANSPORTS",
+    "bounds_of",
+    "copy_bounds",
+    "floor_of",
+    "shares_gpu",
+]
 
 _FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its place, and has other packets
 # Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link; but for copies
@@ -32,8 +39,18 @@ COPIES = ("host_device", "peer_copy")
 COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
 COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
 # Of a matrix (logs/foreign.py: Matrix).
-COPY_DIRECTIONS = ("h2d", "d2h", "d2d", "bidirectional", "bidirectional_sum", "through_host", "through_host_sum",
-                   "local", "load", "calls")  # fmt: skip
+COPY_DIRECTIONS = (
+    "h2d",
+    "d2h",
+    "d2d",
+    "bidirectional",
+    "bidirectional_sum",
+    "through_host",
+    "through_host_sum",
+    "local",
+    "load",
+    "calls",
+)
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
@@ -56,8 +73,9 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     links = _live_copies.told_links(header)
     if links is not None:
         useful_bytes = record.payload_bytes * record.bus_factor
-        traffic = Traffic(header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes,
-                           useful_bytes)  # fmt: skip
+        traffic = RecordTraffic(
+            header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes, useful_bytes
+        )
         found += [*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic)]
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
 
@@ -114,7 +132,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     links = _live_copies.told_links(header)
     if links is None:
         return None
-    traffic = Traffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
+    traffic = RecordTraffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
     if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
         steps = min(steps, 2)  # up to the switch and down again, however many ranks there are
     known = [(latency, name) for latency, name in _latencies(traffic) if latency is not None]
@@ -124,7 +142,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     return steps * latency, _times(f"{name} latency", steps)
 
 
-def _latencies(traffic: Traffic) -> Iterator[tuple[float | None, str]]:
+def _latencies(traffic: RecordTraffic) -> Iterator[tuple[float | None, str]]:
     links = traffic.links
     if traffic.by_nvlink:
         yield links.peer_s, "NVLink"
@@ -138,7 +156,7 @@ def _times(what: str, steps: int) -> str:
     return f"{what} x {steps} step{'s' if steps > 1 else ''}"
 
 
-def _port_bounds(traffic: Traffic) -> Iterator[Bound]:
+def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
     """What must go through one rank's ports: NVLink, PCIe, or both where either may be taken."""
     if not traffic.in_gpus:
         return
@@ -160,14 +178,14 @@ def _port(links: NodeLinks) -> str:
     return "Infinity Fabric port" if links.peer == "infinity_fabric" else "NVLink port"
 
 
-def _keeps_to_nvlink(traffic: Traffic) -> bool:
+def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
     """Is NVLink the way between any two ranks of the group?"""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
 
 
-def _nvlink_rate(traffic: Traffic) -> tuple[float, str]:
+def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
     """One rank's NVLink bytes per second inside its group, and how that comes."""
     links, peers = traffic.links, traffic.num_ranks - 1
     assert links.nvlink_bytes_per_s is not None
@@ -178,7 +196,7 @@ def _nvlink_rate(traffic: Traffic) -> tuple[float, str]:
 
 
 def _nvlink_bounds(
-    traffic: Traffic, nvlink: float, pcie: float, name: str, why: str, used: Sequence[str]
+    traffic: RecordTraffic, nvlink: float, pcie: float, name: str, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
     """The ports' bound; where the switch reduces that is only a reference, and the switch's own bound is the hard one.
 
@@ -199,11 +217,11 @@ def _nvlink_bounds(
     yield traffic.bound(rate, port_bytes, f"{name}, without in-network reduction", "reference", message, used)
 
 
-def _reduces_in_node(traffic: Traffic) -> bool:
+def _reduces_in_node(traffic: RecordTraffic) -> bool:
     return traffic.header.pattern == "allreduce" and traffic.by_nvlink and traffic.links.nvls
 
 
-def _pcie_bounds(traffic: Traffic) -> Iterator[Bound]:
+def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
     rate = traffic.links.pcie_bytes_per_s
     if rate is None:
         return

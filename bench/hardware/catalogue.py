@@ -33,7 +33,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuModel:
     """A GPU model. `pcie`: (generation, lanes) that it can link at; `flops`: dense operations per second by type;
     `drivers`: how drivers print its name, where that is another; `most_bridged`: cards that one NVLink bridge can join;
     `c2c`: is NVLink-C2C its way to the host, in place of PCIe?"""
@@ -130,13 +130,13 @@ def gpus() -> tuple[str, ...]:
     return tuple(yaml_file("gpus")["gpus"])
 
 
-def gpu(name: str) -> Gpu:
+def gpu(name: str) -> GpuModel:
     """One GPU model. Raises UsageError naming the nearest name when there is none."""
     file = yaml_file("gpus")
     if name not in file["gpus"]:
         raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
     entry = file["gpus"][name]
-    return Gpu(
+    return GpuModel(
         name=name,
         architecture=entry["architecture"],
         memory_bytes=_scaled(entry["memory_gb"], 1e9),
@@ -196,7 +196,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
     return float(yaml_file("links")["nvlink"][generation]["gbyte_per_s"]) * 1e9
 
 
-def _links_told(entry: Mapping[str, Any], found: Gpu) -> dict[str, tuple[str, bool]]:
+def _links_told(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
     """Where the rates of a GPU's links come from, and whether they were read there: of whole generations links.yaml."""
     links, told = yaml_file("links"), {}
     if entry.get("peers", {}).get("gbyte_per_s") is not None:

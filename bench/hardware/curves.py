@@ -42,8 +42,19 @@ def published() -> tuple[Published, ...]:
     for entry in file["more"]:
         busbw = {size: rate * 1e9 for size, rate in entry["busbw"].items()}
         text = source_of(sources, entry)
-        told = Reference(entry["gpu"], None, entry["nodes"], entry["ranks"], entry["pattern"], busbw, {}, None,
-                         entry["note"], None, text)  # fmt: skip
+        told = Reference(
+            entry["gpu"],
+            None,
+            entry["nodes"],
+            entry["ranks"],
+            entry["pattern"],
+            busbw,
+            {},
+            None,
+            entry["note"],
+            None,
+            text,
+        )
         found.append(_published(entry, told, verified=False))
     return tuple(found)
 

@@ -131,10 +131,16 @@ def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tupl
             continue
         assert live is not None and real is not None and promised is not None
         source = f"as really linked: {live.sources[link]}"
-        named = replace(named, **{field: real}, sources={**named.sources, link: source},
-                        verified={**named.verified, link: live.verified[link]})  # fmt: skip
-        said.append(f"{name} of a GPU is really linked at {format_rate(real)}, where {named.instance} has "
-                    f"{format_rate(promised)}; the less one bounds")  # fmt: skip
+        named = replace(
+            named,
+            **{field: real},
+            sources={**named.sources, link: source},
+            verified={**named.verified, link: live.verified[link]},
+        )
+        said.append(
+            f"{name} of a GPU is really linked at {format_rate(real)}, where {named.instance} has "
+            f"{format_rate(promised)}; the less one bounds"
+        )
     return named, tuple(said)
 
 
@@ -239,8 +245,10 @@ def peer_kind(found: Inventory) -> str:
     if _all_to_switches(active, joined, num):
         return "nvswitch"
     if joined:
-        peers = {name: {p for path in joined for p in (path.a, path.b) if name in (path.a, path.b) and p != name}
-                 for name in (f"gpu{each.index}" for each in found.gpus)}  # fmt: skip
+        peers = {
+            name: {p for path in joined for p in (path.a, path.b) if name in (path.a, path.b) and p != name}
+            for name in (f"gpu{each.index}" for each in found.gpus)
+        }
         return "nvlink_pairs" if max(map(len, peers.values())) == 1 else "nvlink_mesh"
     told = {frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}
     if not found.nvlinks_told or len(told) < num * (num - 1) // 2:
@@ -257,17 +265,20 @@ def path_between(found: Inventory, a: int, b: int) -> Path | None:
 def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
     """Bytes per second and direction of the NVLinks between two GPUs: the path's number x the rate of one."""
     num = _num_links(path)
-    rates = {link.bytes_per_s for each in found.gpus if f"gpu{each.index}" in (path.a, path.b)
-             for link in active_nvlinks(each)}  # fmt: skip
+    rates = {
+        link.bytes_per_s
+        for each in found.gpus
+        if f"gpu{each.index}" in (path.a, path.b)
+        for link in active_nvlinks(each)
+    }
     return num * max(rate for rate in rates if rate) if num and rates and None not in rates else None
 
 
 def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
     """Network adapters that move data without the CPU, whose link is up or not known to be down."""
     return tuple(
-        each for each in found.adapters
-        if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
-    )  # fmt: skip
+        each for each in found.adapters if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
+    )
 
 
 def _of_model(named: NodeLinks) -> str:

@@ -20,7 +20,7 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LogMachine:
     """What is known of the nodes of a log.
 
     `links`: certain of a node (None: nothing is). `likely`: the same with the NICs that several `candidates` agree
@@ -42,26 +42,26 @@ def machine_of(
     hosts: Sequence[str] = (),
     ranks_per_node: int | None = None,
     platform: str | None = None,
-) -> Machine:
+) -> LogMachine:
     """The machine of a run. `named`: an instance type as the user gives it; `platform`: as the log's own lines do;
     `gpus`: as drivers print them. Raises UsageError for a name that is no instance type."""
     if named is not None:
         found = instance(named)
         odd = {gpu_printed(each) for each in gpus} - {None, found.gpu}
         differs = f", whose GPU is {found.gpu}, while the log names {', '.join(map(str, sorted(odd, key=str)))}"
-        return Machine(named, found.gpu, found.links, f"{named}, as named{differs if odd else ''}")
+        return LogMachine(named, found.gpu, found.links, f"{named}, as named{differs if odd else ''}")
     if (told := _instance_of_platform(platform)) is not None:
         found = instance(told)
-        return Machine(told, found.gpu, found.links, f"{told}: the log says that it runs on {platform}")
+        return LogMachine(told, found.gpu, found.links, f"{told}: the log says that it runs on {platform}")
     if not gpus:
-        return Machine(None, None, None, "not known: the log names no GPU", unknown=("GPUs, links and NICs",))
+        return LogMachine(None, None, None, "not known: the log names no GPU", unknown=("GPUs, links and NICs",))
     known = {gpu_printed(each) for each in gpus}
     if None in known or len(known) > 1:
-        return Machine(None, None, None, f"not known: {', '.join(gpus)}", unknown=("links and NICs",))
+        return LogMachine(None, None, None, f"not known: {', '.join(gpus)}", unknown=("links and NICs",))
     return _proposed(str(known.pop()), hosts, ranks_per_node)
 
 
-def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Machine:
+def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> LogMachine:
     """What the GPU alone tells, and which instance types come into question."""
     links = gpu_links(gpu, ranks_per_node or 8)
     fitting = [each for name in instances() if (each := instance(name)).gpu == gpu and each.gpus >= links.gpus]
@@ -69,12 +69,12 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Mac
     fitting = [each for each in fitting if each.provider in providers] or ([] if providers else fitting)
     names = tuple(each.name for each in fitting)
     if not fitting:
-        return Machine(None, gpu, links, f"{gpu}; the instance type is not known", unknown=("PCIe as wired", "NICs"))
+        return LogMachine(None, gpu, links, f"{gpu}; the instance type is not known", unknown=("PCIe as wired", "NICs"))
     how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
     networks = {node_network(name) for name in names}
     if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:
         rates = ", ".join(f"{name} {format_rate(node_network(name))}" for name in names)
-        return Machine(None, gpu, links, how, None, names, (f"its NICs ({rates} per node)",))
+        return LogMachine(None, gpu, links, how, None, names, (f"its NICs ({rates} per node)",))
     first = fitting[0].links
     fewest = min(each.links.num_nics or 1 for each in fitting)
     likely = replace(
@@ -87,7 +87,7 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Mac
         verified={**links.verified, **{link: first.verified[link] for link in ("network", "nic")}},
     )
     rate = f"its NICs ({format_rate(node_network(names[0]))} per node if it is one of these)"
-    return Machine(None, gpu, links, how, likely, names, (rate,))
+    return LogMachine(None, gpu, links, how, likely, names, (rate,))
 
 
 def _instance_of_platform(platform: str | None) -> str | None:

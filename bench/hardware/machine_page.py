@@ -11,7 +11,7 @@ from bench.core.inventory import Gpu, Inventory, from_facts
 from bench.core.inventory import Path as Between
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import live
-from bench.hardware.health import Finding
+from bench.hardware.health import HealthFinding
 from bench.hardware.promises import Promise
 
 _WIDTH = 118
@@ -24,7 +24,7 @@ def title(hosts: Sequence[str]) -> str:
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 
-def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[Finding]) -> list[str]:
+def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[HealthFinding]) -> list[str]:
     """The lines below it."""
     lines = [*_wrapped(_has(node))]
     if promised:
@@ -39,11 +39,17 @@ def plain(promise: Promise) -> dict[str, Any]:
         "what": promise.what,
         "members": list(promise.members),
         "bounds": [
-            {"bytes_per_s": bound.bytes_per_s, "name": bound.name, "kind": bound.kind, "why": bound.why,
-             "source": bound.source, "verified": bound.verified}
+            {
+                "bytes_per_s": bound.bytes_per_s,
+                "name": bound.name,
+                "kind": bound.kind,
+                "why": bound.why,
+                "source": bound.source,
+                "verified": bound.verified,
+            }
             for bound in promise.bounds
         ],
-    }  # fmt: skip
+    }
 
 
 def _has(node: Mapping[str, Any]) -> Iterator[str]:
@@ -103,8 +109,10 @@ def _of_paths(each: Gpu, found: Inventory) -> str:
             to.setdefault(path.kind, []).append(path.b if path.a == own else path.a)
     if to:
         others = len(found.gpus) - 1
-        ends = [f"{kind} to {'every other GPU' if len(names) == others > 1 else ', '.join(names)}"
-                for kind, names in to.items()]  # fmt: skip
+        ends = [
+            f"{kind} to {'every other GPU' if len(names) == others > 1 else ', '.join(names)}"
+            for kind, names in to.items()
+        ]
         return f"{'; '.join(ends)}, rates not told"
     if not found.nvlinks_told:
         return f"unknown ({found.told_by or 'the text'} does not tell it)"
@@ -131,8 +139,11 @@ def _between(found: Inventory) -> str:
 
 def _adapters(found: Inventory) -> str:
     rdma = live.active_adapters(found)
-    words = [f"{each.name} ({each.kind}, {format_rate(each.bytes_per_s) if each.bytes_per_s else 'rate unknown'}"
-             f"{'' if each.numa_node is None else f', NUMA node {each.numa_node}'})" for each in rdma]  # fmt: skip
+    words = [
+        f"{each.name} ({each.kind}, {format_rate(each.bytes_per_s) if each.bytes_per_s else 'rate unknown'}"
+        f"{'' if each.numa_node is None else f', NUMA node {each.numa_node}'})"
+        for each in rdma
+    ]
     unsaid = [each.name for each in found.adapters if each.kind == _UNKNOWN]
     others = len(found.adapters) - len(rdma) - len(unsaid)
     more = [f"{others} without RDMA or without a link"] if others else []
@@ -173,7 +184,7 @@ def _promise(each: Promise) -> str:
     return f"{each.what}, {about}: {told}: {last.why} [{last.source}]"
 
 
-def _said(findings: Sequence[Finding]) -> Iterator[str]:
+def _said(findings: Sequence[HealthFinding]) -> Iterator[str]:
     known = [each for each in findings if each.severity != "unknown"]
     if not known:
         yield "nothing that could be told"
@@ -202,5 +213,11 @@ def _members(members: Sequence[str]) -> str:
 
 def _wrapped(texts: Iterator[str]) -> Iterator[str]:
     for text in texts:
-        yield from textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False,
-                                 break_on_hyphens=False)  # fmt: skip
+        yield from textwrap.wrap(
+            text,
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )

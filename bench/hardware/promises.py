@@ -69,9 +69,12 @@ def _pairs(found: Inventory, links: Any) -> Iterator[Promise]:
 
 
 _WAYS = {
-    "PIX": "through one PCIe switch", "PXB": "through several PCIe switches", "PHB": "through the host's PCIe bridge",
-    "NODE": "through the bridges of one NUMA node", "SYS": "from one NUMA node to another",
-}  # fmt: skip
+    "PIX": "through one PCIe switch",
+    "PXB": "through several PCIe switches",
+    "PHB": "through the host's PCIe bridge",
+    "NODE": "through the bridges of one NUMA node",
+    "SYS": "from one NUMA node to another",
+}
 
 
 def _all_reduce(links: dict[str, Any], num: int) -> tuple[Bound, ...]:
@@ -81,14 +84,34 @@ def _all_reduce(links: dict[str, Any], num: int) -> tuple[Bound, ...]:
 
 def _header(pattern: str, links: dict[str, Any], num: int, nodes: Mapping[str, Any]) -> Header:
     return Header(
-        job="", case=(), pattern=pattern, transport="nccl", dtype="", reduce_op="", root=None, direction=None,
-        topology="world", num_ranks=num, num_nodes=1, ranks_per_node=num, clock="device", modelled=False, started="",
-        links=links, nodes=nodes,
-    )  # fmt: skip
+        job="",
+        case=(),
+        pattern=pattern,
+        transport="nccl",
+        dtype="",
+        reduce_op="",
+        root=None,
+        direction=None,
+        topology="world",
+        num_ranks=num,
+        num_nodes=1,
+        ranks_per_node=num,
+        clock="device",
+        modelled=False,
+        started="",
+        links=links,
+        nodes=nodes,
+    )
 
 
 def _record(num: int, factor: float) -> Record:
     return Record(
-        mode="pipelined", requested_bytes=(), payload_bytes=_SIZE, num_ranks=num, num_nodes=1, bus_factor=factor,
-        rank_bytes=_SIZE * factor, reported={},
-    )  # fmt: skip
+        mode="pipelined",
+        requested_bytes=(),
+        payload_bytes=_SIZE,
+        num_ranks=num,
+        num_nodes=1,
+        bus_factor=factor,
+        rank_bytes=_SIZE * factor,
+        reported={},
+    )

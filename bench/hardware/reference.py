@@ -49,7 +49,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class CopyReference:
     """What nvbandwidth told of one machine, (least, most) over its GPUs or pairs, by the copy engine."""
 
     where: str
@@ -63,7 +63,7 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class AcceptanceFloor:
     """The least busbw of an allreduce over a node that somebody's acceptance check passes."""
 
     gpu: str
@@ -79,17 +79,17 @@ def collectives() -> tuple[Reference, ...]:
 
 
 @cache
-def copies() -> tuple[Copies, ...]:
+def copies() -> tuple[CopyReference, ...]:
     """Every machine's copies, in the order of the file."""
     file = yaml_file("reference")
     return tuple(_copies(file, entry) for entry in file["copies"])
 
 
-def limits(gpu: str | None) -> tuple[Limit, ...]:
+def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
     """What acceptance checks ask of a GPU model."""
     file = yaml_file("reference")
     found = (each for each in file["limits"] if each["gpu"] == gpu)
-    return tuple(Limit(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)
+    return tuple(AcceptanceFloor(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)
 
 
 def same_shape(
@@ -125,7 +125,7 @@ def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[R
     return tuple(sorted(best.values(), key=lambda each: -each.best[1]))
 
 
-def same_machine(gpu: str | None, instance: str | None) -> tuple[Copies, ...]:
+def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:
     """Copies of this instance type where it is known, else of every machine with this GPU."""
     if instance and (own := tuple(each for each in copies() if each.instance == instance)):
         return own
@@ -159,9 +159,9 @@ def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:
     )
 
 
-def _copies(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Copies:
+def _copies(file: Mapping[str, Any], entry: Mapping[str, Any]) -> CopyReference:
     rates = {name: entry[name] for name in ("h2d", "d2h", "peer") if name in entry}
-    return Copies(
+    return CopyReference(
         where=entry["where"],
         instance=entry.get("instance"),
         gpu=entry["gpu"],

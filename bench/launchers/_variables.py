@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.core.errors import UsageError
-from bench.core.world import Place
+from bench.core.world import RankInfo
 
 
 def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
@@ -18,7 +18,7 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
     return int(text)
 
 
-def checked(place: Place) -> Place:
+def checked(place: RankInfo) -> RankInfo:
     """The place itself when its numbers can be true, else UsageError."""
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.core.launcher import Launcher, Site
-from bench.core.world import Place, World
+from bench.core.launcher import Launcher, LaunchSite
+from bench.core.world import RankInfo, World
 
 
 class Direct(Launcher):
@@ -14,11 +14,11 @@ class Direct(Launcher):
     program = ""
     precedence = 100
 
-    def place(self, env: Mapping[str, str]) -> Place:
+    def place(self, env: Mapping[str, str]) -> RankInfo:
         """The only rank."""
-        return Place(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
+        return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
 
-    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+    def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """The interpreter and the program: `world` may be larger only where the program models it."""
         return [site.python, *program]
 

@@ -16,9 +16,9 @@ import yaml
 
 from bench.core.case import OVER_MPI
 from bench.core.errors import UsageError
-from bench.core.launcher import Launcher, Site
+from bench.core.launcher import Launcher, LaunchSite
 from bench.core.plugins import nearest
-from bench.core.world import Place, World
+from bench.core.world import RankInfo, World
 from bench.launchers._variables import long_options
 
 _OPTIONS = ("image", "namespace", "resources", "shm", "results", "node-selector", "service-account", "mpi")
@@ -38,11 +38,11 @@ class Kubernetes(Launcher):
     by_hand = True
     python = "python3"
 
-    def place(self, env: Mapping[str, str]) -> Place | None:
+    def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Never: what starts ranks in a pod, torchrun or mpirun, says so in its own variables."""
         return None
 
-    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+    def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """What runs in the pods: mpirun in the MPIJob's launcher for MPI, else a torchrun in each.
 
         kubelet puts the pod's index in the place of $(JOB_COMPLETION_INDEX).
@@ -62,8 +62,9 @@ class Kubernetes(Launcher):
             }
         return [site.python, "-m", "torch.distributed.run", *long_options(options), *program]
 
-    def manifest(self, job: str, program: list[str], world: World, site: Site, env: Mapping[str, str],
-                 deadline_s: float) -> str:  # fmt: skip
+    def manifest(
+        self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
+    ) -> str:
         """Apply the manifest, wait for its end, keep what was printed and measured, delete it; also on Ctrl-C.
 
         What its pods are at is said whenever it changes; the last line fails when this job or one before it did.
@@ -75,9 +76,10 @@ class Kubernetes(Launcher):
         command = self.command([*program, "--records", records], world, site, env)
         name, deadline, mpi = resource_name(job), round(deadline_s), _speaks_mpi(program)
         documents = (
-            [mpi_job(name, command, world, options, deadline)] if mpi
+            [mpi_job(name, command, world, options, deadline)]
+            if mpi
             else [service(name, options), indexed_job(name, command, world, options, env, deadline)]
-        )  # fmt: skip
+        )
         what, first = f"job/{name}", f"-l job-name={name},batch.kubernetes.io/job-completion-index=0"
         pods = f"job-name={name}"
         if mpi:
@@ -89,30 +91,36 @@ class Kubernetes(Launcher):
         kept = f"""grep '^{{"type":' {log} > {rows} || rm {rows}"""
         delete = f"{kubectl} delete --ignore-not-found {what}{'' if mpi else f' service/{name}'}"
         state = f"{kubectl} get pods -l {pods} -o jsonpath='{_PODS}'"
-        return "\n".join([
-            'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-kubernetes}"',
-            f"trap {shlex.quote(f'{delete}; exit 130')} INT",
-            f"trap {shlex.quote(f'{delete}; exit 143')} TERM",
-            "ended= told=",
-            f"if {kubectl} apply -f - <<'EOF'",
-            yaml.safe_dump_all(documents, sort_keys=False, width=1000).rstrip(),
-            "EOF",
-            "then",
-            f"  while ended=$({end}) && ! echo \"$ended\" | grep -qwE 'Complete|Succeeded|Failed'; do",
-            f'    state=$({state}); [ "$state" = "$told" ] || echo "{job}: ${{state:-no pods yet}}" >&2; told=$state',
-            "    sleep 2",
-            "  done",
-            f"  {kubectl} logs --tail=-1 {first} > {log}",
-            f"  # its samples: {job}.jsonl on the claim {options['results']}" if "results" in options else f"  {kept}",
-            "  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
-            f'    {{ FAILED=4; echo "FAILED: {job}, see "{log} >&2; }}',
-            "else",
-            f'  FAILED=4; echo "FAILED: {job}, kubectl did not take its manifest" >&2',
-            "fi",
-            delete,
-            "trap - INT TERM",
-            '(exit "${FAILED:-0}")  # of all jobs so far',
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-kubernetes}"',
+                f"trap {shlex.quote(f'{delete}; exit 130')} INT",
+                f"trap {shlex.quote(f'{delete}; exit 143')} TERM",
+                "ended= told=",
+                f"if {kubectl} apply -f - <<'EOF'",
+                yaml.safe_dump_all(documents, sort_keys=False, width=1000).rstrip(),
+                "EOF",
+                "then",
+                f"  while ended=$({end}) && ! echo \"$ended\" | grep -qwE 'Complete|Succeeded|Failed'; do",
+                f"    state=$({state})",
+                f'    [ "$state" = "$told" ] || echo "{job}: ${{state:-no pods yet}}" >&2',
+                "    told=$state",
+                "    sleep 2",
+                "  done",
+                f"  {kubectl} logs --tail=-1 {first} > {log}",
+                f"  # its samples: {job}.jsonl on the claim {options['results']}"
+                if "results" in options
+                else f"  {kept}",
+                "  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
+                f'    {{ FAILED=4; echo "FAILED: {job}, see "{log} >&2; }}',
+                "else",
+                f'  FAILED=4; echo "FAILED: {job}, kubectl did not take its manifest" >&2',
+                "fi",
+                delete,
+                "trap - INT TERM",
+                '(exit "${FAILED:-0}")  # of all jobs so far',
+            ]
+        )
 
 
 def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -121,8 +129,9 @@ def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(name, options), "spec": spec}
 
 
-def indexed_job(name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str],
-                deadline: int) -> dict[str, Any]:  # fmt: skip
+def indexed_job(
+    name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
+) -> dict[str, Any]:
     """A pod per node; the first one that fails ends the Job."""
     variables = {"BENCH_MASTER": f"{name}-0.{name}", **env}
     container = _container(command, options, variables)

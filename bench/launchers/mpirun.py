@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, Site
-from bench.core.world import Place, World
+from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, rendezvous, whole
 
 Flavour = Literal["mpich", "openmpi"]
@@ -50,10 +50,13 @@ _ABORTING = re.compile(r"^\[(\S+?):\d+\] \*\*\* An error occurred in", re.MULTIL
 # rank, ranks, rank on its host, ranks on its host
 _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
     "openmpi": (
-        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     "mpich": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-}  # fmt: skip
+}
 
 
 class Mpirun(Launcher):
@@ -62,15 +65,15 @@ class Mpirun(Launcher):
     program = "mpirun"
     precedence = 20
 
-    def place(self, env: Mapping[str, str]) -> Place | None:
+    def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """From OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None when neither is there."""
         library = mpi_of(env)
         if library is None:
             return None
         rank, num_ranks, local_rank, local_size = (whole(env, name, f"mpirun ({library})") for name in _NAMES[library])
-        return checked(Place(rank, num_ranks, local_rank, local_size, "mpirun", rendezvous(env, "mpirun")))
+        return checked(RankInfo(rank, num_ranks, local_rank, local_size, "mpirun", rendezvous(env, "mpirun")))
 
-    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+    def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """`mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`; the site's options replace ours.
 
         Named hosts get their number of ranks, and the variables go along. Without them one node is this one, and
@@ -95,7 +98,7 @@ class Mpirun(Launcher):
         carrier = ["env", *variables] if variables else []
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
-    def environment(self, site: Site) -> dict[str, str]:
+    def environment(self, site: LaunchSite) -> dict[str, str]:
         """How named hosts are reached, under the name that each MPI has for it; for root, Open MPI's consent.
 
         Containers have no other user than root; the other MPIs ignore what is not theirs.

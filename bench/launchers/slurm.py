@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from bench.core import hostlist
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, Site
-from bench.core.world import Place, World
+from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
 # Ports for the ranks' meeting: above the registered services that matter, below Linux's ephemeral ports (32768).
@@ -27,10 +27,42 @@ _FIRST_PORT, _NUM_PORTS = 20000, 12000
 _LAST_STEP = 0xFFFFFFF0
 # What only a step knows (srun(1)), besides the --container-* of the pyxis plug-in.
 _OF_STEPS = frozenset(
-    ("mpi", "distribution", "m", "kill-on-bad-exit", "K", "cpu-bind", "mem-bind", "gpu-bind", "accel-bind", "tres-bind",
-     "label", "l", "unbuffered", "u", "exact", "overlap", "relative", "r", "resv-ports", "preserve-env", "E", "threads",
-     "T", "wait", "W", "ntasks", "n", "export", "cpu-freq", "task-prolog", "task-epilog", "slurmd-debug", "whole")
-)  # fmt: skip
+    (
+        "mpi",
+        "distribution",
+        "m",
+        "kill-on-bad-exit",
+        "K",
+        "cpu-bind",
+        "mem-bind",
+        "gpu-bind",
+        "accel-bind",
+        "tres-bind",
+        "label",
+        "l",
+        "unbuffered",
+        "u",
+        "exact",
+        "overlap",
+        "relative",
+        "r",
+        "resv-ports",
+        "preserve-env",
+        "E",
+        "threads",
+        "T",
+        "wait",
+        "W",
+        "ntasks",
+        "n",
+        "export",
+        "cpu-freq",
+        "task-prolog",
+        "task-epilog",
+        "slurmd-debug",
+        "whole",
+    )
+)
 # What both must be told: srun no longer takes the CPUs of a task from its job (since 22.05).
 _OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
 _LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
@@ -45,7 +77,7 @@ class Slurm(Launcher):
     precedence = 30
     remote = True
 
-    def place(self, env: Mapping[str, str]) -> Place | None:
+    def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """From SLURM_PROCID, SLURM_LOCALID and the step's tasks per node; None outside a step of srun."""
         if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
             return None
@@ -55,7 +87,7 @@ class Slurm(Launcher):
         node, per_node = whole(env, "SLURM_NODEID", "srun"), tasks_per_node(env)
         if node >= len(per_node):
             raise UsageError(f"srun says node {node} of {len(per_node)}: unset the SLURM_* variables of another job")
-        place = Place(
+        place = RankInfo(
             rank=whole(env, "SLURM_PROCID", "srun"),
             num_ranks=whole(env, size, "srun"),
             local_rank=whole(env, "SLURM_LOCALID", "srun"),
@@ -65,7 +97,7 @@ class Slurm(Launcher):
         )
         return checked(place)
 
-    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+    def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """`srun --nodes=N --ntasks=.. --ntasks-per-node=R PYTHON ...`; the site's options for steps replace ours.
 
         Ranks are numbered node by node, and one that fails ends the others. srun hands its own environment on. How
@@ -102,8 +134,14 @@ def step_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if _of_steps(name) or name in _OF_BOTH}
 
 
-def batch(name: str, world: World, limit_s: float, options: Mapping[str, str], lines: list[str], output: str = "",
-          ) -> str:  # fmt: skip
+def batch(
+    name: str,
+    world: World,
+    limit_s: float,
+    options: Mapping[str, str],
+    lines: list[str],
+    output: str = "",
+) -> str:
     """The script for sbatch: an allocation for `world`, in which `lines` of shell run once, on its first node.
 
     `output`: path of what the lines print, without its ending (%j: the job's number; errors go to a file of their own);

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, Site
-from bench.core.world import Place, World
+from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
 EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # then hosts, --, words
@@ -27,14 +27,14 @@ class Torchrun(Launcher):
     precedence = 10
     help = ("-m", "torch.distributed.run", "--help")
 
-    def place(self, env: Mapping[str, str]) -> Place | None:
+    def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """From RANK and WORLD_SIZE; None when neither is set, UsageError when only one is."""
         given = [name for name in ("RANK", "WORLD_SIZE") if name in env]
         if not given:
             return None
         if len(given) == 1:
             raise UsageError(f"{given[0]} is set without its twin (RANK, WORLD_SIZE): start by torchrun, or unset it")
-        place = Place(
+        place = RankInfo(
             rank=whole(env, "RANK", "torchrun"),
             num_ranks=whole(env, "WORLD_SIZE", "torchrun"),
             local_rank=whole(env, "LOCAL_RANK", "torchrun"),
@@ -44,7 +44,7 @@ class Torchrun(Launcher):
         )
         return checked(place)
 
-    def command(self, program: list[str], world: World, site: Site, env: Mapping[str, str]) -> list[str]:
+    def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """On one node `--standalone`. Named hosts each run their own torchrun, all at once, and meet on the first.
 
         Ranks of one node meet by address: its own name may not resolve (in a sandbox). Hosts meet the static way, in
@@ -72,7 +72,7 @@ class Torchrun(Launcher):
         hosts = ",".join(site.hosts[: world.num_nodes])
         return [*EVERYWHERE, hosts, "--", *words] if hosts else words
 
-    def environment(self, site: Site) -> dict[str, str]:
+    def environment(self, site: LaunchSite) -> dict[str, str]:
         """How the hosts are reached."""
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 

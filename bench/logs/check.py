@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from bench.core.pattern import MessagePattern, Pattern, Shape
-from bench.logs.foreign import Remark, Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun, Remark
 
 _DIGIT_BYTES_PER_S = 0.005e9  # half of the last digit of nccl-tests' rates, which have the fewest
 _RELATIVE = 1e-4  # of rates so large that they are printed with fewer digits
 
 
-def contradictions(run: Run, pattern: Pattern | None) -> Iterator[Remark]:
+def contradictions(run: ForeignRun, pattern: Pattern | None) -> Iterator[Remark]:
     """A remark where rows' busbw is not algbw x factor of so many ranks."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if rows:
@@ -25,7 +25,7 @@ def contradictions(run: Run, pattern: Pattern | None) -> Iterator[Remark]:
         yield Remark(rows[0].line or None, what + more)
 
 
-def is_by_definition(row: Row, run: Run, pattern: Pattern | None) -> bool:
+def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
     """Is busbw algbw x factor, as far as the digits go? True where one of them is unknown."""
     factor, algbw, busbw = _factor(pattern, run.num_ranks), row.algbw_bytes_per_s, row.busbw_bytes_per_s
     if factor is None or algbw is None or busbw is None or run.pattern == "alltoallv":  # of the busiest rank

@@ -23,7 +23,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ForeignRow:
     """One measured figure of a size: half a line of nccl-tests, a line of OSU or perftest.
 
     `num_wrong`: wrong elements; None where the tool did not check. `root` is None for what has none. `line`: where.
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One pair of a matrix: ("gpu0", "gpu1"), ("host", "gpu3"). `status`: "ok", "waived" (the path is not there or
     was refused), "unreadable" (the log lost it), "failed". `value` is None unless ok."""
 
@@ -77,7 +77,7 @@ class Matrix:
     unit: str
     direction: str | None
     engine: str | None
-    cells: tuple[Cell, ...]
+    cells: tuple[MatrixCell, ...]
     payload_bytes: int | None = None
     line: int = 0
 
@@ -91,7 +91,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ForeignRun:
     """One start of a tool, as far as its log tells. `failure`: in one sentence, why the status is not ok.
 
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: what was recomputed so that
@@ -110,7 +110,7 @@ class Run:
     failure: str | None = None
     hosts: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ForeignRow, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     remarks: tuple[Remark, ...] = ()
     translations: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Run:
     size_is_block: bool = False
     asked_bytes: tuple[int, ...] = ()
 
-    def with_num_ranks(self, num_ranks: int) -> Run:
+    def with_num_ranks(self, num_ranks: int) -> ForeignRun:
         """This run with a number of ranks that its log did not tell; sizes of blocks become S."""
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
@@ -149,15 +149,15 @@ class Reader(ABC):
         """Can only this tool have printed this line? Cheap: it is asked of each line until a reader has answered."""
 
     @abstractmethod
-    def feed(self, line: Line) -> Iterator[Run]:
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in; yields the runs that are over by it."""
 
     @abstractmethod
-    def finish(self) -> Iterator[Run]:
+    def finish(self) -> Iterator[ForeignRun]:
         """The file is over: yields what was still open."""
 
 
-def read_all(reader: Reader, lines: Iterable[Line]) -> list[Run]:
+def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
     """All runs that one reader finds in lines."""
     found = [run for line in lines for run in reader.feed(line)]
     return found + list(reader.finish())

@@ -18,12 +18,25 @@ from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Record
 from bench.logs.check import is_by_definition
-from bench.logs.foreign import Line, Reader, Run
-from bench.logs.jobs import Job, Names, Origin, Told, jobs_of
+from bench.logs.foreign import ForeignRun, Line, Reader
+from bench.logs.jobs import ImportedJob, ImportOptions, Names, Origin, jobs_of
 from bench.store import jsonl
 from bench.store import runs as runs_store
 
-__all__ = ["Job", "Log", "Source", "Told", "folder_of", "jobs", "kept", "marked", "read", "runs", "sources", "troubles"]
+__all__ = [
+    "ImportedJob",
+    "Log",
+    "Source",
+    "ImportOptions",
+    "folder_of",
+    "jobs",
+    "kept",
+    "marked",
+    "read",
+    "runs",
+    "sources",
+    "troubles",
+]
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
@@ -33,7 +46,7 @@ _MOST_CONTROLS = 0.02  # of its first bytes
 _ZIP = b"PK\x03\x04"  # what is in one may be stored as it was, and reads like a log from its middle
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
-_NOTHING_TOLD = Told()
+_NOTHING_TOLD = ImportOptions()
 
 # The lines of chunks; each stretch of the text is shown before its lines come.
 Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
@@ -53,7 +66,7 @@ class Log:
     """What one file gave. `trouble`: why it gave nothing, in a sentence; `unread`: it is empty or could not be read."""
 
     source: Source
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ForeignRun, ...] = ()
     sha256: str = ""
     trouble: str | None = None
     unread: bool = False
@@ -95,7 +108,7 @@ def _inside(folder: Path) -> Iterator[Source]:
                 yield Source(str(path), path, found=True)
 
 
-def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: Told = _NOTHING_TOLD) -> Log:
+def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: ImportOptions = _NOTHING_TOLD) -> Log:
     """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read.
 
     Raises UsageError where what is told can not be true of a run.
@@ -109,7 +122,7 @@ def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: To
         return Log(source, trouble=f"{source.name} can not be read ({error.strerror or error})", unread=True)
 
 
-def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean, told: Told) -> Log:
+def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean, told: ImportOptions) -> Log:
     chunks = _Chunks(file)
     if chunks.binary:
         return Log(source, trouble=f"{source.name} is binary, not a log: unpack it, or name the tool's own output")
@@ -133,16 +146,19 @@ def troubles(logs: Sequence[Log]) -> list[str]:
     return said
 
 
-def marked(run: Run, patterns: Mapping[str, Pattern]) -> Run:
+def marked(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
     """The run with a word on each row whose busbw is not what its algbw makes it, as its record would have a flag."""
     pattern = patterns.get(run.pattern or "")
-    rows = tuple(row if row.contradicts or is_by_definition(row, run, pattern)
-                 else replace(row, contradicts="its busbw is not algbw x the factor of so many ranks")
-                 for row in run.rows)  # fmt: skip
+    rows = tuple(
+        row
+        if row.contradicts or is_by_definition(row, run, pattern)
+        else replace(row, contradicts="its busbw is not algbw x the factor of so many ranks")
+        for row in run.rows
+    )
     return replace(run, rows=rows)
 
 
-def jobs(logs: Iterable[Log], told: Told, patterns: Mapping[str, Pattern]) -> list[Job]:
+def jobs(logs: Iterable[Log], told: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
     """What all logs hold, as jobs of one run. Raises UsageError where `told.instance` can not have held the ranks."""
     names = Names()
     found = []
@@ -152,7 +168,7 @@ def jobs(logs: Iterable[Log], told: Told, patterns: Mapping[str, Pattern]) -> li
     return found
 
 
-def folder_of(found: Sequence[Job], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
+def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """A new folder of a run in `results`, which has its plan and as yet no results file. Raises UsageError.
 
     The plan keeps the troubles of logs that gave nothing: no gate passes over what may have been in them.
@@ -166,12 +182,12 @@ def folder_of(found: Sequence[Job], logs: Sequence[Log], results: Path, cluster:
     return folder
 
 
-def kept(job: Job, folder: Path) -> Iterator[Record]:
+def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
     """The job's records, which its results file in `folder` holds once all were asked for. Raises MeasurementError."""
     return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
 
-def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[Run]:
+def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """The runs in a text. A reader whose tool alone can have printed a line gets it and all that follows, until another
     reader knows a line as its own; the first also gets the lines before it, which may name hosts and the command.
     """

@@ -13,7 +13,7 @@ from bench.core.record import Header, Record
 from bench.hardware import catalogue
 from bench.hardware.machine import machine_of
 from bench.logs.check import contradictions
-from bench.logs.foreign import OK, Matrix, Remark, Row, Run
+from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, Remark
 from bench.logs.records import failure_of, of_matrix, of_row, rank_of
 
 # Tools whose ranks need not have a GPU each.
@@ -35,7 +35,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ImportOptions:
     """What the user says of logs beside what they say themselves: their world where they do not tell it, and the links.
 
     `instance` and `links` (bytes per second, in place of its figures): what bounds the rows; "" and {}: nothing does.
@@ -46,7 +46,7 @@ class Told:
     instance: str = ""
     links: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, run: Run) -> Run:
+    def of(self, run: ForeignRun) -> ForeignRun:
         """The run with what its log left out of its world. Raises UsageError where its ranks do not divide among as
         many nodes as are told."""
         if run.num_ranks is None and self.num_ranks is not None:
@@ -60,13 +60,13 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ImportedJob:
     """One results file to be: its header, and its records as they are asked for."""
 
     header: Header
-    rows: tuple[Row, ...]
+    rows: tuple[ForeignRow, ...]
     matrix: Matrix | None
-    run: Run
+    run: ForeignRun
     pattern: Pattern | None
 
     def records(self) -> Iterator[Record]:
@@ -92,7 +92,9 @@ class Names:
         return name if number == 1 else self.of(f"{name}-{number}")
 
 
-def jobs_of(run: Run, origin: Origin, told: Told, patterns: Mapping[str, Pattern], names: Names) -> list[Job]:
+def jobs_of(
+    run: ForeignRun, origin: Origin, told: ImportOptions, patterns: Mapping[str, Pattern], names: Names
+) -> list[ImportedJob]:
     """A run as one job for each element type, operation, root and placement of its rows, and one for each matrix.
 
     A run without any row is a job all the same: it says how it failed. Raises UsageError where `told.instance` can not
@@ -101,7 +103,7 @@ def jobs_of(run: Run, origin: Origin, told: Told, patterns: Mapping[str, Pattern
     stem = PurePath(origin.source).stem[:_MOST_NAME]
     # Other tools' alltoallv sends equal blocks, too.
     pattern = patterns.get("alltoall" if run.pattern == "alltoallv" else run.pattern or "")
-    kinds: dict[tuple[str | None, str | None, int | None, bool], list[Row]] = {}
+    kinds: dict[tuple[str | None, str | None, int | None, bool], list[ForeignRow]] = {}
     for row in run.rows:
         kinds.setdefault((row.dtype, row.reduce_op, row.root, row.in_place), []).append(row)
     if not kinds and not run.matrices:
@@ -114,14 +116,16 @@ def jobs_of(run: Run, origin: Origin, told: Told, patterns: Mapping[str, Pattern
         words = [str(word) for word, shown in zip(kind[:3], several, strict=True) if shown and word is not None]
         name = names.of(stem, run.pattern or run.tool, *words, "in-place" * in_place)
         header = _header(name, run, origin, told, remarks, dtype=dtype, reduce_op=reduce_op, root=root)
-        found.append(Job(header, tuple(rows), None, run, pattern))
+        found.append(ImportedJob(header, tuple(rows), None, run, pattern))
     for matrix in run.matrices:
         header = _matrix_header(names.of(stem, matrix.name[:_MOST_NAME]), run, matrix, origin, told, remarks)
-        found.append(Job(header, (), matrix, run, None))
+        found.append(ImportedJob(header, (), matrix, run, None))
     return found
 
 
-def _bounding(run: Run, told: Told, per_node: int | None) -> tuple[Mapping[str, object], Mapping[str, str]]:
+def _bounding(
+    run: ForeignRun, told: ImportOptions, per_node: int | None
+) -> tuple[Mapping[str, object], Mapping[str, str]]:
     """The links that bound the rows: those that were named, else the ports of the GPUs that the log names. Of the
     latter a fact says how they are known."""
     if told.instance or told.links or run.tool in _OF_HOSTS:
@@ -130,26 +134,49 @@ def _bounding(run: Run, told: Told, per_node: int | None) -> tuple[Mapping[str, 
     return (machine.links.to_dict(), {"machine": machine.how}) if machine.links else ({}, {})
 
 
-def _per_node(run: Run) -> int | None:
+def _per_node(run: ForeignRun) -> int | None:
     """Ranks of each node; None where that is unknown, or not the same on all."""
     if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
         return None
     return run.num_ranks // run.num_nodes
 
 
-def _header(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[Remark], *, dtype: str | None = None,
-            reduce_op: str | None = None, root: int | None = None) -> Header:  # fmt: skip
+def _header(
+    name: str,
+    run: ForeignRun,
+    origin: Origin,
+    told: ImportOptions,
+    remarks: Sequence[Remark],
+    *,
+    dtype: str | None = None,
+    reduce_op: str | None = None,
+    root: int | None = None,
+) -> Header:
     per_node = _per_node(run)
     links, machine = _bounding(run, told, per_node)
     return _described(
-        name, run, origin, told, remarks, pattern=run.pattern or "unknown", dtype=dtype or "",
-        reduce_op=reduce_op or "", root=root, direction=None, topology="world", num_ranks=run.num_ranks,
-        num_nodes=run.num_nodes, ranks_per_node=per_node, links=links, facts=machine,
-    )  # fmt: skip
+        name,
+        run,
+        origin,
+        told,
+        remarks,
+        pattern=run.pattern or "unknown",
+        dtype=dtype or "",
+        reduce_op=reduce_op or "",
+        root=root,
+        direction=None,
+        topology="world",
+        num_ranks=run.num_ranks,
+        num_nodes=run.num_nodes,
+        ranks_per_node=per_node,
+        links=links,
+        facts=machine,
+    )
 
 
-def _matrix_header(name: str, run: Run, matrix: Matrix, origin: Origin, told: Told,
-                   remarks: Sequence[Remark]) -> Header:  # fmt: skip
+def _matrix_header(
+    name: str, run: ForeignRun, matrix: Matrix, origin: Origin, told: ImportOptions, remarks: Sequence[Remark]
+) -> Header:
     ranks = (rank_of(end) for cell in matrix.cells for end in (cell.src, cell.dst))
     num_gpus = max((rank + 1 for rank in ranks if rank is not None), default=1)
     of_host = any(end.startswith("host") for cell in matrix.cells for end in (cell.src, cell.dst))
@@ -157,14 +184,35 @@ def _matrix_header(name: str, run: Run, matrix: Matrix, origin: Origin, told: To
     links, machine = _bounding(run, told, num_gpus)
     facts = {"matrix": matrix.name, **({"engine": matrix.engine} if matrix.engine else {}), **machine}
     return _described(
-        name, run, origin, told, remarks, pattern=pattern, dtype="", reduce_op="",
-        root=None, direction=matrix.direction, topology="pairs", num_ranks=num_gpus, num_nodes=1,
-        ranks_per_node=num_gpus, links=links, facts=facts,
-    )  # fmt: skip
+        name,
+        run,
+        origin,
+        told,
+        remarks,
+        pattern=pattern,
+        dtype="",
+        reduce_op="",
+        root=None,
+        direction=matrix.direction,
+        topology="pairs",
+        num_ranks=num_gpus,
+        num_nodes=1,
+        ranks_per_node=num_gpus,
+        links=links,
+        facts=facts,
+    )
 
 
-def _described(name: str, run: Run, origin: Origin, told: Told, remarks: Sequence[Remark], *,
-               facts: Mapping[str, str] | None = None, **special: object) -> Header:  # fmt: skip
+def _described(
+    name: str,
+    run: ForeignRun,
+    origin: Origin,
+    told: ImportOptions,
+    remarks: Sequence[Remark],
+    *,
+    facts: Mapping[str, str] | None = None,
+    **special: object,
+) -> Header:
     settings = dict(run.settings)
     versions = {name: value for name, value in settings.items() if _VERSION_WORDS.search(name)}
     return Header(
@@ -196,22 +244,24 @@ def _described(name: str, run: Run, origin: Origin, told: Told, remarks: Sequenc
     )
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: ForeignRun) -> dict[str, str]:
     """What tells where the bytes were: the GPUs; that a tool of hosts used their memory."""
     of_gpus = run.tool in _OF_HOSTS and re.search("cuda|rocm|nccl", dict(run.settings).get("library", ""), re.I)
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
     return {name: value for name, value in found.items() if value}
 
 
-def _what(run: Run, origin: Origin) -> str:
+def _what(run: ForeignRun, origin: Origin) -> str:
     version = f" {run.tool_version}" if run.tool_version else ""
     return f"{origin.source} line {run.line}: {run.tool}{version}, {run.status}"
 
 
 def _words(remarks: Sequence[Remark]) -> list[str]:
     """The first remarks as sentences; all that are kept stand in the header."""
-    words = [one.text if one.line is None or one.text.startswith("line ") else f"line {one.line}: {one.text}"
-             for one in remarks[:_MOST_SAID]]  # fmt: skip
+    words = [
+        one.text if one.line is None or one.text.startswith("line ") else f"line {one.line}: {one.text}"
+        for one in remarks[:_MOST_SAID]
+    ]
     left = len(remarks) - len(words)
     return [*words, f"and {left} more remarks"] if left else words
 

@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bench.logs.foreign import Matrix, Remark, Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, Remark
 
 SCHEMA = "bench.import/1"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def render(runs: Iterable[tuple[str, Run]]) -> str:
+def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
     """One document, a record or a matrix a line: SI units, unknown is null. `runs`: each after its file's name."""
     return "".join(pieces(runs))
 
 
-def pieces(runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
+def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
     """The same in parts, so that nobody need hold all of it."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, (source, run) in enumerate(runs):
@@ -27,7 +27,7 @@ def pieces(runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def _run(source: str, run: Run) -> Iterator[str]:
+def _run(source: str, run: ForeignRun) -> Iterator[str]:
     head = {
         "source": source,
         "line": run.line,
@@ -58,7 +58,7 @@ def _list(name: str, values: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield "]"
 
 
-def _record(row: Row, size_is_block: bool) -> dict[str, Any]:
+def _record(row: ForeignRow, size_is_block: bool) -> dict[str, Any]:
     return {
         "payload_bytes": None if size_is_block else row.payload_bytes,
         "num_elements": row.num_elements,

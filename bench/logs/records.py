@@ -10,21 +10,21 @@ from typing import Any
 
 from bench.core.dtypes import DTYPES
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
-from bench.core.record import Failure, Header, Record
+from bench.core.record import Failure, Header, Record, Skip
 from bench.logs.check import is_by_definition
-from bench.logs.foreign import OK, Cell, Matrix, Row, Run
+from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, MatrixCell
 
 _SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
 _MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size
 _MOST_BYTES = 1 << 60
 
 
-def of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Record:
+def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
     """A row; one that holds no figure, or whose size can not be told, says so."""
     mode, size = _mode(run), row.payload_bytes
     if run.size_is_block:
         why = f"line {row.line}: its size, {size} bytes, is one rank's block: give --num-ranks"
-        return _record(header, mode, 0, in_place=row.in_place, skipped=why)
+        return _record(header, mode, 0, in_place=row.in_place, skipped=Skip.uncoded(why))
     if size is None or not 0 <= size <= _MOST_BYTES:
         return _record(header, mode, 0, failed=Failure(f"line {row.line}: a row whose size can not be told"))
     traffic = _traffic(header, row, pattern)
@@ -33,20 +33,27 @@ def of_row(header: Header, row: Row, run: Run, pattern: Pattern | None) -> Recor
         return _record(header, mode, size, traffic, in_place=row.in_place, failed=Failure(why))
     reported = _figures(row, traffic, run.tool)
     if not reported:
-        return _record(header, mode, size, in_place=row.in_place, skipped=f"line {row.line}: no figure was printed")
+        skip = Skip.uncoded(f"line {row.line}: no figure was printed")
+        return _record(header, mode, size, in_place=row.in_place, skipped=skip)
     return _record(
-        header, mode, size, traffic, in_place=row.in_place, reported=reported, num_wrong=row.num_wrong,
+        header,
+        mode,
+        size,
+        traffic,
+        in_place=row.in_place,
+        reported=reported,
+        num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
         flags=("contradicts",) if row.contradicts or not is_by_definition(row, run, pattern) else (),
-    )  # fmt: skip
+    )
 
 
-def _mode(run: Run) -> str:
+def _mode(run: ForeignRun) -> str:
     """Back to back, unless the tool waits for each call."""
     return "isolated" if ("mode", "isolated") in run.settings else "pipelined"
 
 
-def _traffic(header: Header, row: Row, pattern: Pattern | None) -> Traffic | None:
+def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
     """The factors by the pattern's own definition; None where the pattern or the number of ranks is unknown."""
     num_ranks, size = header.num_ranks, row.payload_bytes
     if pattern is None or num_ranks is None or size is None:
@@ -63,17 +70,21 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
     return traffic_of(pattern, Shape(num_ranks, size, element, root), num_nodes)
 
 
-def _unreadable(row: Row) -> str:
+def _unreadable(row: ForeignRow) -> str:
     """Which figures were printed as what can be none, in words; their row is no evidence, whatever its others are."""
-    figures = (("time", row.time_s), ("algbw", row.algbw_bytes_per_s), ("busbw", row.busbw_bytes_per_s),
-               ("least time", row.min_s), ("largest time", row.max_s))  # fmt: skip
+    figures = (
+        ("time", row.time_s),
+        ("algbw", row.algbw_bytes_per_s),
+        ("busbw", row.busbw_bytes_per_s),
+        ("least time", row.min_s),
+        ("largest time", row.max_s),
+    )
     return ", ".join(
-        name for name, value in figures
-        if name in row.unreadable or (value is not None and _finite(value) is None)
-    )  # fmt: skip
+        name for name, value in figures if name in row.unreadable or (value is not None and _finite(value) is None)
+    )
 
 
-def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:
+def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, float]:
     """What was printed; a bandwidth that was not, by our definition: size / time, and times the factor.
 
     OSU's least and largest are of the ranks' means; other tools' of their samples.
@@ -85,9 +96,13 @@ def _figures(row: Row, traffic: Traffic | None, tool: str) -> dict[str, float]:
         busbw = algbw * traffic.bus_factor
     least, largest = ("least_mean_s", "largest_mean_s") if tool == "osu" else ("min_s", "max_s")
     figures = {
-        "mean_s": seconds, least: _finite(row.min_s), largest: _finite(row.max_s),
-        "num_samples": row.num_iterations, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-    }  # fmt: skip
+        "mean_s": seconds,
+        least: _finite(row.min_s),
+        largest: _finite(row.max_s),
+        "num_samples": row.num_iterations,
+        "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": busbw,
+    }
     if seconds is None and algbw is None and busbw is None:
         return {}
     return {name: value for name, value in figures.items() if value is not None}
@@ -106,7 +121,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
         value, ends = _finite(cell.value), f"{cell.src} to {cell.dst}"
         place = _place(cell)
         if cell.status == "waived":
-            yield _record(header, mode, size, **place, skipped=f"waived by {header.transport}: {ends}")
+            yield _record(header, mode, size, **place, skipped=Skip.uncoded(f"waived by {header.transport}: {ends}"))
         elif cell.status != OK or value is None:
             yield _record(header, mode, size, **place, failed=Failure(f"{ends}: {cell.status}"))
         elif matrix.unit == "s":
@@ -116,7 +131,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
             yield _record(header, mode, size, Traffic(factor, size * factor, None, 1), **place, reported=rates)
 
 
-def failure_of(header: Header, run: Run) -> Record:
+def failure_of(header: Header, run: ForeignRun) -> Record:
     """How a run failed that did not end well."""
     what = f"{run.status}: {run.failure or 'its log does not say why'}"
     return _record(header, _mode(run), 0, failed=Failure(what))
@@ -128,7 +143,7 @@ def rank_of(end: str) -> int | None:
     return int(digits[1]) if digits else None
 
 
-def _place(cell: Cell) -> dict[str, Any]:
+def _place(cell: MatrixCell) -> dict[str, Any]:
     """Between which two ends: ranks are GPUs, a host is none."""
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
@@ -138,6 +153,10 @@ def _place(cell: Cell) -> dict[str, Any]:
 def _record(header: Header, mode: str, size: int, traffic: Traffic | None = None, **held: Any) -> Record:
     given = {"num_ranks": header.num_ranks, "num_nodes": header.num_nodes, **held}
     if traffic is not None:
-        given |= {"bus_factor": traffic.bus_factor, "rank_bytes": traffic.rank_bytes,
-                  "node_bytes": traffic.node_bytes, "min_steps": traffic.min_steps}  # fmt: skip
+        given |= {
+            "bus_factor": traffic.bus_factor,
+            "rank_bytes": traffic.rank_bytes,
+            "node_bytes": traffic.node_bytes,
+            "min_steps": traffic.min_steps,
+        }
     return Record(mode=mode, requested_bytes=(size,), payload_bytes=size, **given)

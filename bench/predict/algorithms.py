@@ -32,8 +32,11 @@ LIBRARY = {
     "barrier": ("dissemination",),
 }
 # Patterns whose messages load a port alike: evidence of one serves the others.
-STYLES = {"ring": ("allreduce", "allgather", "reducescatter"), "chain": ("broadcast", "reduce", "gather", "scatter"),
-          "pairs": ("alltoall", "sendrecv")}  # fmt: skip
+STYLES = {
+    "ring": ("allreduce", "allgather", "reducescatter"),
+    "chain": ("broadcast", "reduce", "gather", "scatter"),
+    "pairs": ("alltoall", "sendrecv"),
+}
 # One rank's busbw is S x this / t: what docs/metrics.md (and nccl-tests) define, to turn printed rates into seconds.
 _BUS_FACTOR = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0}
 
@@ -131,8 +134,10 @@ def _task(pattern: str, hashed: _Hashed, num_nodes: int, ranks_per_node: int) ->
     links, world = hashed.links, World(num_nodes, ranks_per_node)
     fabric = Fabric(links, world)
     if pattern == "alltoall" and not fabric.alike and world.num_ranks > MOST_UNLIKE:
-        raise UsageError(f"an alltoall across oversubscribed leaf switches is predicted for {MOST_UNLIKE} GPUs at "
-                         f"most, not for {world.num_ranks}: every one of its rounds differs")  # fmt: skip
+        raise UsageError(
+            f"an alltoall across oversubscribed leaf switches is predicted for {MOST_UNLIKE} GPUs at "
+            f"most, not for {world.num_ranks}: every one of its rounds differs"
+        )
     found: dict[str, Loads] = {}
     if world.num_ranks < 2:
         pass
@@ -181,8 +186,13 @@ def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
     if links.peer == "nvswitch":
         domain = links.nvlink_nodes > 1 and num_nodes > 1
         return "nvlink-domain" if domain else "nvswitch-nvls" if reduces else "nvswitch"
-    words: dict[str, Any] = {"nvlink_mesh": "nvlink-mesh", "infinity_fabric": "infinity-fabric",
-                             "nvlink_pairs": "nvlink-pairs", "pcie_p2p": "pcie-p2p", "host": "no-p2p"}  # fmt: skip
+    words: dict[str, Any] = {
+        "nvlink_mesh": "nvlink-mesh",
+        "infinity_fabric": "infinity-fabric",
+        "nvlink_pairs": "nvlink-pairs",
+        "pcie_p2p": "pcie-p2p",
+        "host": "no-p2p",
+    }
     return str(words.get(links.peer, links.peer))
 
 

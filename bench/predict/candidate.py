@@ -13,16 +13,16 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.core.links import NVLINK_PEERS
 from bench.hardware import catalogue, reference
-from bench.hardware.catalogue import Gpu, Instance
+from bench.hardware.catalogue import GpuModel, Instance
 from bench.predict import cost, predict
 from bench.predict.compute import Compute, Rates, compute
 from bench.predict.cost import Priced
-from bench.predict.draws import Draws, Range, range_of
+from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.exchanges import Exchanges, has_middle, predicted
 from bench.predict.memory import Need, need
-from bench.predict.predict import BASES, Evidence, Prediction
-from bench.predict.step import Step, step
-from bench.predict.training import Layout, layout
+from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
+from bench.predict.step import StepTime, step
+from bench.predict.training import ParallelLayout, layout
 from bench.predict.workload import Workload
 
 # Of the time of hidden communication, what is lost again because computing beside it is slower: mean and most of what
@@ -32,11 +32,11 @@ _OVERLAP = "overlap"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SelectionQuestion:
     """What is asked of every machine alike. `rates`: FLOP/s of products of matrices that own runs measured."""
 
     workload: Workload
-    evidence: Evidence
+    evidence: EfficiencyEvidence
     today: date
     region: str | None = None
     price_on: date | None = None
@@ -56,11 +56,11 @@ class Candidate:
     """
 
     instance: Instance
-    gpu: Gpu
-    layout: Layout
+    gpu: GpuModel
+    layout: ParallelLayout
     need: Need
     compute: Compute
-    step: Step
+    step: StepTime
     exchanges: Exchanges
     feed: Prediction | None
     priced: Priced
@@ -77,7 +77,7 @@ class Candidate:
         nodes = self.layout.num_nodes
         return self.instance.name if nodes == 1 else f"{nodes} x {self.instance.name}"
 
-    def range(self, part: str) -> Range:
+    def range(self, part: str) -> DrawnRange:
         """Of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
         return range_of(getattr(self.step, part))
 
@@ -87,11 +87,11 @@ class Candidate:
         return has_middle(self.exchanges)
 
     @property
-    def samples_per_s(self) -> Range:
+    def samples_per_s(self) -> DrawnRange:
         """All GPUs together."""
         return range_of(1 / self.sample_s)
 
-    def usd(self, samples: int) -> Range | None:
+    def usd(self, samples: int) -> DrawnRange | None:
         """Of so many samples; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
@@ -102,7 +102,7 @@ class Candidate:
         return None if per_s is None else per_s * 3600
 
     @property
-    def usd_per_hour_waiting(self) -> Range | None:
+    def usd_per_hour_waiting(self) -> DrawnRange | None:
         """Of every hour paid, what goes by while communication is waited for."""
         if self.usd_per_hour is None:
             return None
@@ -124,7 +124,7 @@ class Candidate:
         return {"compute_s": "compute", "bubble_s": "pipeline bubble", "feed_s": "host-to-device feed"}[largest]
 
 
-def candidate(instance: Instance, num_nodes: int, question: Question, draws: Draws) -> Candidate:
+def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, draws: Draws) -> Candidate:
     """Evaluate one machine. Raises UsageError, in one sentence, when it can not do it."""
     workload, gpu = question.workload, catalogue.gpu(instance.gpu)
     per_node = question.gpus_per_node or instance.gpus
@@ -179,14 +179,16 @@ def candidate(instance: Instance, num_nodes: int, question: Question, draws: Dra
     )
 
 
-def _fitting(found: Layout, gpu: Gpu) -> Need:
+def _fitting(found: ParallelLayout, gpu: GpuModel) -> Need:
     needed = need(found)
     if gpu.memory_bytes is not None and needed.total > gpu.memory_bytes:
         raise UsageError(f"does not fit in memory: {needed.sentence(gpu.memory_bytes, gpu.name)}")
     return needed
 
 
-def _feed(found: Layout, instance: Instance, evidence: Evidence) -> tuple[Prediction | None, list[str]]:
+def _feed(
+    found: ParallelLayout, instance: Instance, evidence: EfficiencyEvidence
+) -> tuple[Prediction | None, list[str]]:
     """The copy of a step's input to one GPU while all GPUs of the node copy theirs."""
     workload = found.workload
     if workload.input_bytes is None:
@@ -206,8 +208,9 @@ def _weakest(predictions: list[Prediction]) -> str:
     return max((each.basis for each in predictions), key=BASES.index, default="")
 
 
-def _unknowns(instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None,
-              question: Question) -> dict[str, tuple[str, str]]:  # fmt: skip
+def _unknowns(
+    instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
+) -> dict[str, tuple[str, str]]:
     """Name of a draw -> (what it is, how to measure it)."""
     name, gpu = instance.name, instance.gpu
     baseline = (
@@ -236,7 +239,7 @@ def _unknowns(instance: Instance, computed: Compute, exchanges: Exchanges, feed:
     return known
 
 
-def _unmeasured(gpu: Gpu, exchanges: Exchanges) -> list[str]:
+def _unmeasured(gpu: GpuModel, exchanges: Exchanges) -> list[str]:
     """Where nobody published a figure of this class, an interval stands in the place of a number, and it is said."""
     public = {(one.gpu, one.num_nodes > 1, one.pattern) for one in reference.collectives() if one.num_ranks > 1}
     vague = dict.fromkeys(
@@ -249,15 +252,17 @@ def _unmeasured(gpu: Gpu, exchanges: Exchanges) -> list[str]:
     return list(vague)
 
 
-def _verified(workload: Workload, computed: Compute, exchanges: Exchanges, feed: Prediction | None,
-              priced: Priced) -> bool:  # fmt: skip
+def _verified(
+    workload: Workload, computed: Compute, exchanges: Exchanges, feed: Prediction | None, priced: Priced
+) -> bool:
     predictions = [prediction for _, prediction in exchanges] + ([feed] if feed else [])
     price = priced.price is None or priced.price.verified
     return workload.verified and computed.verified and price and all(each.verified for each in predictions)
 
 
-def _unverified(workload: Workload, gpu: Gpu, computed: Compute, exchanges: Exchanges,
-                feed: Prediction | None) -> list[str]:  # fmt: skip
+def _unverified(
+    workload: Workload, gpu: GpuModel, computed: Compute, exchanges: Exchanges, feed: Prediction | None
+) -> list[str]:
     """Which figures nobody read in a source."""
     doubtful = []
     if not workload.verified:

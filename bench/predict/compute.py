@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import UsageError
 from bench.hardware import catalogue
-from bench.hardware.catalogue import Gpu
-from bench.predict.training import Layout, width
-from bench.predict.workload import OPTIMIZERS, Model, Span
+from bench.hardware.catalogue import GpuModel
+from bench.predict.training import ParallelLayout, width
+from bench.predict.workload import OPTIMIZERS, ModelSizes, Span
 
 if TYPE_CHECKING:
     from bench.predict.draws import Draws
@@ -47,7 +47,7 @@ class Compute:
     verified: bool
 
 
-def flops_per_sample(model: Model) -> tuple[float, str]:
+def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
     """Operations of one sample forward and backward, and how they come. UsageError: neither given nor to be derived."""
     if model.flops_per_sample is not None:
         return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample, as given"
@@ -64,7 +64,7 @@ def flops_per_sample(model: Model) -> tuple[float, str]:
     return dense + attention, why
 
 
-def compute(found: Layout, gpu: Gpu, draws: Draws, rates: Rates | None = None) -> Compute:
+def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | None = None) -> Compute:
     """What a GPU computes in a step of this layout. `rates`: what own runs measured goes before what was published.
 
     UsageError: no rate is known for the type it computes with.
@@ -95,7 +95,9 @@ def compute(found: Layout, gpu: Gpu, draws: Draws, rates: Rates | None = None) -
     return Compute(passes_s, update_s, "assumed", unknowns | update_unknowns, lines, read)
 
 
-def _achieved(found: Layout, gpu: Gpu, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
+def _achieved(
+    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates
+) -> tuple[Any, str, dict[str, str], bool]:
     """FLOP/s of one GPU in training: draws, words, unknowns, and whether the figures were read."""
     workload = found.workload
     dense = gpu.flops.get(_RATES.get(workload.compute, ""))
@@ -113,7 +115,7 @@ def _achieved(found: Layout, gpu: Gpu, draws: Draws, rates: Rates) -> tuple[Any,
     return rate * share * draws.between(f"gpu {gpu.name}", *OF_ITS_OWN), line, unknowns, verified
 
 
-def _multiplication(gpu: Gpu, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
+def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
     """FLOP/s of a matrix multiplication: of an own run, measured by somebody, else bracketed by what others reach."""
     own = rates.get((gpu.name, _RATES.get(dtype, "")))
     if own is not None:
@@ -136,7 +138,7 @@ def _multiplication(gpu: Gpu, dtype: str, draws: Draws, rates: Rates) -> tuple[A
     return dense * draws.between(name, low, high), line, words, gpu.verified
 
 
-def _share(found: Layout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
+def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
     """What training reaches of a matrix multiplication: assumed, or as the baseline of another GPU shows it."""
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
@@ -156,7 +158,7 @@ def _share(found: Layout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[st
     return draws.between("matmul share", *MATMUL_SHARE), words, {"matmul share": what}
 
 
-def _no_rate(gpu: Gpu, dtype: str) -> str:
+def _no_rate(gpu: GpuModel, dtype: str) -> str:
     known = [name for name, short in _RATES.items() if short in gpu.flops]
     instead = f"give training.compute={known[0]}" if known else f"give training.baselines of {gpu.name}"
     return f"no rate of {dtype} is known for {gpu.name}: {instead}"
@@ -174,7 +176,7 @@ def _matmul_range() -> Span:
     return min(shares), max(shares)
 
 
-def _update(found: Layout, gpu: Gpu, draws: Draws) -> tuple[Any, str, dict[str, str]]:
+def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
     """Seconds of the optimizer's update: gradient read, weight and states read and written, in GPU memory."""
     workload = found.workload
     if gpu.memory_bytes_per_s is None:

@@ -30,8 +30,13 @@ class Priced:
         return None if self.price is None else self.price.usd_per_hour * num_nodes / 3600
 
 
-def priced(found: Instance, today: date, region: str | None = None, on: date | None = None,
-           given: Mapping[str, float] | None = None) -> Priced:  # fmt: skip
+def priced(
+    found: Instance,
+    today: date,
+    region: str | None = None,
+    on: date | None = None,
+    given: Mapping[str, float] | None = None,
+) -> Priced:
     """The price to reckon with: the one `given`, else the latest of `region`, or the one in force `on` a day."""
     if given and found.name in given:
         return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))

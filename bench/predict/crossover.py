@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.errors import UsageError
-from bench.predict.candidate import Candidate, Question, candidate
-from bench.predict.draws import Draws, Range, range_of
+from bench.predict.candidate import Candidate, SelectionQuestion, candidate
+from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.workload import Workload
 
 # Model sizes as multiples of the workload's own, and numbers of nodes.
@@ -16,27 +16,34 @@ NODES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CrossoverLine:
     """One machine over what is varied: `points` (x, value); where it can not do it there is no point.
 
     `has_middle`: of every value more is known than an interval.
     """
 
     name: str
-    points: tuple[tuple[float, Range], ...]
+    points: tuple[tuple[float, DrawnRange], ...]
     has_middle: bool
 
 
-def against_size(question: Question, machines: Sequence[Candidate]) -> tuple[Line, ...]:
+def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
     """Cost of a sample (seconds, where any has no price) against parameters: the same layers, fewer or more of them."""
     return tuple(
-        _line(each.name, [(bigger.model.parameters, replace(question, workload=bigger), each.layout.num_nodes)
-                          for bigger in _sizes(question.workload)], each, machines)
+        _line(
+            each.name,
+            [
+                (bigger.model.parameters, replace(question, workload=bigger), each.layout.num_nodes)
+                for bigger in _sizes(question.workload)
+            ],
+            each,
+            machines,
+        )
         for each in machines
-    )  # fmt: skip
+    )
 
 
-def against_nodes(question: Question, machines: Sequence[Candidate]) -> tuple[Line, ...]:
+def against_nodes(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
     """The same against the number of nodes, with as many samples for each GPU."""
     first = {each.instance.name: each for each in reversed(machines)}
     return tuple(
@@ -45,8 +52,9 @@ def against_nodes(question: Question, machines: Sequence[Candidate]) -> tuple[Li
     )
 
 
-def _line(name: str, asked: Sequence[tuple[float, Question, int]], machine: Candidate,
-          machines: Sequence[Candidate]) -> Line:  # fmt: skip
+def _line(
+    name: str, asked: Sequence[tuple[float, SelectionQuestion, int]], machine: Candidate, machines: Sequence[Candidate]
+) -> CrossoverLine:
     by_cost = all(each.sample_usd is not None for each in machines)
     draws, points, known = Draws(1000), [], True
     for x, question, nodes in asked:
@@ -57,7 +65,7 @@ def _line(name: str, asked: Sequence[tuple[float, Question, int]], machine: Cand
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
         points.append((x, range_of(value)))
         known = known and found.has_middle
-    return Line(name, tuple(points), known)
+    return CrossoverLine(name, tuple(points), known)
 
 
 def _sizes(workload: Workload) -> list[Workload]:
@@ -65,8 +73,11 @@ def _sizes(workload: Workload) -> list[Workload]:
     model, found = workload.model, []
     for factor in SIZES:
         if model.layers is None:
-            bigger = replace(model, parameters=model.parameters * factor,
-                             flops_per_sample=(model.flops_per_sample or 0) * factor or None)  # fmt: skip
+            bigger = replace(
+                model,
+                parameters=model.parameters * factor,
+                flops_per_sample=(model.flops_per_sample or 0) * factor or None,
+            )
         else:
             layers = round(model.layers * factor)
             if layers < 1 or layers % workload.mesh.pipeline:

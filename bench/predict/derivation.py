@@ -11,7 +11,7 @@ from bench.hardware.reference import Reference
 from bench.predict import cost
 from bench.predict.candidate import LOST_TO_OVERLAP, Candidate
 from bench.predict.compute import compute
-from bench.predict.draws import NUM_DRAWS, Draws, Range
+from bench.predict.draws import NUM_DRAWS, DrawnRange, Draws
 from bench.predict.predict import CONFIDENCE, Prediction
 from bench.predict.select_page import span
 from bench.predict.training import Communication, bus_factor
@@ -42,7 +42,7 @@ def lines(each: Candidate) -> list[str]:
     return found
 
 
-def _ms(found: Range) -> str:
+def _ms(found: DrawnRange) -> str:
     return f"{span(found, 1e3)} ms"
 
 
@@ -177,10 +177,12 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 def _same(each: Candidate, call: Communication) -> list[Reference]:
     """What others reached with as many GPUs of this model in one node, this very instance type first."""
     found = [
-        one for one in reference.collectives()
+        one
+        for one in reference.collectives()
         if (one.gpu, one.num_nodes, one.num_ranks) == (each.gpu.name, 1, call.group.size)
-        and one.pattern == call.collective and not one.limited
-    ]  # fmt: skip
+        and one.pattern == call.collective
+        and not one.limited
+    ]
     return sorted(found, key=lambda one: (one.instance != each.instance.name, -one.best[1]))[:_MOST_PUBLISHED]
 
 
@@ -233,20 +235,20 @@ def _cost(each: Candidate) -> Iterator[str]:
     yield f"{price.usd_per_hour:.4f} $/h on {price.date or 'no date'}{since} {where}, x {nodes}"
     if million:
         rates = each.samples_per_s
-        slowest = span(Range(rates.high, rates.middle, rates.low))
+        slowest = span(DrawnRange(rates.high, rates.middle, rates.low))
         yield f"$/1M samples = {each.usd_per_hour:.4f} $/h / 3600 / {slowest} samples per s x 1e6 = {span(million)}"
     waiting = each.usd_per_hour_waiting
     if waiting:
         yield _waiting(each, waiting)
     before = cost.earlier(each.instance, price)
     if before and million:
-        old = Range(
+        old = DrawnRange(
             *(end * before.usd_per_hour / price.usd_per_hour for end in (million.low, million.middle, million.high))
         )
         yield f"at its earlier price, {before.usd_per_hour:.4f} $/h on {before.date}: {span(old)} $/1M samples"
 
 
-def _waiting(each: Candidate, found: Range) -> str:
+def _waiting(each: Candidate, found: DrawnRange) -> str:
     formula = "$/h spent waiting = $/h x exposed / step"
     if found.low == found.high:
         return f"{formula} = {span(found)}"

@@ -24,7 +24,7 @@ _TAIL = (1 - CONFIDENCE) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class DrawnRange:
     """An interval of CONFIDENCE with its median."""
 
     low: float
@@ -104,9 +104,9 @@ class Draws:
         return flat
 
 
-def range_of(values: Floats) -> Range:
+def range_of(values: Floats) -> DrawnRange:
     """The interval of CONFIDENCE of draws, and their median."""
     import numpy as np
 
     low, middle, high = np.quantile(values, [_TAIL, 0.5, 1 - _TAIL])
-    return Range(float(low), float(middle), float(high))
+    return DrawnRange(float(low), float(middle), float(high))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from bench.core.errors import UnknownRateError
 from bench.core.links import NodeLinks
 from bench.predict import predict
-from bench.predict.predict import Evidence, Prediction
-from bench.predict.training import Communication, Group, Layout, communications
+from bench.predict.predict import EfficiencyEvidence, Prediction
+from bench.predict.training import CommGroup, Communication, ParallelLayout, communications
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
@@ -17,7 +17,7 @@ Exchanges = tuple[tuple[Communication, Prediction], ...]
 _HARDLY = 0.1
 
 
-def predicted(found: Layout, links: NodeLinks, evidence: Evidence) -> Exchanges:
+def predicted(found: ParallelLayout, links: NodeLinks, evidence: EfficiencyEvidence) -> Exchanges:
     """Every communication of a layout with the prediction of one call. UsageError: a rate is unknown."""
     try:
         return tuple(_predicted(communications(found), links, evidence))
@@ -34,9 +34,9 @@ def has_middle(exchanges: Exchanges) -> bool:
     return sum(time for time, vague in seconds if vague) <= _HARDLY * sum(time for time, _ in seconds)
 
 
-def _predicted(every: Sequence[Communication], links: NodeLinks, evidence: Evidence) -> Iterator[
-    tuple[Communication, Prediction]
-]:  # fmt: skip
+def _predicted(
+    every: Sequence[Communication], links: NodeLinks, evidence: EfficiencyEvidence
+) -> Iterator[tuple[Communication, Prediction]]:
     """The sizes of one collective and group are asked for at once: their schedule is solved once."""
     for key in dict.fromkeys((each.collective, each.group) for each in every):
         collective, group = key
@@ -47,7 +47,7 @@ def _predicted(every: Sequence[Communication], links: NodeLinks, evidence: Evide
         yield from ((each, curve[each.payload_bytes]) for each in alike)
 
 
-def shared_links(links: NodeLinks, group: Group) -> NodeLinks:
+def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
     """What one of several groups has that send side by side: its part of the node's NICs."""
     if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
         return links

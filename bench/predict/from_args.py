@@ -14,13 +14,13 @@ from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 
 if TYPE_CHECKING:
-    from bench.predict.predict import Evidence
+    from bench.predict.predict import EfficiencyEvidence
 
 MOST_GPUS = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class AskedMachine:
     """What is asked about: links of a node, by the name that the user gave, and how many ranks a node has."""
 
     name: str
@@ -41,7 +41,7 @@ def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--links", metavar="RATES", help="rates in place of the catalogue's, such as nic=12.5GB/s")
 
 
-def machine_of(args: argparse.Namespace) -> Machine:
+def machine_of(args: argparse.Namespace) -> AskedMachine:
     """The machine that the options name. Raises UsageError for unknown names and too many GPUs."""
     from bench.config import clusters
 
@@ -60,7 +60,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
         per_node = parsed("ranks_per_node", args.ranks_per_node)
     per_node = per_node or found.gpus
     links = site.links(name, per_node).with_rates(rates | dict(parsed("links", args.links) if args.links else ()))
-    return Machine(args.cluster or name, links, nodes, per_node)
+    return AskedMachine(args.cluster or name, links, nodes, per_node)
 
 
 def parsed(field: str, text: str) -> Any:
@@ -68,7 +68,7 @@ def parsed(field: str, text: str) -> Any:
     return next(option.parse for option in OPTIONS if option.field == field)(text)
 
 
-def world_of(machine: Machine, gpus: int) -> tuple[int, int]:
+def world_of(machine: AskedMachine, gpus: int) -> tuple[int, int]:
     """(nodes, GPUs per node) of so many GPUs: part of one node, or whole nodes. UsageError where it is neither."""
     per_node = machine.ranks_per_node
     if gpus < 2:
@@ -88,7 +88,7 @@ def check_most(gpus: int, words: str = "") -> None:
         raise UsageError(f"{words}{gpus} GPUs: at most {MOST_GPUS} are predicted")
 
 
-def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> Evidence:
+def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> EfficiencyEvidence:
     """What was published, and what the user's own runs and imported logs measured; UsageError for what is no run.
 
     `rates` is given where products of matrices tell something, too: it gets what they reach on (GPU model, type).

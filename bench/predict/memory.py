@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.predict.training import Layout, width
+from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import OPTIMIZERS
 
 _BYTES_PER_ELEMENT = 34  # of one layer's activations at 2 bytes each: 34 x tokens x batch x hidden
@@ -34,7 +34,7 @@ class Need:
         return f"needs {self.total / 1e9:.3g} GB of the {memory_bytes / 1e9:.3g} GB of a {gpu}: {parts}"
 
 
-def need(found: Layout) -> Need:
+def need(found: ParallelLayout) -> Need:
     """What one GPU holds while it trains."""
     workload = found.workload
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[workload.strategy]
@@ -57,7 +57,7 @@ def need(found: Layout) -> Need:
     return Need(parts, why)
 
 
-def _activations(found: Layout) -> tuple[float, str]:
+def _activations(found: ParallelLayout) -> tuple[float, str]:
     """Bytes, and their arithmetic; 0 where the layers are unknown."""
     workload, model, mesh = found.workload, found.workload.model, found.workload.mesh
     if None in (model.layers, model.hidden, model.tokens):

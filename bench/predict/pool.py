@@ -17,8 +17,18 @@ from math import exp, hypot, inf, log, sqrt
 
 # Standard deviations of ln(efficiency) that are supposed before anything is known, and count as PRIOR_FREEDOM systems:
 # round figures, the same for all. Between systems of one generation, and more for another generation, another group.
-WITHIN = {"nvswitch": 0.05, "nvswitch-nvls": 0.05, "nvlink-domain": 0.15, "nvlink-mesh": 0.15, "infinity-fabric": 0.15,
-          "nvlink-pairs": 0.15, "pcie-p2p": 0.25, "no-p2p": 0.35, "network": 0.25, "pcie-link": 0.03}  # fmt: skip
+WITHIN = {
+    "nvswitch": 0.05,
+    "nvswitch-nvls": 0.05,
+    "nvlink-domain": 0.15,
+    "nvlink-mesh": 0.15,
+    "infinity-fabric": 0.15,
+    "nvlink-pairs": 0.15,
+    "pcie-p2p": 0.25,
+    "no-p2p": 0.35,
+    "network": 0.25,
+    "pcie-link": 0.03,
+}
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
 PER_DOUBLING = 0.05  # of the number of ranks
@@ -29,7 +39,7 @@ LARGE = 3e-3  # seconds of a busy link above which its efficiency no longer rise
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class EfficiencyCurve:
     """One system's efficiencies in one family: (ln seconds of the busy link, ln efficiency), rising."""
 
     system: str
@@ -77,7 +87,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class EfficiencyEstimate:
     """ln efficiency: mean, standard deviation of one more system, and degrees of freedom for its t interval."""
 
     mean: float
@@ -93,7 +103,7 @@ class Estimate:
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
-def estimate(curves: Sequence[Curve], query: Query, where: float) -> Estimate | None:
+def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> EfficiencyEstimate | None:
     """The efficiency at ln(seconds of the busy link) = `where`; None where no system of the family says anything."""
     family = [each for each in curves if each.family == query.family]
     systems: dict[str, list[_Level]] = {}
@@ -117,7 +127,7 @@ def estimate(curves: Sequence[Curve], query: Query, where: float) -> Estimate | 
     )
     order = sorted(zip(weights, told, strict=True), key=lambda pair: -pair[0])
     heavy = [one for weight, one in order if weight >= 0.1 * order[0][0]]
-    return Estimate(
+    return EfficiencyEstimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / total),
         freedom=freedom,
@@ -146,7 +156,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 class _Level:
     """ln efficiency of one curve, and how far it was brought along the shape of others."""
 
-    curve: Curve
+    curve: EfficiencyCurve
     value: float
     brought: float
 
@@ -187,8 +197,13 @@ def _of_system(members: Sequence[_Level], query: Query) -> _System:
 def _unlike(level: _Level, query: Query) -> tuple[bool, bool, bool, float, bool]:
     curve = level.curve
     apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
-    return (curve.basis == "published", curve.exact != query.exact, curve.style != query.style, apart,
-            level.brought > 0)  # fmt: skip
+    return (
+        curve.basis == "published",
+        curve.exact != query.exact,
+        curve.style != query.style,
+        apart,
+        level.brought > 0,
+    )
 
 
 def _within(told: Sequence[_System], family: str) -> tuple[float, float]:
@@ -204,7 +219,7 @@ def _within(told: Sequence[_System], family: str) -> tuple[float, float]:
     return sqrt(squares / freedom), freedom
 
 
-def _value(curve: Curve, family: Sequence[Curve], where: float) -> tuple[float, float] | None:
+def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: float) -> tuple[float, float] | None:
     """This curve's ln efficiency there, and how far it was brought: where only its top is known, along the shape of the
     curves that are the most like it."""
     direct = curve.at(where)

@@ -17,12 +17,28 @@ from bench.core.links import NodeLinks
 from bench.core.loads import ideal_s
 from bench.predict import algorithms as engine
 from bench.predict.algorithms import patterns
-from bench.predict.efficiency_range import CONFIDENCE, Efficiencies, Range, of_copies
-from bench.predict.pool import Curve, student
-from bench.predict.published import LAUNCH_S, Evidence, Rows, evidence_of, of_run, published
+from bench.predict.efficiency_range import CONFIDENCE, Efficiencies, EfficiencyRange, of_copies
+from bench.predict.pool import EfficiencyCurve, student
+from bench.predict.published import LAUNCH_S, EfficiencyEvidence, PublishedCurve, evidence_of, of_run, published
 
-__all__ = ["BASES", "CONFIDENCE", "Evidence", "Prediction", "Rows", "bounds_by_algorithm", "busbw", "by_algorithm",
-           "collective", "copy", "curve", "evidence_of", "link_class", "of_run", "patterns", "published"]  # fmt: skip
+__all__ = [
+    "BASES",
+    "CONFIDENCE",
+    "EfficiencyEvidence",
+    "Prediction",
+    "PublishedCurve",
+    "bounds_by_algorithm",
+    "busbw",
+    "by_algorithm",
+    "collective",
+    "copy",
+    "curve",
+    "evidence_of",
+    "link_class",
+    "of_run",
+    "patterns",
+    "published",
+]
 
 BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, the surest first
 WIDEST = 4.0  # an interval whose ends differ by more than this factor has no middle that deserves to be shown
@@ -71,7 +87,12 @@ def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
 
 
 def collective(
-    pattern: str, payload_bytes: float, links: NodeLinks, num_nodes: int, ranks_per_node: int, evidence: Evidence
+    pattern: str,
+    payload_bytes: float,
+    links: NodeLinks,
+    num_nodes: int,
+    ranks_per_node: int,
+    evidence: EfficiencyEvidence,
 ) -> Prediction:
     """One collective among num_nodes x ranks_per_node GPUs: the fastest of the algorithms that libraries have.
 
@@ -87,7 +108,7 @@ def curve(
     links: NodeLinks,
     num_nodes: int,
     ranks_per_node: int,
-    evidence: Evidence,
+    evidence: EfficiencyEvidence,
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
     """`collective` for many sizes at once (the schedule is solved once); `algorithm`: only that one, if it can run."""
@@ -100,7 +121,12 @@ def curve(
 
 
 def by_algorithm(
-    pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int, evidence: Evidence
+    pattern: str,
+    sizes: Sequence[float],
+    links: NodeLinks,
+    num_nodes: int,
+    ranks_per_node: int,
+    evidence: EfficiencyEvidence,
 ) -> dict[str, dict[float, Prediction]]:
     """`curve` of each algorithm that libraries have and that can run there."""
     if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
@@ -131,7 +157,7 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 class _Asked:
     """One pattern on one cluster, beside the evidence."""
 
-    def __init__(self, task: engine.Task, links: NodeLinks, evidence: Evidence) -> None:
+    def __init__(self, task: engine.Task, links: NodeLinks, evidence: EfficiencyEvidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
         self.efficiencies = Efficiencies(task, links, evidence)
         self.most_ranks = self._most_ranks()
@@ -178,13 +204,15 @@ class _Asked:
             ideal_s=least,
         )
 
-    def _overhead_evidence(self) -> list[Curve]:
+    def _overhead_evidence(self) -> list[EfficiencyCurve]:
         """Curves whose smallest message tells of start-up: own ones of this machine, else all of this level."""
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
-        near = [each for each in self.evidence.curves if each.overhead is not None
-                and (each.num_nodes > 1) == crossing]  # fmt: skip
-        own = [each for each in near if each.basis != "published"
-               and each.instance == engine.machine(self.links, each.family) != ""]  # fmt: skip
+        near = [each for each in self.evidence.curves if each.overhead is not None and (each.num_nodes > 1) == crossing]
+        own = [
+            each
+            for each in near
+            if each.basis != "published" and each.instance == engine.machine(self.links, each.family) != ""
+        ]
         return own or near
 
     def _most_ranks(self) -> int | None:
@@ -216,15 +244,21 @@ class _Asked:
         exact, _ = engine.generation(self.links, key[1])
         return f"{key[1]} {exact}"
 
-    def _verified(self, key: tuple[str, str] | None, decides: Range | None) -> bool:
-        of_kind = {"nvlink": ("nvlink",), "nvls": ("nvlink",), "pcie": ("pcie",), "host": ("pcie",),
-                   "nic": ("network", "nic"), "memory": ("memory",)}  # fmt: skip
+    def _verified(self, key: tuple[str, str] | None, decides: EfficiencyRange | None) -> bool:
+        of_kind = {
+            "nvlink": ("nvlink",),
+            "nvls": ("nvlink",),
+            "pcie": ("pcie",),
+            "host": ("pcie",),
+            "nic": ("network", "nic"),
+            "memory": ("memory",),
+        }
         links = of_kind[key[0]] if key is not None else ("latency",)
         read = all(self.links.verified.get(link, True) for link in links)
         return read and (decides is None or decides.told is None or decides.told.verified)
 
 
-def _overhead(used: Sequence[Curve]) -> tuple[float, float]:
+def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
     """How many times its links' latency a small message needs beyond the launch: middle, half interval of ln."""
     systems: dict[str, list[float]] = {}
     for each in used:
@@ -246,7 +280,9 @@ def _moving(algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mappi
     )
 
 
-def copy(direction: str, num_bytes: float, links: NodeLinks, evidence: Evidence, gpus_at_once: int = 1) -> Prediction:
+def copy(
+    direction: str, num_bytes: float, links: NodeLinks, evidence: EfficiencyEvidence, gpus_at_once: int = 1
+) -> Prediction:
     """A copy between host memory and one GPU, "h2d" or "d2h", while as many of the node's GPUs copy as well.
 
     How several at once share the host was measured nowhere in public: then there is no middle, and each may have as

@@ -14,7 +14,7 @@ from bench.core.record import Header
 from bench.hardware import curves as published_curves
 from bench.hardware import reference
 from bench.predict import algorithms as engine
-from bench.predict.pool import Curve
+from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
 _OF_GPUS = ("nccl", "nccl_tests", "rccl_tests")  # transports, and tools whose logs were imported
@@ -26,7 +26,7 @@ _MOST_OVERHEAD = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PublishedCurve:
     """Measured seconds by payload of one pattern on one cluster."""
 
     system: str
@@ -42,25 +42,26 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EfficiencyEvidence:
     """All that is known. An empty one leaves bounds and typical efficiencies. `rows` are kept beside their curves."""
 
-    rows: tuple[Rows, ...] = ()
-    curves: tuple[Curve, ...] = ()
+    rows: tuple[PublishedCurve, ...] = ()
+    curves: tuple[EfficiencyCurve, ...] = ()
     copies: tuple[tuple[str, str, str, float, str], ...] = ()  # system, instance, direction, efficiency, source
     notes: tuple[str, ...] = ()
     memo: dict[Any, Any] = field(
         default_factory=dict, compare=False, repr=False
     )  # what was looked up, to find it again
 
-    def __add__(self, other: Evidence) -> Evidence:
+    def __add__(self, other: EfficiencyEvidence) -> EfficiencyEvidence:
         """Both."""
-        return Evidence(self.rows + other.rows, self.curves + other.curves, self.copies + other.copies,
-                        self.notes + other.notes)  # fmt: skip
+        return EfficiencyEvidence(
+            self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
+        )
 
-    def without(self, system: str) -> Evidence:
+    def without(self, system: str) -> EfficiencyEvidence:
         """All but one system's own rows."""
-        return Evidence(
+        return EfficiencyEvidence(
             tuple(each for each in self.rows if each.system != system),
             tuple(each for each in self.curves if each.system != system),
             tuple(each for each in self.copies if each[0] != system),
@@ -68,7 +69,7 @@ class Evidence:
         )
 
 
-def evidence_of(rows: Iterable[Rows], notes: tuple[str, ...] = ()) -> Evidence:
+def evidence_of(rows: Iterable[PublishedCurve], notes: tuple[str, ...] = ()) -> EfficiencyEvidence:
     """Rows and their curves; rows whose links are not known well enough are left out with a note."""
     kept, found, left_out = [], [], []
     for each in rows:
@@ -77,28 +78,40 @@ def evidence_of(rows: Iterable[Rows], notes: tuple[str, ...] = ()) -> Evidence:
             kept.append(each)
         except UsageError as error:
             left_out.append(f"{each.source}, {each.pattern}: not used as evidence: {error}")
-    return Evidence(tuple(kept), tuple(found), (), notes + tuple(dict.fromkeys(left_out)))
+    return EfficiencyEvidence(tuple(kept), tuple(found), (), notes + tuple(dict.fromkeys(left_out)))
 
 
 @cache
-def published() -> Evidence:
+def published() -> EfficiencyEvidence:
     """What hardware/reference.yaml and curves.yaml tell; results with a known defect are left out."""
     rows = []
     for each in published_curves.published():
         told = each.told
         if told.pattern not in engine.LIBRARY:
             continue
-        seconds = {size: engine.seconds_of(told.pattern, size, told.num_ranks, rate)
-                   for size, rate in told.busbw.items()}  # fmt: skip
+        seconds = {
+            size: engine.seconds_of(told.pattern, size, told.num_ranks, rate) for size, rate in told.busbw.items()
+        }
         seconds |= told.small_s
-        rows.append(Rows(each.system, "published", told.source, told.pattern, each.links, told.num_nodes,
-                         each.ranks_per_node, seconds, min(told.small_s.values(), default=None),
-                         each.verified))  # fmt: skip
+        rows.append(
+            PublishedCurve(
+                each.system,
+                "published",
+                told.source,
+                told.pattern,
+                each.links,
+                told.num_nodes,
+                each.ranks_per_node,
+                seconds,
+                min(told.small_s.values(), default=None),
+                each.verified,
+            )
+        )
     found = evidence_of(rows)
-    return Evidence(found.rows, found.curves, tuple(_published_copies()), found.notes)
+    return EfficiencyEvidence(found.rows, found.curves, tuple(_published_copies()), found.notes)
 
 
-def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> Evidence:
+def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
     """What a run of this suite, or an imported log, measured on GPUs: rows with right data on links that are known.
 
     `name`: the run's, as it is called in a report. Modelled rows are no evidence, nor are rows of a part of the ranks.
@@ -123,8 +136,19 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
         basis = "imported" if header.imported else "measured"
         source = f"{name}, {job} ({header.started[:10] or 'undated'})"
         per_node = header.ranks_per_node or header.num_ranks // header.num_nodes
-        rows.append(Rows(links.instance or name, basis, source, header.pattern, links, header.num_nodes, per_node,
-                         sizes, sizes[min(sizes)]))  # fmt: skip
+        rows.append(
+            PublishedCurve(
+                links.instance or name,
+                basis,
+                source,
+                header.pattern,
+                links,
+                header.num_nodes,
+                per_node,
+                sizes,
+                sizes[min(sizes)],
+            )
+        )
     return evidence_of(rows, tuple(left_out))
 
 
@@ -147,7 +171,7 @@ def _no_evidence(header: Header, row: Summary) -> str | None:
     return None
 
 
-def _curves(rows: Rows) -> list[Curve]:
+def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
     """The efficiencies of the link that the algorithm of each size is busiest with, by family."""
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
@@ -165,11 +189,22 @@ def _curves(rows: Rows) -> list[Curve]:
     if rows.smallest_s is not None and task.floor_s:
         overhead = max(rows.smallest_s - LAUNCH_S, 0.2 * LAUNCH_S) / task.floor_s
     return [
-        Curve(rows.system, engine.machine(rows.links, family), rows.basis, rows.source, family,
-              *engine.generation(rows.links, family), engine.style(rows.pattern),
-              rows.num_nodes * rows.ranks_per_node, rows.num_nodes, tuple(own), overhead, rows.verified)
+        EfficiencyCurve(
+            rows.system,
+            engine.machine(rows.links, family),
+            rows.basis,
+            rows.source,
+            family,
+            *engine.generation(rows.links, family),
+            engine.style(rows.pattern),
+            rows.num_nodes * rows.ranks_per_node,
+            rows.num_nodes,
+            tuple(own),
+            overhead,
+            rows.verified,
+        )
         for family, own in points.items()
-    ]  # fmt: skip
+    ]
 
 
 def _busiest(task: engine.Task, payload_bytes: float) -> tuple[str, float]:
@@ -192,11 +227,16 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
         for direction in ("h2d", "d2h"):
             if direction in each.rates:
                 least, most = each.rates[direction]
-                yield (each.instance or each.where, each.instance or "", direction, (least + most) / 2 / raw,
-                       f"nvbandwidth on {each.where}: {each.source}")  # fmt: skip
+                yield (
+                    each.instance or each.where,
+                    each.instance or "",
+                    direction,
+                    (least + most) / 2 / raw,
+                    f"nvbandwidth on {each.where}: {each.source}",
+                )
 
 
-def _raw_rate(copies: reference.Copies) -> float:
+def _raw_rate(copies: reference.CopyReference) -> float:
     """The link's rate: the instance type's where it is known (a host may link slower than its GPU says)."""
     from bench.hardware import catalogue
 

@@ -14,8 +14,8 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import Instance
 from bench.predict import cost
-from bench.predict.candidate import Candidate, Question, candidate
-from bench.predict.draws import Draws, Range, range_of
+from bench.predict.candidate import Candidate, SelectionQuestion, candidate
+from bench.predict.draws import DrawnRange, Draws, range_of
 
 BY = ("cost", "time")
 
@@ -39,7 +39,7 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PairDecision:
     """The first machine against another: `ratio` = what a sample takes (`by` time) or costs on the first / the other.
 
     `decided`: 1 is outside the interval. `doubt` where it is inside.
@@ -48,7 +48,7 @@ class Verdict:
     by: str
     first: Candidate
     other: Candidate
-    ratio: Range
+    ratio: DrawnRange
     doubt: Doubt | None
 
     @property
@@ -64,16 +64,16 @@ class Selection:
     `remarks`: what a reader must know of machines; `reversals`: where an earlier price says something else.
     """
 
-    question: Question
+    question: SelectionQuestion
     by: str
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PairDecision, ...]
     remarks: tuple[str, ...]
     reversals: tuple[str, ...]
 
 
-def select(machines: Sequence[tuple[Instance, int]], question: Question, by: str = "cost") -> Selection:
+def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
     """Rank (instance, number of nodes). Raises UsageError when none can do it, or none has a cost to rank by."""
     draws = Draws()
     found: list[Candidate] = []
@@ -119,12 +119,12 @@ def _judged(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
     return tuple(sorted(BY, key=lambda metric: metric != by))
 
 
-def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> Verdict:
+def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> PairDecision:
     """Compare two machines draw by draw."""
     ratio = first.sample_usd / other.sample_usd if by == "cost" else first.sample_s / other.sample_s
     interval = range_of(ratio)
     straddles = interval.low <= 1 <= interval.high
-    return Verdict(by, first, other, interval, _doubt(ratio, first, other, draws) if straddles else None)
+    return PairDecision(by, first, other, interval, _doubt(ratio, first, other, draws) if straddles else None)
 
 
 def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doubt:
@@ -163,7 +163,7 @@ def _reversals(ranked: Sequence[Candidate]) -> list[str]:
         nodes = first.layout.num_nodes
         then, now = before.usd_per_hour * nodes, price.usd_per_hour * nodes
         ratio = range_of(first.sample_usd / other.sample_usd)
-        old = Range(*(each * then / now for each in (ratio.low, ratio.middle, ratio.high)))
+        old = DrawnRange(*(each * then / now for each in (ratio.low, ratio.middle, ratio.high)))
         by_hour = (then > theirs) != (now > theirs)
         if by_hour or _found(old) != _found(ratio):
             turned = " (the old price turns their order by the hour)" if by_hour else ""
@@ -175,5 +175,5 @@ def _reversals(ranked: Sequence[Candidate]) -> list[str]:
     return said
 
 
-def _found(ratio: Range) -> str:
+def _found(ratio: DrawnRange) -> str:
     return "cheaper" if ratio.high < 1 else "dearer" if ratio.low > 1 else "undecided"

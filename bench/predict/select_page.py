@@ -9,18 +9,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.predict.candidate import Candidate
-from bench.predict.draws import Range
+from bench.predict.draws import DrawnRange
 from bench.predict.predict import CONFIDENCE
-from bench.predict.select import Refused, Selection, Verdict
+from bench.predict.select import PairDecision, Refused, Selection
 from bench.results import text as results_text
 
 SCHEMA = "bench.select/1"
 LETTERS = {"measured": "m", "imported": "i", "published": "p", "bound": "b", "assumed": "a"}
 _MILLION = 1_000_000
 _TITLES = (
-    "", "instance", "nodes", "GPUs", "step (ms)", "compute (ms)", "bubble (ms)", "exposed (ms)", "feed (ms)",
-    "bottleneck", "samples/s", "$/1M samples", "$/epoch", "$/h", "$/h waiting", "price of",
-)  # fmt: skip
+    "",
+    "instance",
+    "nodes",
+    "GPUs",
+    "step (ms)",
+    "compute (ms)",
+    "bubble (ms)",
+    "exposed (ms)",
+    "feed (ms)",
+    "bottleneck",
+    "samples/s",
+    "$/1M samples",
+    "$/epoch",
+    "$/h",
+    "$/h waiting",
+    "price of",
+)
 _FEW = 4  # machines, about each of which everything is said
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 _ARITHMETIC = ": weights "  # where the arithmetic of memory begins in a reason
@@ -73,9 +87,14 @@ def _head(selection: Selection) -> list[str]:
     what = f"{workload.name}: {workload.description}" if workload.description else workload.name
     model = workload.model
     mesh = ", ".join(
-        f"{name} {size}" for name, size in (("tensor", workload.mesh.tensor), ("pipeline", workload.mesh.pipeline),
-                                            ("expert", workload.mesh.expert)) if size > 1
-    )  # fmt: skip
+        f"{name} {size}"
+        for name, size in (
+            ("tensor", workload.mesh.tensor),
+            ("pipeline", workload.mesh.pipeline),
+            ("expert", workload.mesh.expert),
+        )
+        if size > 1
+    )
     step = f"{workload.batch} samples per micro-batch and data-parallel rank, {workload.accumulation} of them a step"
     return [
         f"{what} (modelled)",
@@ -117,17 +136,17 @@ def letters(basis: str) -> str:
     return "".join(LETTERS[word] for word in basis.split("+") if word)
 
 
-def span(found: Range, scale: float = 1.0) -> str:
+def span(found: DrawnRange, scale: float = 1.0) -> str:
     """`9.31..12.4`: an interval to 3 digits, one number where both ends are alike."""
     ends = [results_text.significant(end * scale, 3) for end in (found.low, found.high)]
     return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
 
-def _ms(found: Range, basis: str) -> str:
+def _ms(found: DrawnRange, basis: str) -> str:
     return f"{span(found, 1e3)} {basis}"
 
 
-def _dollars(found: Range | None, basis: str) -> str:
+def _dollars(found: DrawnRange | None, basis: str) -> str:
     return results_text.NOTHING if found is None else f"{span(found)} {basis}"
 
 
@@ -176,7 +195,7 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
     return short + [f"memory of one GPU of {', '.join(whose)}: weights {told}" for told, whose in needs.items()]
 
 
-def sentence(verdict: Verdict) -> str:
+def sentence(verdict: PairDecision) -> str:
     """`p4d.24xlarge costs 0.21..0.64 of g6e.48xlarge per sample: decided`, or why not and what would decide it."""
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
@@ -231,8 +250,14 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
         "price_region": price.region or None if price else None,
         "price_source": price.source if price else None,
     }
-    for name, part in (("step", "total_s"), ("compute", "compute_s"), ("bubble", "bubble_s"), ("exposed", "exposed_s"),
-                       ("feed", "feed_s"), ("exchange", "exchange_s")):  # fmt: skip
+    for name, part in (
+        ("step", "total_s"),
+        ("compute", "compute_s"),
+        ("bubble", "bubble_s"),
+        ("exposed", "exposed_s"),
+        ("feed", "feed_s"),
+        ("exchange", "exchange_s"),
+    ):
         known = each.has_middle or name in ("compute", "bubble")
         found |= _ends(name, "_s", each.range(part), known)
     known = each.has_middle
@@ -243,13 +268,13 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
     return found
 
 
-def _ends(name: str, unit: str, found: Range | None, known: bool) -> Mapping[str, float | None]:
+def _ends(name: str, unit: str, found: DrawnRange | None, known: bool) -> Mapping[str, float | None]:
     """`step_low_s`, `step_s` (null where no middle is known), `step_high_s`."""
     ends = (None, None, None) if found is None else (found.low, found.middle if known else None, found.high)
     return dict(zip((f"{name}_low{unit}", f"{name}{unit}", f"{name}_high{unit}"), ends, strict=True))
 
 
-def _verdict(each: Verdict) -> dict[str, Any]:
+def _verdict(each: PairDecision) -> dict[str, Any]:
     return {
         "by": each.by,
         "first": each.first.name,

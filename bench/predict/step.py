@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.predict.training import Communication, Layout
+from bench.predict.training import Communication, ParallelLayout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ _FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepTime:
     """Seconds of one step, draw by draw: `total_s` is the sum of the parts.
 
     `compute_s`: forward, backward and the optimizer's update. `bubble_s`: stages of a pipeline that wait for others,
@@ -44,8 +44,16 @@ class Step:
         return self.compute_s + self.bubble_s + self.exposed_s + self.feed_s
 
 
-def step(found: Layout, passes_s: Floats, update_s: Floats, seconds: Seconds, exchanged: Sequence[Communication],
-         lost_share: Floats, copied_s: Floats, shares_link: bool) -> Step:  # fmt: skip
+def step(
+    found: ParallelLayout,
+    passes_s: Floats,
+    update_s: Floats,
+    seconds: Seconds,
+    exchanged: Sequence[Communication],
+    lost_share: Floats,
+    copied_s: Floats,
+    shares_link: bool,
+) -> StepTime:
     """The step of a layout.
 
     `passes_s`: forward and backward of all micro-batches on one GPU alone, without communication; `update_s`: the
@@ -82,8 +90,15 @@ def step(found: Layout, passes_s: Floats, update_s: Floats, seconds: Seconds, ex
     return _with_losses(passes_s + update_s, bubble, exposed, exchange, lost_share, copied_s, shares_link)
 
 
-def _with_losses(compute: Floats, bubble: Floats, exposed: Floats, exchange: Floats, lost_share: Floats,
-                 copied: Floats, shares_link: bool) -> Step:  # fmt: skip
+def _with_losses(
+    compute: Floats,
+    bubble: Floats,
+    exposed: Floats,
+    exchange: Floats,
+    lost_share: Floats,
+    copied: Floats,
+    shares_link: bool,
+) -> StepTime:
     import numpy as np
 
     # No kind of communication is exposed for longer than it takes: what is left ran beside computation.
@@ -91,19 +106,19 @@ def _with_losses(compute: Floats, bubble: Floats, exposed: Floats, exchange: Flo
     exposed = exposed + lost_share * hidden
     busy = copied + (exchange if shares_link else 0.0)
     feed = np.where(copied > 0, np.maximum(busy - (compute + bubble + exposed), 0), 0)
-    return Step(compute, bubble, exposed, feed, exchange)
+    return StepTime(compute, bubble, exposed, feed, exchange)
 
 
-def _blocking(passes: Sequence[Communication], seconds: Seconds,
-              micro: int) -> tuple[Any, Any]:  # fmt: skip
+def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> tuple[Any, Any]:
     """Seconds that the forward and the backward pass of a micro-batch wait for what they can not go on without."""
     forward = sum((each.forward * seconds(each) for each in passes), 0.0)
     backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
     return forward / micro, backward / micro
 
 
-def _units(found: Layout, forward: Floats, backward: Floats, units: Sequence[Communication],
-           seconds: Seconds) -> Floats:  # fmt: skip
+def _units(
+    found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
+) -> Floats:
     """What both passes of a micro-batch wait for where each layer's weights are gathered one layer ahead (FSDP)."""
     import numpy as np
 
@@ -120,8 +135,9 @@ def _units(found: Layout, forward: Floats, backward: Floats, units: Sequence[Com
     return there + back
 
 
-def exposed_buckets(backward: Floats, buckets: Sequence[Communication], seconds: Seconds,
-                    overlap: bool, micro: int = 1) -> Floats:  # fmt: skip
+def exposed_buckets(
+    backward: Floats, buckets: Sequence[Communication], seconds: Seconds, overlap: bool, micro: int = 1
+) -> Floats:
     """Seconds that the exchange of gradients goes on after the backward pass has ended.
 
     Gradients come evenly over the backward pass; a bucket starts when it is full and the one before it has gone.

@@ -23,7 +23,7 @@ _MOST_BUCKETS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommGroup:
     """Ranks that communicate with each other: `per_node` on each of `num_nodes` nodes.
 
     `side_by_side`: so many such groups share each node and send at the same time, so that they share its NICs.
@@ -57,7 +57,7 @@ class Communication:
     name: str
     collective: str
     payload_bytes: float
-    group: Group
+    group: CommGroup
     calls: int
     when: str
     why: str
@@ -84,7 +84,7 @@ def bus_factor(collective: str, size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ParallelLayout:
     """A workload on so many GPUs. `dense`, `experts`: parameters that one GPU works with, before ZeRO spreads them."""
 
     workload: Workload
@@ -115,7 +115,7 @@ class Layout:
         """Layers of one stage of the pipeline."""
         return (self.workload.model.layers or 1) // self.workload.mesh.pipeline
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> CommGroup:
         """data, replicas, shard (ZeRO 3's), expert_data, tensor, pipeline, expert."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.data
@@ -131,7 +131,7 @@ class Layout:
         per_node = min(size, max(1, self.gpus_per_node // stride))
         while size % per_node:  # as many on each node
             per_node -= 1
-        return Group(name, size // per_node, per_node, self.gpus_per_node // per_node)
+        return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def shards(self, part: str) -> int:
         """Over how many ranks ZeRO spreads the 'dense' or the 'experts' parameters."""
@@ -147,7 +147,7 @@ def width(dtype: str) -> int:
     return dtype_of(dtype).num_bytes
 
 
-def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> Layout:
+def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
     """The workload on this many GPUs. Raises UsageError when the mesh does not divide them."""
     mesh, gpus = workload.mesh, num_nodes * gpus_per_node
     fixed = mesh.tensor * mesh.pipeline
@@ -163,7 +163,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> Layout:
     if mesh.tensor > gpus_per_node and mesh.tensor % gpus_per_node:
         raise UsageError(f"tensor: {mesh.tensor} is no multiple of the {gpus_per_node} GPUs of a node")
     experts = workload.model.all_expert_parameters
-    return Layout(
+    return ParallelLayout(
         workload=workload,
         num_nodes=num_nodes,
         gpus_per_node=gpus_per_node,
@@ -173,20 +173,20 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> Layout:
     )
 
 
-def communications(found: Layout) -> tuple[Communication, ...]:
+def communications(found: ParallelLayout) -> tuple[Communication, ...]:
     """Everything that a step sends between GPUs; groups of one rank send nothing."""
     every = [*_gradients(found), *_weights(found), *_tensor(found), *_experts(found), *_pipeline(found)]
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
 
 
-def _parts(found: Layout) -> Iterator[tuple[str, float, str]]:
+def _parts(found: ParallelLayout) -> Iterator[tuple[str, float, str]]:
     """(words, parameters of a GPU, the group that holds them in common) of dense and expert parameters."""
     yield "", found.dense, "shard" if found.workload.strategy == "zero3" else "data"
     if found.experts:
         yield " of experts", found.experts, "expert_data"
 
 
-def _gradients(found: Layout) -> Iterator[Communication]:
+def _gradients(found: ParallelLayout) -> Iterator[Communication]:
     """What is reduced at the end of a step (DDP, ZeRO 1) or of each micro-batch (ZeRO 2), in buckets; or by layers."""
     workload = found.workload
     for words, parameters, group in _parts(found):
@@ -222,7 +222,7 @@ def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], .
     return tuple((size, number) for size, number in found if size >= 1 and number)
 
 
-def _powersgd(found: Layout, parameters: float, group: str) -> Iterator[Communication]:
+def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[Communication]:
     """Of each n x m matrix a n x r and a m x r one is reduced instead, one after the other; the rest as it is."""
     workload = found.workload
     rows, columns, whole = _matrix_sides(found)
@@ -234,7 +234,7 @@ def _powersgd(found: Layout, parameters: float, group: str) -> Iterator[Communic
         yield Communication(f"PowerSGD {name}", "allreduce", size, found.group(group), number, "bucket", why)
 
 
-def _matrix_sides(found: Layout) -> tuple[float, float, int]:
+def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
     """(sum of n, sum of m, number) over the matrices that one GPU works with."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
@@ -246,12 +246,12 @@ def _matrix_sides(found: Layout) -> tuple[float, float, int]:
     return rows + tables, columns + (2 * hidden if tables else 0), found.stage_layers * (4 + blocks)
 
 
-def fixed_parts(found: Layout) -> int:
+def fixed_parts(found: ParallelLayout) -> int:
     """Into how many parts tensor and pipeline parallelism split the model."""
     return found.workload.mesh.tensor * found.workload.mesh.pipeline
 
 
-def _units(found: Layout, words: str, parameters: float, group: str) -> Iterator[Communication]:
+def _units(found: ParallelLayout, words: str, parameters: float, group: str) -> Iterator[Communication]:
     """ZeRO 3: a layer's weights are gathered for forward and again for backward, its gradients are scattered."""
     workload, layers = found.workload, found.stage_layers
     often = layers * workload.accumulation
@@ -268,7 +268,7 @@ def _units(found: Layout, words: str, parameters: float, group: str) -> Iterator
         yield Communication("gradients among replicas", "allreduce", size, replicas, often, "unit", why)
 
 
-def _weights(found: Layout) -> Iterator[Communication]:
+def _weights(found: ParallelLayout) -> Iterator[Communication]:
     """ZeRO 1 and 2: each rank has updated its part of the weights and gathers the others'."""
     if found.workload.strategy not in ("zero1", "zero2"):
         return
@@ -278,13 +278,13 @@ def _weights(found: Layout) -> Iterator[Communication]:
         yield Communication(f"updated weights{words}", "allgather", num_bytes, found.group(group), 1, "after", why)
 
 
-def _passes(found: Layout) -> tuple[int, int, str]:
+def _passes(found: ParallelLayout) -> tuple[int, int, str]:
     """Of blocking calls per layer: (in forward, in backward, words)."""
     again = 2 if found.workload.recompute == "full" else 0
     return 2, 2 + again, "2 forward, 2 backward" + (", 2 in the forward pass made again" if again else "")
 
 
-def _tensor(found: Layout) -> Iterator[Communication]:
+def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     workload, size = found.workload, found.activation_bytes
     forward, backward, words = _passes(found)
     often = found.stage_layers * workload.accumulation
@@ -295,7 +295,7 @@ def _tensor(found: Layout) -> Iterator[Communication]:
     )
 
 
-def _experts(found: Layout) -> Iterator[Communication]:
+def _experts(found: ParallelLayout) -> Iterator[Communication]:
     workload, model = found.workload, found.workload.model
     size = found.activation_bytes * model.active_experts / workload.mesh.tensor
     forward, backward, words = _passes(found)
@@ -307,7 +307,7 @@ def _experts(found: Layout) -> Iterator[Communication]:
     )
 
 
-def _pipeline(found: Layout) -> Iterator[Communication]:
+def _pipeline(found: ParallelLayout) -> Iterator[Communication]:
     workload = found.workload
     size = found.activation_bytes / workload.mesh.tensor
     why = f"activations / tensor, {format_bytes(size)}; each micro-batch forward and its gradient backward"

@@ -13,10 +13,14 @@ from statistics import median
 
 from bench.predict import algorithms as engine
 from bench.predict import predict
-from bench.predict.predict import Evidence, Rows
+from bench.predict.predict import EfficiencyEvidence, PublishedCurve
 
-RANGES = ((0, 1 << 16, "below 64 KiB"), (1 << 16, 1 << 20, "64 KiB to 1 MiB"), (1 << 20, 1 << 26, "1 to 64 MiB"),
-          (1 << 26, 1 << 62, "64 MiB and above"))  # fmt: skip
+RANGES = (
+    (0, 1 << 16, "below 64 KiB"),
+    (1 << 16, 1 << 20, "64 KiB to 1 MiB"),
+    (1 << 20, 1 << 26, "1 to 64 MiB"),
+    (1 << 26, 1 << 62, "64 MiB and above"),
+)
 LARGE_BYTES = 1 << 26
 LEVELS = {"network": "network", "no-p2p": "host", "pcie-p2p": "host"}  # of a family; all others are peers
 TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error, allreduce, LARGE_BYTES and above
@@ -88,10 +92,10 @@ class Worth:
     covered_high: float
 
 
-def tried(evidence: Evidence) -> tuple[Tried, ...]:
+def tried(evidence: EfficiencyEvidence) -> tuple[Tried, ...]:
     """Every row, predicted from the others; the evidence's own order."""
     found: list[Tried] = []
-    without: dict[str, tuple[Evidence, dict[str, float]]] = {}
+    without: dict[str, tuple[EfficiencyEvidence, dict[str, float]]] = {}
     for rows in evidence.rows:
         if rows.system not in without:
             others = evidence.without(rows.system)
@@ -114,14 +118,29 @@ def worth(words: tuple[str, ...], rows: Sequence[Tried]) -> Worth:
     for row in rows:
         systems.setdefault(row.system, []).append(row)
     errors = [median(abs(row.error) for row in own) for own in systems.values()]
-    both = [(ours, median(told)) for ours, own in zip(errors, systems.values(), strict=True)
-            if (told := [abs(row.baseline_error) for row in own if row.baseline_error is not None])]  # fmt: skip
+    both = [
+        (ours, median(told))
+        for ours, own in zip(errors, systems.values(), strict=True)
+        if (told := [abs(row.baseline_error) for row in own if row.baseline_error is not None])
+    ]
     base = [theirs for _, theirs in both]
     better = sum(ours < theirs for ours, theirs in both)
     covered = sum(sum(row.covered for row in own) / len(own) for own in systems.values()) / len(systems)
     low, high = _wilson(covered, len(systems))
-    return Worth(words, len(systems), len(rows), sum(row.pointed for row in rows), median(errors), max(errors),
-                 median(base) if base else None, better, len(both), covered, low, high)  # fmt: skip
+    return Worth(
+        words,
+        len(systems),
+        len(rows),
+        sum(row.pointed for row in rows),
+        median(errors),
+        max(errors),
+        median(base) if base else None,
+        better,
+        len(both),
+        covered,
+        low,
+        high,
+    )
 
 
 def large_allreduce(rows: Iterable[Tried]) -> tuple[Tried, ...]:
@@ -134,20 +153,33 @@ def level_class(row: Tried) -> str:
     return "network" if row.link_class.startswith("network") else row.link_class
 
 
-def _tried(rows: Rows, others: Evidence, constant: dict[str, float]) -> list[Tried]:
+def _tried(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[str, float]) -> list[Tried]:
     nodes, per_node = rows.num_nodes, rows.ranks_per_node
     sizes = sorted(rows.seconds)
     told = predict.curve(rows.pattern, sizes, rows.links, nodes, per_node, others)
     task = engine.task(rows.pattern, rows.links, nodes, per_node)
     return [
-        Tried(rows.system, rows.source, rows.pattern, told[size].link_class, nodes, nodes * per_node, size,
-              rows.seconds[size], told[size].low_s, told[size].centre_s, told[size].high_s,
-              told[size].middle_s is not None, _baseline_s(task, size, constant), told[size].basis)
+        Tried(
+            rows.system,
+            rows.source,
+            rows.pattern,
+            told[size].link_class,
+            nodes,
+            nodes * per_node,
+            size,
+            rows.seconds[size],
+            told[size].low_s,
+            told[size].centre_s,
+            told[size].high_s,
+            told[size].middle_s is not None,
+            _baseline_s(task, size, constant),
+            told[size].basis,
+        )
         for size in sizes
-    ]  # fmt: skip
+    ]
 
 
-def _constant_efficiencies(others: Evidence) -> dict[str, float]:
+def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
     """Of each level, the median over systems of the efficiency of their largest messages."""
     tops: dict[str, dict[str, list[float]]] = {}
     for each in others.curves:
@@ -162,8 +194,11 @@ def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float
     times = []
     for algorithm in task.algorithms:
         needs = algorithm.by_family().items()
-        told = [slope * payload_bytes / level for (_, family), slope in needs
-                if (level := constant.get(LEVELS.get(family, "peer"))) is not None]  # fmt: skip
+        told = [
+            slope * payload_bytes / level
+            for (_, family), slope in needs
+            if (level := constant.get(LEVELS.get(family, "peer"))) is not None
+        ]
         times += [max(told)] if told else []
     return min(times, default=None) or None
 

@@ -26,8 +26,10 @@ def percent(value: float | None) -> str:
 
 def columns(names: Sequence[str]) -> tuple[Column, ...]:
     """The columns of a table of worths whose groups are told by `names`."""
-    leading = tuple(Column(name, lambda row, k=k: row["words"][k], right=False)  # type: ignore[misc]
-                    for k, name in enumerate(names))  # fmt: skip
+    leading = tuple(
+        Column(name, lambda row, k=k: row["words"][k], right=False)  # type: ignore[misc]
+        for k, name in enumerate(names)
+    )
     return (
         *leading,
         Column("systems", lambda row: str(row["num_systems"])),
@@ -37,10 +39,12 @@ def columns(names: Sequence[str]) -> tuple[Column, ...]:
         Column("worst", lambda row: percent(row["worst_error"])),
         Column("baseline", lambda row: percent(row["baseline_error"])),
         Column("better", lambda row: f"{row['num_better']}/{row['num_compared']}"),
-        Column("covered", lambda row: f"{percent(row['covered'])} [{percent(row['covered_low'])}, "
-                                      f"{percent(row['covered_high'])}]"),
+        Column(
+            "covered",
+            lambda row: f"{percent(row['covered'])} [{percent(row['covered_low'])}, {percent(row['covered_high'])}]",
+        ),
         Column("target", lambda row: row.get("verdict") or NOTHING, right=False),
-    )  # fmt: skip
+    )
 
 
 def text(

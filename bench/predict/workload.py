@@ -24,7 +24,7 @@ Span = tuple[float, float]  # low and high ends of what is not known better
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelSizes:
     """A model by its parameters and the sizes of its layers; None: unknown, and what needs it is refused.
 
     `tokens`: of one sample. `gated`: three feed-forward matrices instead of two. `vocabulary` None: no embedding and no
@@ -121,7 +121,7 @@ class Workload:
     """
 
     name: str
-    model: Model
+    model: ModelSizes
     batch: int
     description: str = ""
     accumulation: int = 1

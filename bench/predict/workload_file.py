@@ -20,7 +20,7 @@ from bench.core.option_parsers import one_of
 from bench.core.plugins import nearest
 from bench.core.units import parse_size
 from bench.hardware import catalogue
-from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, Model, Span, Workload
+from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, ModelSizes, Span, Workload
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -214,7 +214,7 @@ def _workload(file: YamlFile, found: _Found) -> Workload:
     mesh = {key: parallel.pop(key) for key in _MESH if key in parallel}
     unverified = top.get("unverified", ())
     try:
-        of_model = Model(**model)
+        of_model = ModelSizes(**model)
     except UsageError as error:
         raise file.fail(("model",), str(error)) from None
     try:

@@ -32,10 +32,17 @@ _CARRIES = {
     7: ("5.0", 50),
 }
 _THROTTLE = {  # bit 0, an idle GPU, is no reason to doubt a figure
-    0x002: "applications clocks setting", 0x004: "sw power cap", 0x008: "hw slowdown", 0x010: "sync boost",
-    0x020: "sw thermal slowdown", 0x040: "hw thermal slowdown", 0x080: "hw power brake slowdown",
-    0x100: "display clock setting", 0x200: "board limit", 0x400: "reliability",
-}  # fmt: skip
+    0x002: "applications clocks setting",
+    0x004: "sw power cap",
+    0x008: "hw slowdown",
+    0x010: "sync boost",
+    0x020: "sw thermal slowdown",
+    0x040: "hw thermal slowdown",
+    0x080: "hw power brake slowdown",
+    0x100: "display clock setting",
+    0x200: "board limit",
+    0x400: "reliability",
+}
 _FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0: this GPU has none
 
 

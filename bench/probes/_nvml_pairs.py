@@ -16,9 +16,12 @@ from bench.probes._nvml_gpu import ask
 _ANCESTOR = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _READ, _OVER_NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
 _WHY_NOT = {  # nvmlGpuP2PStatus_t; 0 is access, 6 is unknown
-    1: "the chipset does not support it", 2: "the GPU does not support it",
-    3: "the topology does not support it", 4: "disabled by a setting of the driver", 5: "not supported",
-}  # fmt: skip
+    1: "the chipset does not support it",
+    2: "the GPU does not support it",
+    3: "the topology does not support it",
+    4: "disabled by a setting of the driver",
+    5: "not supported",
+}
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:

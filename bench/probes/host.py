@@ -32,7 +32,7 @@ _MPIRUN_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HostQuestion:
     """What the desk wants to know. `results`: the run's folder, in which the desk has put an empty file `nonce`.
 
     `mpirun`: the one that starts ranks, if any. `port`: where ranks will meet, asked of the host that listens there.
@@ -88,12 +88,12 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HostReport:
     """The one line that is printed: `facts` to a Question, `reached` (or why not: `problem`) to a Round."""
 
     schema: str = SCHEMA
     facts: Facts | None = None
-    reached: Mapping[str, ports.Reached] = field(default_factory=dict)
+    reached: Mapping[str, ports.PeerReply] = field(default_factory=dict)
     problem: str | None = None
 
 
@@ -102,31 +102,31 @@ def main(argv: Sequence[str]) -> int:
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
     if "peers" not in asked:
-        answer = Answer(facts=facts(Question(**asked)))
+        answer = HostReport(facts=facts(HostQuestion(**asked)))
     else:
         try:
             r = Round(**asked)
-            answer = Answer(reached=ports.exchange(r.port, r.peers, r.callers, r.me, r.nonce, r.limit_s))
+            answer = HostReport(reached=ports.exchange(r.port, r.peers, r.callers, r.me, r.nonce, r.limit_s))
         except OSError as error:
-            answer = Answer(problem=error.strerror or str(error))
+            answer = HostReport(problem=error.strerror or str(error))
     print(json.dumps(asdict(answer)))
     return 0
 
 
-def parse(line: str) -> Answer | None:
+def parse(line: str) -> HostReport | None:
     """An answer from the line that it was printed as; None for any other text, such as another version's."""
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
             return None
         told = Facts(**plain["facts"]) if plain["facts"] is not None else None
-        reached = {name: ports.Reached(**peer) for name, peer in plain["reached"].items()}
-        return Answer(SCHEMA, told, reached, plain["problem"])
+        reached = {name: ports.PeerReply(**peer) for name, peer in plain["reached"].items()}
+        return HostReport(SCHEMA, told, reached, plain["problem"])
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def facts(question: Question, root: Path = ROOT) -> Facts:
+def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
     """Everything that a Question asks for, of this host."""
     folder = Path(question.results) if question.results is not None else None
     return Facts(

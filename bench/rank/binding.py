@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.probes import sysfs
 
 
@@ -21,7 +21,7 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0) | launcher)
 
 
-def bind(me: Place, how: str, least_cpus: int) -> str:
+def bind(me: RankInfo, how: str, least_cpus: int) -> str:
     """Bind this process to its share of the cores it may use; `how`: 'auto' or 'none'. Returns what was done, in words.
 
     `least_cpus`: threads of the library that wait for each other; on fewer CPUs they would take turns.

@@ -175,8 +175,11 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
         return {}
     times, bounds_s = _on_one_clock(gathered, clocks)
     skews = [max(one) - min(one) for one in zip(*times, strict=True)]
-    found = {"sync_skew_p50_s": float(np.median(skews)), "sync_skew_max_s": max(skews),
-             "sync_skew_bound_s": sum(sorted(bounds_s)[-2:])}  # fmt: skip
+    found = {
+        "sync_skew_p50_s": float(np.median(skews)),
+        "sync_skew_max_s": max(skews),
+        "sync_skew_bound_s": sum(sorted(bounds_s)[-2:]),
+    }
     if len(skews) >= stats.least_samples(0.99):
         found["sync_skew_p99_s"] = float(np.quantile(skews, 0.99, method="inverted_cdf"))
     return found

@@ -19,8 +19,8 @@ from bench.core.program import Collective, Group, Round
 from bench.core.record import Contention
 from bench.core.transport import Buffers, Compiled, Reduction, Separable, Transport
 from bench.rank import interleaved_blocks, sampling
-from bench.rank.gathered import Gathered, Shares
-from bench.rank.rows import Row
+from bench.rank.gathered import Gathered, GatheredSamples
+from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
 _CHUNK_S = 0.01  # of aggressors' calls between two looks whether to stop
@@ -57,7 +57,7 @@ class _Block:
     total_s: float = 0.0
 
 
-class Contest:
+class ContentionSampler:
     """The parts of this world, the aggressors' program, and how rows are taken against it. All ranks in step."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
@@ -106,7 +106,7 @@ class Contest:
         return program.verifier.check(program.buffers, program.compiled.last_set, 0) if program else Wrong(0)
 
     def take(
-        self, row: Row, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
+        self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
         """Warm-up and blocks of one row, the first and the last pair ending under contention."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
@@ -130,7 +130,7 @@ class Contest:
                         self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
                     )
                     reason = self._channel.broadcast(stop)
-        contest = sampling.Contest(
+        contest = sampling.ContestedSamples(
             tuple(alone.taken.slowest()), per_block, tuple(disturbed.passes_per_s), self._rate, tuple(disturbed.busy)
         )
         return sampling.Taken(warmup, disturbed.shares(), batch, loop, reason, contest)
@@ -188,8 +188,16 @@ class Contest:
         if in_place:
             send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
         buffers = self._transport.allocate(send_bytes, recv_bytes, 1)
-        verifier = Verifier(self._pattern, self._shape, group, member, dtype_of(_REDUCTION.dtype), _REDUCTION.reduce_op,
-                            in_place, self._case.seed)  # fmt: skip
+        verifier = Verifier(
+            self._pattern,
+            self._shape,
+            group,
+            member,
+            dtype_of(_REDUCTION.dtype),
+            _REDUCTION.reduce_op,
+            in_place,
+            self._case.seed,
+        )
         verifier.prepare(buffers, 0, 0)
         compiled = self._transport.compile(steps, group, buffers, _REDUCTION, in_place)
         return _Program(compiled, buffers, verifier)
@@ -219,7 +227,7 @@ class _Side:
         self.busy: list[float] = []
         self._first = False
 
-    def shares(self) -> tuple[Shares, ...]:
+    def shares(self) -> tuple[GatheredSamples, ...]:
         """Each group's samples, on rank 0."""
         return self.taken.shares() if self._first else ()
 

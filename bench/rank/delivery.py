@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 _MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 holds: some 100 MB, and 20
 
 
-def deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.Namespace,
-            clocks_at_end: Callable[[], Clocks] = dict, gpus_at_end: Callable[[], Gpus] = dict) -> int:  # fmt: skip
+def deliver(
+    header: Header,
+    rows: Iterator[tuple[Record, ...]],
+    args: argparse.Namespace,
+    clocks_at_end: Callable[[], Clocks] = dict,
+    gpus_at_end: Callable[[], Gpus] = dict,
+) -> int:
     """Rank 0: write each row as it comes, print, and say how it went. What is so `at_end` is asked after the last."""
     from bench.results import summary
     from bench.store import jsonl
@@ -38,7 +43,7 @@ def deliver(header: Header, rows: Iterator[tuple[Record, ...]], args: argparse.N
         for note in header.notes:
             say(f"# {note}")
     # Whole documents need every row; what is printed as it comes, and kept in a file, need not be held for its end.
-    told = summary.Rows(_MOST_HELD if printer else None)
+    told = summary.DocumentBuilder(_MOST_HELD if printer else None)
     try:
         for row in rows:
             if writer:
@@ -102,14 +107,15 @@ class _TablePrinter:
         from bench.core.case import from_argv
         from bench.diagnose.pair_evidence import group_name
         from bench.results.flops import PATTERN
-        from bench.results.formats.table import Table
+        from bench.results.formats.table import LiveTable
 
         case = from_argv(header.case)
         grouped = header.topology != "world"
         last = (header.num_ranks or 1) - 1
         widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
-        self._table = Table(case.modes, grouped=grouped, widest=widest, like=case.like,
-                            products=header.pattern == PATTERN)  # fmt: skip
+        self._table = LiveTable(
+            case.modes, grouped=grouped, widest=widest, like=case.like, products=header.pattern == PATTERN
+        )
         self._pending: list[Summary] = []
         print(self._table.lines_before(header), flush=True)
 

@@ -17,7 +17,7 @@ from bench.results.shares import slowest_counts
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class GatheredSamples:
     """One group's samples. `by_rank` has no rows where there was no room; the next two are empty where there was.
 
     `host_s`, `enqueue_s`: where a device told the seconds, the longest of any rank as its host saw them (Timing).
@@ -55,7 +55,7 @@ class Gathered:
         """Of each group, the slowest rank's seconds so far."""
         return [own.slowest for own in self._groups]
 
-    def shares(self) -> tuple[Shares, ...]:
+    def shares(self) -> tuple[GatheredSamples, ...]:
         """Of each group, all that was kept."""
         return tuple(own.shares() for own in self._groups)
 
@@ -86,8 +86,8 @@ class _OfGroup:
         self._sums += shares.sum(axis=1)
         self._counts += slowest_counts(shares) or 0  # of one rank alone there is no slowest
 
-    def shares(self) -> Shares:
+    def shares(self) -> GatheredSamples:
         if self._by_rank is not None:
-            return Shares(self.slowest, self._by_rank, (), ())
+            return GatheredSamples(self.slowest, self._by_rank, (), ())
         counts = tuple(map(int, self._counts)) if len(self.ranks) > 1 else ()
-        return Shares(self.slowest, (), tuple(map(float, self._sums / len(self.slowest))), counts)
+        return GatheredSamples(self.slowest, (), tuple(map(float, self._sums / len(self.slowest))), counts)

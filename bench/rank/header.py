@@ -18,11 +18,11 @@ from bench.hardware import catalogue, live
 from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS
 from bench.probes import environment, machine, nvml, versions
 from bench.rank import calibrate, nics, sampling
-from bench.rank.session import Opened
+from bench.rank.session import Session
 from bench.results import stats
 
 
-def header_of(opened: Opened, job: str, launch: int = 1) -> Header | None:
+def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     """The results file's first line, on rank 0. All ranks take part: each tells its own facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
@@ -50,8 +50,10 @@ def header_of(opened: Opened, job: str, launch: int = 1) -> Header | None:
     real = () if case.transport in HOST_MEMORY_TRANSPORTS else nodes.values()
     links, linked = live.bounding(links_of(case, world), real)
     shared = gathered[0]["environment"]
-    odd = sorted({name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
-                 - _PER_RANK)  # fmt: skip
+    odd = sorted(
+        {name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
+        - _PER_RANK
+    )
     notes = [*opened.notes, *(f"the variable {name} is not the same on all ranks" for name in odd)]
     return Header(
         **described(case, pattern, world, job),
@@ -75,9 +77,17 @@ def _rack(case: Case, host: str) -> dict[str, str]:
 
 
 # Set by launchers to tell ranks apart.
-_PER_RANK = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_orte_ess_vpid",
-             "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_FILE_LOCATION",
-             *nics.VARIABLES}  # fmt: skip
+_PER_RANK = {
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "CUDA_VISIBLE_DEVICES",
+    "OMPI_MCA_orte_ess_vpid",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_NODE_RANK",
+    "OMPI_FILE_LOCATION",
+    *nics.VARIABLES,
+}
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:

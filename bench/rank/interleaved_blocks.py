@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.core.case import Case
-from bench.rank.rows import Row
+from bench.rank.rows import PlannedRow
 from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
 from bench.results.interleaved_blocks import block_factors
@@ -16,15 +16,22 @@ _MOST_PER_BLOCK = 1000
 _LEAST, _MOST = 21, 101  # blocks of a kind: 21 as alike as 0.5 still tell as much as the 6 of an interval
 
 
-def per_block(case: Case, row: Row, sample_s: float) -> int:
+def per_block(case: Case, row: PlannedRow, sample_s: float) -> int:
     """Samples of one block."""
     if case.iterations is not None:
         return max(1, case.iterations // _LEAST)
     return max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
 
 
-def stop(case: Case, row: Row, pairs: Iterable[tuple[Sequence[float], Sequence[float]]], num_in_block: int,
-         num_blocks: int, elapsed_s: float, num_kinds: int) -> str | None:  # fmt: skip
+def stop(
+    case: Case,
+    row: PlannedRow,
+    pairs: Iterable[tuple[Sequence[float], Sequence[float]]],
+    num_in_block: int,
+    num_blocks: int,
+    elapsed_s: float,
+    num_kinds: int,
+) -> str | None:
     """Why a row is finished, on rank 0, whose word counts: when the factor of every pair is known well enough.
 
     `pairs`: samples of blocks without and with what is beside them. `num_kinds` of block take the time of the row each.

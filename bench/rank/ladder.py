@@ -10,7 +10,7 @@ from bench.core.program import Group, Round
 from bench.core.record import Record
 from bench.diagnose import pair_evidence
 from bench.diagnose.ladder import Asked, next_rounds
-from bench.diagnose.localise import Evidence, Places
+from bench.diagnose.localise import PairSamples, Places
 from bench.rank import nics
 from bench.results import stats
 
@@ -23,15 +23,21 @@ def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) ->
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 
 
-def climb(case: Case, where: Places, broadcast: Callable[[Any], Any], first: bool, in_time: Callable[[], bool],
-          measure: Callable[[Round], tuple[Record, ...]]) -> Iterator[tuple[Record, ...]]:  # fmt: skip
+def climb(
+    case: Case,
+    where: Places,
+    broadcast: Callable[[Any], Any],
+    first: bool,
+    in_time: Callable[[], bool],
+    measure: Callable[[Round], tuple[Record, ...]],
+) -> Iterator[tuple[Record, ...]]:
     """Each round's records until the verdict stands or time is up. `first`: of all ranks, the one that decides."""
     taken: list[pair_evidence.Row] = []
     num_asked = 0
     while True:
         asked: tuple[Round, ...] = ()
         if first and in_time():
-            new = next_rounds(Evidence.of(taken), where, case.seed)
+            new = next_rounds(PairSamples.of(taken), where, case.seed)
             asked = tuple(_round(each, number) for number, each in enumerate(new, start=num_asked))
             num_asked += len(new)
         asked = broadcast(asked)

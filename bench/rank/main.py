@@ -34,13 +34,13 @@ from bench.core.errors import (
 )
 from bench.core.parser import Parser
 from bench.core.units import option_duration
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.rank import delivery, pulse
 from bench.rank.place import place as place_of
 
 if TYPE_CHECKING:
     from bench.core.transport import Transport
-    from bench.rank.session import Opened
+    from bench.rank.session import Session
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
@@ -50,7 +50,7 @@ _LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a pattern as this process's whole work; ends the process with the promised exit code."""
     transport_box: list[Transport] = []
-    me = Place(0, 1, 0, 1, "direct")
+    me = RankInfo(0, 1, 0, 1, "direct")
     try:
         me = place_of(os.environ)
         code = _run(name, argv, me, transport_box)
@@ -60,7 +60,7 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _failed(error: BaseException, me: Place, transport_box: list[Transport], debug: bool) -> int:
+def _failed(error: BaseException, me: RankInfo, transport_box: list[Transport], debug: bool) -> int:
     """Say what happened. Returns the exit code of what was refused before the transport was open; else ends the job.
 
     What all ranks find alike is said once, by rank 0; what a host may find, by its first rank, too; what one rank finds
@@ -88,7 +88,7 @@ def _failed(error: BaseException, me: Place, transport_box: list[Transport], deb
     _abort(transport_box, error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
 
 
-def _refused(error: BenchError, me: Place, transport_box: list[Transport]) -> int:
+def _refused(error: BenchError, me: RankInfo, transport_box: list[Transport]) -> int:
     if me.rank == 0:
         delivery.say(f"bench: error: {error}")
     elif not transport_box and (me.local_rank == 0 or getattr(error, "of_one_rank", False)):
@@ -99,7 +99,7 @@ def _refused(error: BenchError, me: Place, transport_box: list[Transport]) -> in
     return error.exit_code
 
 
-def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[Transport]) -> int:
+def _run(name: str, argv: Sequence[str] | None, me: RankInfo, transport_box: list[Transport]) -> int:
     args = _parse(name, argv, me)
     try:
         delivery.check_output(args.output)
@@ -129,7 +129,7 @@ def _run(name: str, argv: Sequence[str] | None, me: Place, transport_box: list[T
         raise
 
 
-def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
+def _measure(opened: Session, args: argparse.Namespace, me: RankInfo) -> int:
     from bench.rank.ending import Ending
     from bench.rank.header import header_of
 
@@ -147,7 +147,7 @@ def _measure(opened: Opened, args: argparse.Namespace, me: Place) -> int:
     return int(code)
 
 
-def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
+def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
     if me.num_ranks > 1:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
     from bench.rank import modelled
@@ -158,7 +158,7 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: Place) -> int:
     return delivery.deliver(header, rows, args)
 
 
-def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespace:
+def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Namespace:
     parser = Parser(
         prog=f"python -m bench.{name}",
         description=sys.modules["__main__"].__doc__ if argv is None else plugins.first_line("pattern", name),
@@ -196,7 +196,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: Place) -> argparse.Namespa
 
 
 @contextlib.contextmanager
-def _told_apart(transport_box: list[Transport], beat: pulse.Beat) -> Iterator[None]:
+def _told_apart(transport_box: list[Transport], beat: pulse.HeartbeatWriter) -> Iterator[None]:
     """A rank whose peer is gone says so in other words than one that failed by itself: the desk looks for the cause."""
     try:
         yield
@@ -215,7 +215,7 @@ def _told_apart(transport_box: list[Transport], beat: pulse.Beat) -> Iterator[No
         raise
 
 
-def _on_rank(me: Place) -> str:
+def _on_rank(me: RankInfo) -> str:
     return f"rank {me.rank} on {socket.gethostname()}: " if me.num_ranks > 1 else ""
 
 

@@ -15,17 +15,17 @@ from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copies, Group, Round, Step
-from bench.core.record import Failure, Record
+from bench.core.program import Collective, CopyStep, Group, Round, Step
+from bench.core.record import Failure, Record, Skip
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.rank import contention, ladder, overlap, possible, sampling
 from bench.rank.buffer_sets import BufferSets
 from bench.rank.clocks import Clocks
-from bench.rank.oneway import OneWay
+from bench.rank.oneway import OneWaySampler
 from bench.rank.records import Reason, Records
-from bench.rank.rows import Row, payloads, shape_of
+from bench.rank.rows import PlannedRow, payloads, shape_of
 from bench.rank.verify import Verifier, Wrong
 
 _KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only the slowest rank's
@@ -65,8 +65,8 @@ class Measurer:
         self._sets = BufferSets(setting.pattern, setting.cache_bytes, sharing, setting.case.cache == "cold")
         self._records = Records(setting.pattern, setting.hosts, self._sets)
         self._kept = 0
-        self._contest: contention.Contest | None = None
-        self._beside: overlap.Beside | None = None
+        self._contest: contention.ContentionSampler | None = None
+        self._beside: overlap.OverlapSampler | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
@@ -77,9 +77,9 @@ class Measurer:
         split = parts(case, self._s.world)
         if split is not None:
             self._s.beat("preparing the aggressors")
-            self._contest = contention.Contest(case, split, self._transport)
+            self._contest = contention.ContentionSampler(case, split, self._transport)
         if self._s.pattern.overlaps and overlap.why_not(case, self._transport) is None:
-            self._beside = overlap.Beside(case, self._transport)
+            self._beside = overlap.OverlapSampler(case, self._transport)
         all_rounds = rounds(case, self._s.world, self._s.pattern.topology_of(case.topology))
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
@@ -95,7 +95,7 @@ class Measurer:
             max_s = case.max_s if left_s is None else min(case.max_s, left_s / (num_rows - done) / 2)
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
-            yield self._row(Row(mode, shape, requested, round_, max_s))
+            yield self._row(PlannedRow(mode, shape, requested, round_, max_s))
         if self._contest:
             self._contest.close()
 
@@ -111,11 +111,11 @@ class Measurer:
         def measured(round_: Round) -> tuple[Record, ...]:
             # Many rounds are asked for at once: before each the first rank's clock says whether there is time.
             max_s = self._channel.broadcast(case.max_s if in_time() else 0.0)
-            return self._row(Row(shape.mode, shape, requested, round_, max_s))
+            return self._row(PlannedRow(shape.mode, shape, requested, round_, max_s))
 
         yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, in_time, measured)
 
-    def _row(self, row: Row) -> tuple[Record, ...]:
+    def _row(self, row: PlannedRow) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"
         self._s.beat(f"{what}: preparing")
         group = next((group for group in row.round if self._rank in group.ranks), None)
@@ -132,7 +132,7 @@ class Measurer:
         prepared = self._prepare(row, group, member, in_place, buffers) if group and buffers else None
         return self._measured(row, prepared, in_place, what)
 
-    def _measured(self, row: Row, prepared: _Prepared | None, in_place: bool, what: str) -> tuple[Record, ...]:
+    def _measured(self, row: PlannedRow, prepared: _Prepared | None, in_place: bool, what: str) -> tuple[Record, ...]:
         self._s.beat(f"{what}: first check")
         before = self._check_call(prepared, variation=0)
         if self._channel.broadcast(before and any(wrong.num_wrong for wrong in before)):
@@ -141,7 +141,7 @@ class Measurer:
             prepared.arm()
         compiled, most = prepared.compiled if prepared else None, self._sets.most_batch(row.shape, in_place)
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
-        one_way = OneWay(self._transport, self._clocks, row.round, compiled) if self._clocks else None
+        one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         against = self._contest or self._beside
         if against:
             taken = against.take(row, compiled, most, room, beat)
@@ -162,8 +162,10 @@ class Measurer:
             len(one.slowest) * len(group.ranks) for one, group in zip(taken.shares, row.round, strict=True)
         )
         bounds_s = [one_way.bound_s(group) if one_way else None for group in row.round]
-        said = [tuple(dict.fromkeys(flag for rank in group.ranks for flag in told[rank])) if told else ()
-                for group in row.round]  # fmt: skip
+        said = [
+            tuple(dict.fromkeys(flag for rank in group.ranks for flag in told[rank])) if told else ()
+            for group in row.round
+        ]
         return tuple(
             self._records.measured(row, k, taken, wrongs, in_place, bound_s, said[k], self._contest)
             for k, bound_s in enumerate(bounds_s)
@@ -171,7 +173,7 @@ class Measurer:
 
     # -- before timing
 
-    def _left_out(self, row: Row, reason: Reason) -> tuple[Record, ...]:
+    def _left_out(self, row: PlannedRow, reason: Reason) -> tuple[Record, ...]:
         return self._records.left_out(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
@@ -180,7 +182,7 @@ class Measurer:
         return next((other for other in told if isinstance(other, Failure)), told[0] if told else None)
 
     def _allocate(
-        self, row: Row, group: Group | None, member: int, in_place: bool
+        self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
         """This rank's buffers, or why some rank can not have them: then none is used on any."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
@@ -188,11 +190,12 @@ class Measurer:
         agreed = self._agreed(reason)
         if agreed is None:
             # A rank that reaches into another's memory may find that it can not: then none is measured.
-            agreed = self._agreed(self._transport.share(buffers, steps))
+            lack = self._transport.share(buffers, steps)
+            agreed = self._agreed(None if lack is None else Skip.uncoded(lack))
         return buffers, agreed
 
     def _own_buffers(
-        self, row: Row, member: int, steps: tuple[Step, ...], in_place: bool
+        self, row: PlannedRow, member: int, steps: tuple[Step, ...], in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
         """What can be told beforehand refuses the row; memory that ends after all fails it."""
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
@@ -205,16 +208,19 @@ class Measurer:
         need_mib, free_mib = need >> 20, self._s.available_bytes >> 20
         if need > self._s.available_bytes:
             size = format_size(row.shape.payload_bytes)
-            return None, f"{size} needs {need_mib} MiB on rank {self._rank}, {free_mib} MiB are free for it"
+            return None, Skip.uncoded(
+                f"{size} needs {need_mib} MiB on rank {self._rank}, {free_mib} MiB are free for it"
+            )
         try:
             return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
         except MemoryError:
             what = f"ran out of memory for {need_mib} MiB, with {free_mib} MiB said to be free"
             return None, Failure(what, self._rank, self._s.hosts[self._rank])
 
-    def _prepare(self, row: Row, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
-        verifier = Verifier(self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place,
-                            self._case.seed)  # fmt: skip
+    def _prepare(self, row: PlannedRow, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
+        verifier = Verifier(
+            self._s.pattern, row.shape, group, member, self._dtype, self._case.reduce_op, in_place, self._case.seed
+        )
         steps = self._s.pattern.steps(row.shape, member)
         compiled = self._transport.compile(steps, group, buffers, self._reduction, in_place)
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
@@ -236,7 +242,7 @@ class Measurer:
 def _together(pattern: Pattern, shape: Shape, groups: Round) -> Round:
     """The groups that need a communicator of their own, or each other's memory: messages between ranks need neither."""
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
-    return groups if any(isinstance(step, Collective | Copies) for step in steps) else ()
+    return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
 
 
 @dataclass(slots=True)

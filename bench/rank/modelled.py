@@ -15,7 +15,7 @@ from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, needs_device
-from bench.core.record import Contention, Header, Record, Samples
+from bench.core.record import Contention, Header, Record, Samples, Skip
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -23,7 +23,7 @@ from bench.rank.header import described, links_of
 from bench.rank.rows import payloads, shape_of, traffic
 
 if TYPE_CHECKING:
-    from bench.transports.model import MemberSteps, Model
+    from bench.transports.model import FabricModel, MemberSteps
 
 
 def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
@@ -42,13 +42,15 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
         facts=model.facts(),
         settings={"seed": case.seed},
         links=links.to_dict(),
-        notes=(f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
-               "isolated and pipelined alike, no cache, nothing measured",),
-    )  # fmt: skip
+        notes=(
+            f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
+            "isolated and pipelined alike, no cache, nothing measured",
+        ),
+    )
     return head, rows(case, pattern, world, model)
 
 
-def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[tuple[Record, ...]]:
+def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iterator[tuple[Record, ...]]:
     """Each row's records: exactly one virtual sample per group."""
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
     row = partial(_row, case, pattern, model, hosts, parts(case, world))
@@ -67,15 +69,24 @@ def rows(case: Case, pattern: Pattern, world: World, model: Model) -> Iterator[t
                 yield row(shape, requested, groups)
 
 
-def _row(case: Case, pattern: Pattern, model: Model, hosts: tuple[str, ...], split: Parts | None, shape: Shape,
-         requested_all: tuple[int, ...], groups: Round) -> tuple[Record, ...]:  # fmt: skip
+def _row(
+    case: Case,
+    pattern: Pattern,
+    model: FabricModel,
+    hosts: tuple[str, ...],
+    split: Parts | None,
+    shape: Shape,
+    requested_all: tuple[int, ...],
+    groups: Round,
+) -> tuple[Record, ...]:
     reason = pattern.needs(shape) or _why_not_modelled(pattern, shape)
     seconds: Sequence[float] = (0.0,) * len(groups)
     disturbed: Sequence[Contention | None] = (None,) * len(groups)
     steps = tuple(pattern.steps(shape, member) for member in range(shape.num_ranks)) if reason is None else ()
     if reason is None and split is not None:
-        seconds, disturbed = _against(case, model, groups, (steps,) * len(groups), split.aggressors,
-                                      pattern.operations(shape))  # fmt: skip
+        seconds, disturbed = _against(
+            case, model, groups, (steps,) * len(groups), split.aggressors, pattern.operations(shape)
+        )
     elif reason is None:
         seconds = model.simulate(groups, (steps,) * len(groups))
     return tuple(
@@ -86,7 +97,7 @@ def _row(case: Case, pattern: Pattern, model: Model, hosts: tuple[str, ...], spl
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
             stop_reason=None if reason else "exact",
-            skipped=reason,
+            skipped=None if reason is None else Skip.uncoded(reason),
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,
             **traffic(pattern, shape, group, hosts),
@@ -95,18 +106,26 @@ def _row(case: Case, pattern: Pattern, model: Model, hosts: tuple[str, ...], spl
     )
 
 
-def _against(case: Case, model: Model, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group,
-             operations: int) -> tuple[list[float], list[Contention]]:  # fmt: skip
+def _against(
+    case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
+) -> tuple[list[float], list[Contention]]:
     """Seconds of each group while the aggressors go on, and what they were without them."""
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
     alone_s, disturbed_s = model.contend(groups, steps, aggressors, theirs)
     useful = useful_bytes(other, shape)
     return disturbed_s[:-1], [
-        Contention(other.name, shape.payload_bytes, shape.num_ranks, 1, (seconds / operations,),
-                   (useful / disturbed_s[-1],), useful / alone_s[-1])
+        Contention(
+            other.name,
+            shape.payload_bytes,
+            shape.num_ranks,
+            1,
+            (seconds / operations,),
+            (useful / disturbed_s[-1],),
+            useful / alone_s[-1],
+        )
         for seconds in alone_s[:-1]
-    ]  # fmt: skip
+    ]
 
 
 def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:

@@ -13,7 +13,7 @@ _READY_BYTES = 8
 BySecond = list[list[float]]
 
 
-class OneWay:
+class OneWaySampler:
     """One row of one-way messages. All ranks go through it in step; seconds and bounds are known to rank 0."""
 
     def __init__(self, transport: Transport, clocks: Clocks, round_: Round, compiled: Compiled | None) -> None:

@@ -18,13 +18,13 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import MeasurementError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Product
-from bench.core.record import Overlap
+from bench.core.record import OverlapSamples
 from bench.core.sweep import TILE
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Together, Transport
 from bench.core.units import format_size
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.gathered import Gathered
-from bench.rank.rows import Row
+from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
 _DTYPE = {"device": "bfloat16", "host": "float32"}  # of the products: what training multiplies in
@@ -74,7 +74,7 @@ def why_not(case: Case, transport: Transport) -> str | None:
     return "there are products beside it already: leave --aggressor out" if case.aggressor else None
 
 
-class Beside:
+class OverlapSampler:
     """Takes rows of a collective beside products. All ranks in step."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
@@ -88,7 +88,7 @@ class Beside:
         self._products: _Products | None = None
 
     def take(
-        self, row: Row, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
+        self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
         """Warm-up, the order of the matrices, and the blocks of one row."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
@@ -117,17 +117,28 @@ class Beside:
                     for k, group in enumerate(row.round):
                         not_covered[k] += max(told[rank].not_covered for rank in group.ranks)
                 num_blocks += 1
-                pairs = [*zip(alone.slowest(), together.slowest(), strict=True),
-                         *zip(products_alone.slowest(), products_together.slowest(), strict=True)]  # fmt: skip
+                pairs = [
+                    *zip(alone.slowest(), together.slowest(), strict=True),
+                    *zip(products_alone.slowest(), products_together.slowest(), strict=True),
+                ]
                 stop = interleaved_blocks.stop(
                     self._case, row, pairs, per_block, num_blocks, time.monotonic() - began, 3
                 )
                 reason = self._channel.broadcast(stop)
         overlaps = tuple(
-            Overlap(self._reduction.dtype, products.order, plan.num_products, plan.num_counted, per_block,
-                    alone.slowest()[k], products_alone.slowest()[k], products_together.slowest()[k], not_covered[k])
+            OverlapSamples(
+                self._reduction.dtype,
+                products.order,
+                plan.num_products,
+                plan.num_counted,
+                per_block,
+                alone.slowest()[k],
+                products_alone.slowest()[k],
+                products_together.slowest()[k],
+                not_covered[k],
+            )
             for k in range(len(row.round))
-        )  # fmt: skip
+        )
         shares = together.shares() if self._rank == 0 else ()
         return sampling.Taken(warmup, shares, num_calls, loop, reason, overlaps=overlaps)
 
@@ -148,8 +159,9 @@ class Beside:
                 break
         return products
 
-    def _plan(self, compiled: Compiled | None, products: _Products, num_calls: int,
-              call_s: float) -> tuple[_Plan, float]:  # fmt: skip
+    def _plan(
+        self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
+    ) -> tuple[_Plan, float]:
         """How many products a sample needs so that they outlast the collective that they slow down; its seconds."""
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
@@ -201,9 +213,11 @@ class Beside:
     def _together(self, compiled: Compiled | None, products: _Products | None, plan: _Plan) -> Together:
         idle = compiled is None
         return self._overlapping.time_together(
-            compiled if plan.num_calls else None, plan.num_calls,
-            products.compiled if products and plan.num_products and not idle else None, plan.num_products,
-        )  # fmt: skip
+            compiled if plan.num_calls else None,
+            plan.num_calls,
+            products.compiled if products and plan.num_products and not idle else None,
+            plan.num_products,
+        )
 
     def _product_s(self, products: _Products) -> float:
         """Seconds of one product on the slowest rank."""
@@ -235,8 +249,9 @@ class Beside:
         if reason is not None or buffers is None:
             raise MeasurementError(f"overlap: {reason}")
         group = Group("product", (self._rank,))
-        verifier = Verifier(self._pattern, shape, group, 0, dtype_of(self._reduction.dtype), "sum", False,
-                            self._case.seed)  # fmt: skip
+        verifier = Verifier(
+            self._pattern, shape, group, 0, dtype_of(self._reduction.dtype), "sum", False, self._case.seed
+        )
         verifier.prepare(buffers, 0, 0)
         compiled = self._transport.compile(steps, group, buffers, self._reduction, False)
         self._products = _Products(order, compiled, buffers, verifier)

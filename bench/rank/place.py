@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bench.core import plugins
 from bench.core.launcher import Launcher
-from bench.core.world import Place
+from bench.core.world import RankInfo
 
 
 def launchers() -> tuple[Launcher, ...]:
@@ -15,10 +15,10 @@ def launchers() -> tuple[Launcher, ...]:
     return tuple(sorted(loaded, key=lambda launcher: launcher.precedence))
 
 
-def place(env: Mapping[str, str]) -> Place:
+def place(env: Mapping[str, str]) -> RankInfo:
     """This process's place. More than one launcher's variables may be there (torchrun inside srun): the inner wins."""
     for launcher in launchers():
         found = launcher.place(env)
         if found is not None:
             return found
-    return Place(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
+    return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")

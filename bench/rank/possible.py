@@ -6,9 +6,11 @@ from bench.core.case import Case
 from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 from bench.core.transport import Reduction, Transport
 from bench.rank import overlap
-from bench.rank.rows import Row
+from bench.rank.rows import PlannedRow
 
 
 def in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
@@ -17,13 +19,22 @@ def in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -
     return case.in_place or transport.must_be_in_place(steps)
 
 
-def why_not(case: Case, pattern: Pattern, transport: Transport, row: Row, member: int, placed: bool) -> str | None:
+def why_not(
+    case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, placed: bool
+) -> Skip | None:
     """Why this rank can not measure a row; None when it can. `placed`: in place?
 
     `member`: of its group. An idle rank asks as 0 would: a library may need all ranks to find out.
     """
     if row.max_s <= 0:
-        return f"the time budget of {case.budget_s:g} s was used up before this row"
+        return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
+    reason = _refusal(case, pattern, transport, row, member, placed)
+    return None if reason is None else Skip.uncoded(reason)
+
+
+def _refusal(
+    case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, placed: bool
+) -> str | None:
     if pattern.one_way and transport.clock != "host":
         return f"one-way times are read on the hosts' clocks, and {case.transport} does not complete there"
     if case.root >= row.shape.num_ranks and pattern.rooted:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bench.core.errors import AbsentError, RefusedError, UsageError
 from bench.core.program import Collective, Group
 from bench.core.transport import Reduction, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.probes import environment, sysfs, versions
 
 MEET_S = 15.0  # for the first eight bytes between all ranks
@@ -69,7 +69,7 @@ def expected(text: str) -> Expected:
     return Expected(len(hosts) or int(nodes), int(ranks), hosts)
 
 
-def check_place(me: Place, world: Expected | None, env: Mapping[str, str]) -> None:
+def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Is this process one of as many ranks as were to be started? Many worlds of one rank would all end well.
 
     Raises RefusedError, on every rank alike.
@@ -95,7 +95,7 @@ def check_place(me: Place, world: Expected | None, env: Mapping[str, str]) -> No
         )
 
 
-def absent(error: AbsentError, me: Place, world: Expected | None) -> str:
+def absent(error: AbsentError, me: RankInfo, world: Expected | None) -> str:
     """Who did not come, with the hosts where they were to be, in a sentence with the remedy."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
@@ -130,7 +130,7 @@ def meet(transport: Transport) -> float:
     return time.time()
 
 
-def of_this_rank(me: Place, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> Self:
+def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> Self:
     """`launched`: the environment as this process got it; `facts`: those of the transport."""
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in _LOADED if name in facts}
@@ -156,8 +156,10 @@ def clocks(told: Sequence[Self]) -> list[str]:
     """Hosts whose time of day, just after all ranks met, is not that of the others."""
     middle_s = sorted(one.time_s for one in told)[len(told) // 2]
     off = {one.host: one.time_s - middle_s for one in told if abs(one.time_s - middle_s) > _CLOCK_S}
-    return [f"the clock of host {host} is {by_s:+.0f} s off: its times of day are not those of the other hosts"
-            for host, by_s in off.items()]  # fmt: skip
+    return [
+        f"the clock of host {host} is {by_s:+.0f} s off: its times of day are not those of the other hosts"
+        for host, by_s in off.items()
+    ]
 
 
 def _spread(told: Sequence[Self], world: Expected | None) -> str | None:

@@ -13,21 +13,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_TERMINATED
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.store import heartbeat
 
 _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes about a thousand small files a second
 
 
 @contextlib.contextmanager
-def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str], None]) -> Iterator[Beat]:
+def watched(
+    me: RankInfo, deadline_s: float, folder: str | None, say: Callable[[str], None]
+) -> Iterator[HeartbeatWriter]:
     """A heartbeat for the desk, and a thread that ends a rank that gets nowhere: MPI never times out by itself.
 
     The thread waits for SIGTERM, too: the main one may be deep in a library that never comes back to Python, and a
     rank that was told to end must not look like one that died. On SIGUSR1, and when it crashes, a rank writes down its
     stacks. `say` tells the user.
     """
-    beat = Beat(me, Path(folder) if folder else None, deadline_s)
+    beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -65,10 +67,10 @@ def watched(me: Place, deadline_s: float, folder: str | None, say: Callable[[str
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-class Beat:
+class HeartbeatWriter:
     """Notes what this rank does; written to its heartbeat file at most a few times a second."""
 
-    def __init__(self, me: Place, folder: Path | None, deadline_s: float) -> None:
+    def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
         self._me, self._folder = me, folder
         self.within_s: float | None = None
         # Less often than an eighth of the deadline it is not, however many ranks there are.
@@ -95,6 +97,6 @@ class Beat:
 
     def _write(self, ended: str | None) -> None:
         if self._folder is not None:
-            beat = heartbeat.Beat(self._me.rank, socket.gethostname(), os.getpid(), self.doing, time.time(), ended)
+            beat = heartbeat.Heartbeat(self._me.rank, socket.gethostname(), os.getpid(), self.doing, time.time(), ended)
             heartbeat.write(self._folder, beat)
             self._written = self.when

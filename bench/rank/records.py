@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from bench.core.pattern import Pattern
 from bench.core.program import Group
-from bench.core.record import Failure, Record, Samples
+from bench.core.record import Failure, Record, Samples, Skip
+from bench.core.skips import SkipCode
 from bench.rank.buffer_sets import BufferSets
-from bench.rank.contention import Contest
-from bench.rank.rows import Row, traffic
+from bench.rank.contention import ContentionSampler
+from bench.rank.rows import PlannedRow, traffic
 from bench.rank.sampling import Taken
 from bench.rank.verify import Wrong
 
-Reason = str | Failure  # why a row is not measured: it was refused, or tried and failed
+Reason = Skip | Failure  # why a row is not measured: it was refused, or tried and failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,17 @@ class Records:
     hosts: tuple[str, ...]
     sets: BufferSets
 
-    def measured(self, row: Row, k: int, taken: Taken, wrongs: list[Wrong], in_place: bool,
-                 clock_bound_s: float | None, said: tuple[str, ...], contest: Contest | None) -> Record:  # fmt: skip
+    def measured(
+        self,
+        row: PlannedRow,
+        k: int,
+        taken: Taken,
+        wrongs: list[Wrong],
+        in_place: bool,
+        clock_bound_s: float | None,
+        said: tuple[str, ...],
+        contest: ContentionSampler | None,
+    ) -> Record:
         """Of group k. `wrongs`: of every rank, by its world rank; `said`: flags of how its ranks carried it out."""
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
@@ -62,13 +72,13 @@ class Records:
             overlap=taken.overlaps[k] if taken.overlaps else None,
         )
 
-    def failed(self, row: Row, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
+    def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
         """Of every group, some of whose data were wrong before anything was timed."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
             if not bad:
-                records.append(self._blank(row, group, in_place)(skipped="another group's data was wrong"))
+                records.append(self._blank(row, group, in_place)(skipped=Skip.of(SkipCode.OTHER_GROUP_WRONG)))
                 continue
             rank, first = bad[0]
             num_wrong = sum(wrong.num_wrong for _, wrong in bad)
@@ -76,12 +86,12 @@ class Records:
             records.append(self._blank(row, group, in_place)(verified=False, num_wrong=num_wrong, failed=failure))
         return tuple(records)
 
-    def left_out(self, row: Row, reason: Reason, in_place: bool) -> tuple[Record, ...]:
+    def left_out(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
         """Of every group of a row that is not measured. `in_place`: was that asked for?"""
         why = {"failed" if isinstance(reason, Failure) else "skipped": reason}
         return tuple(self._blank(row, group, in_place)(**why) for group in row.round)
 
-    def _blank(self, row: Row, group: Group, in_place: bool) -> Callable[..., Record]:
+    def _blank(self, row: PlannedRow, group: Group, in_place: bool) -> Callable[..., Record]:
         return lambda **rest: Record(
             mode=row.mode,
             requested_bytes=row.requested,

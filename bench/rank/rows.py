@@ -13,7 +13,7 @@ from bench.core.program import Group, Round
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlannedRow:
     """One size in one mode for one round of groups. `max_s`: the time limit of its samples."""
 
     mode: str
@@ -35,8 +35,18 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
 def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
     """What decides the program of a group of this many ranks at this size."""
     element_bytes = dtype_of(case.dtype).num_bytes
-    return Shape(num_ranks, payload_bytes, element_bytes, case.root, mode, case.direction, case.window, case.matrix,
-                 case.access, case.via)  # fmt: skip
+    return Shape(
+        num_ranks,
+        payload_bytes,
+        element_bytes,
+        case.root,
+        mode,
+        case.direction,
+        case.window,
+        case.matrix,
+        case.access,
+        case.via,
+    )
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:

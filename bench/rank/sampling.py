@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.core.case import Case
-from bench.core.record import Overlap
+from bench.core.record import OverlapSamples
 from bench.core.transport import Compiled, Timing, Transport
-from bench.rank.gathered import Gathered, Shares
-from bench.rank.oneway import OneWay
-from bench.rank.rows import Row
+from bench.rank.gathered import Gathered, GatheredSamples
+from bench.rank.oneway import OneWaySampler
+from bench.rank.rows import PlannedRow
 from bench.results import stats
 
 MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
@@ -44,16 +44,16 @@ class Taken:
     """
 
     warmup: tuple[Sequence[float], ...]
-    shares: tuple[Shares, ...]
+    shares: tuple[GatheredSamples, ...]
     calls_per_sample: int
     loop: str  # what took them: compiled, python, virtual
     stop_reason: str
-    contest: Contest | None = None  # where others disturbed these samples
-    overlaps: tuple[Overlap, ...] = ()  # of each group, where products ran beside these samples
+    contest: ContestedSamples | None = None  # where others disturbed these samples
+    overlaps: tuple[OverlapSamples, ...] = ()  # of each group, where products ran beside these samples
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class ContestedSamples:
     """The same ranks left alone, in blocks that took turns with the disturbed ones, and what the aggressors did.
 
     `alone`: each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: of the aggressors' program, in
@@ -67,8 +67,16 @@ class Contest:
     busy: tuple[float, ...]
 
 
-def take(case: Case, transport: Transport, row: Row, compiled: Compiled | None, most_batch: int, room: int,
-         beat: Callable[[str], None], one_way: OneWay | None = None) -> Taken:  # fmt: skip
+def take(
+    case: Case,
+    transport: Transport,
+    row: PlannedRow,
+    compiled: Compiled | None,
+    most_batch: int,
+    room: int,
+    beat: Callable[[str], None],
+    one_way: OneWaySampler | None = None,
+) -> Taken:
     """Warm-up and samples of one row. None: this rank is idle.
 
     `most_batch`: calls of one pipelined sample at most. `room`: how many single ranks' values may be kept. `one_way`
@@ -98,8 +106,14 @@ def no_garbage() -> Iterator[None]:
 class Sampler:
     """The state of one row while it is timed."""
 
-    def __init__(self, case: Case, transport: Transport, row: Row, compiled: Compiled | None,
-                 one_way: OneWay | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        case: Case,
+        transport: Transport,
+        row: PlannedRow,
+        compiled: Compiled | None,
+        one_way: OneWaySampler | None = None,
+    ) -> None:
         self._case, self._transport, self._row, self._compiled = case, transport, row, compiled
         self._one_way = one_way
         self._channel = transport.channel
@@ -144,14 +158,24 @@ class Sampler:
         wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
         return min(1 << (wanted - 1).bit_length(), _BATCH_MOST, most)
 
-    def sample(self, batch: int, wall_s: float, room: int, beat: Callable[[str], None],
-               ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
+    def sample(
+        self,
+        batch: int,
+        wall_s: float,
+        room: int,
+        beat: Callable[[str], None],
+    ) -> tuple[tuple[GatheredSamples, ...], str]:
         """Each group's samples (on rank 0), and why sampling ended."""
         with no_garbage():
             return self._sample(batch, wall_s * batch, room, beat)
 
-    def _sample(self, batch: int, sample_s: float, room: int, beat: Callable[[str], None],
-                ) -> tuple[tuple[Shares, ...], str]:  # fmt: skip
+    def _sample(
+        self,
+        batch: int,
+        sample_s: float,
+        room: int,
+        beat: Callable[[str], None],
+    ) -> tuple[tuple[GatheredSamples, ...], str]:
         taken = Gathered(self._row.round, room)
         on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # of any rank the longest
         num, stop_reason = 0, None

@@ -15,7 +15,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
-from bench.core.world import Place, World
+from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
 from bench.probes import machine, nvml, sysfs
 from bench.rank import binding, measure, nics, preflight
@@ -26,7 +26,7 @@ _ANY_BYTES = 64  # of a shape whose size does not matter
 _MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
 
 
-class Beat(Protocol):
+class ReportProgress(Protocol):
     """Says what this rank is doing; `within_s`: how long that may take at most, where it is not the usual."""
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
@@ -34,7 +34,7 @@ class Beat(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Session:
     """A case with everything open for it on this rank."""
 
     case: Case
@@ -46,11 +46,17 @@ class Opened:
     num_cpus: int  # of this host, that its ranks may use together
     bound: str  # who has bound the ranks to CPUs, in words
     notes: tuple[str, ...]
-    beat: Beat
+    beat: ReportProgress
 
 
-def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: preflight.Expected | None,
-              opened: Callable[[Transport], object]) -> Opened:  # fmt: skip
+def open_case(
+    case: Case,
+    me: RankInfo,
+    beat: ReportProgress,
+    timeout_s: float,
+    expected: preflight.Expected | None,
+    opened: Callable[[Transport], object],
+) -> Session:
     """Choose and open the transport, and check that the ranks see each other, are alike and were asked for the same.
 
     `opened` gets the transport as soon as it is there: what goes wrong from then on may have to end it.
@@ -68,11 +74,21 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     bound = binding.bind(me, case.bind, library.num_threads)
     nics.use(nics.of(case, me.local_rank), chosen, os.environ)
     options = Options(
-        mpi=mpirun.mpi_of(os.environ), timeout_s=timeout_s, thread_level=case.thread_level, sync=case.sync,
-        loop=case.loop, alignment_bytes=case.alignment, oversubscribed=me.local_size > num_cpus,
-        engine=case.engine, memory=case.memory if "memory" in pattern.factors else "pinned", graph=case.graph,
-        tf32=case.tf32, share_gpu=case.share_gpu, require=case.require, near_cpus=sysfs.cpus_beside,
-    )  # fmt: skip
+        mpi=mpirun.mpi_of(os.environ),
+        timeout_s=timeout_s,
+        thread_level=case.thread_level,
+        sync=case.sync,
+        loop=case.loop,
+        alignment_bytes=case.alignment,
+        oversubscribed=me.local_size > num_cpus,
+        engine=case.engine,
+        memory=case.memory if "memory" in pattern.factors else "pinned",
+        graph=case.graph,
+        tf32=case.tf32,
+        share_gpu=case.share_gpu,
+        require=case.require,
+        near_cpus=sysfs.cpus_beside,
+    )
     if not library.carries_messages and pattern.transport != chosen:
         raise RefusedError(f"{chosen} only copies, and {pattern.name} has messages or products: use nccl, mpi or gloo")
     transport = _opened(chosen, library, me, options)
@@ -95,10 +111,10 @@ def open_case(case: Case, me: Place, beat: Beat, timeout_s: float, expected: pre
     told = _choice(case, why, cache_bytes, setting.own_cache)
     notes = (told, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
     clocks = Clocks(transport, hosts)
-    return Opened(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
+    return Session(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
 
 
-def _opened(name: str, library: type[Transport], me: Place, options: Options) -> Transport:
+def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
     """The transport. Where it misses a package and there is no GPU at all, that is said: packages would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
@@ -130,7 +146,7 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
     return host if own is None else min(own, host) if "memory" in pattern.factors else own
 
 
-def choose_transport(case: Case, me: Place) -> tuple[str, str]:
+def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     """(transport, why): the pattern's only one; NCCL where every rank has a GPU of its own, else MPI under mpirun,
     else Gloo.
     """

@@ -43,8 +43,17 @@ class Wrong:
 class Verifier:
     """Fills and checks the buffers of one member of one group for one size."""
 
-    def __init__(self, pattern: Pattern, shape: Shape, group: Group, member: int, dtype: Dtype, reduce_op: str,
-                 in_place: bool, seed: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        pattern: Pattern,
+        shape: Shape,
+        group: Group,
+        member: int,
+        dtype: Dtype,
+        reduce_op: str,
+        in_place: bool,
+        seed: int,
+    ) -> None:
         self._group, self._member, self._dtype = group, member, dtype
         self._reduce_op = reduce_op if pattern.reduces else None
         self._in_place, self._seed = in_place, seed
@@ -128,16 +137,18 @@ class Verifier:
             return _pieces(region.num_bytes, self._dtype.num_bytes)
         return [(0, region.num_bytes)] if region.num_bytes else []
 
-    def _wrong_in(self, buffers: Buffers, index: int, region: Expected, begin: int, num_bytes: int,
-                  data: _Data) -> Difference:  # fmt: skip
+    def _wrong_in(
+        self, buffers: Buffers, index: int, region: Expected, begin: int, num_bytes: int, data: _Data
+    ) -> Difference:
         at = region.offset_bytes + begin
         if isinstance(data, ReduceData) and not data.exact:
             return self._beyond_in(buffers, index, at, num_bytes, data, region.source_offset + begin)
         want = _content(region, data).after(begin)
         return buffers.count_wrong("recv", index, at, num_bytes, want, self._dtype.num_bytes)
 
-    def _beyond_in(self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData,
-                   source_offset: int) -> Difference:  # fmt: skip
+    def _beyond_in(
+        self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
+    ) -> Difference:
         """Averages have a tolerance: they are looked at on the host, chunk by chunk."""
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):

@@ -10,12 +10,24 @@ from bench.core.record import Header
 from bench.results.launches import OF_ONE_START
 
 # Another value every time, or an identity: they say nothing of what could change a figure.
-_OF_A_MOMENT = frozenset((
-    "nodes.gpus.uuid", *(f"nodes.{when}.{what}" for when in ("gpus", "gpus_at_end")
-                         for what in ("index", "sm_hz", "memory_hz", "power_w", "temperature_c")),
-    "nodes.host", "nodes.available_memory_bytes", "nodes.gpus.index", "nodes.gpus.pci_bus", "nodes.numa_nodes.node",
-    *(f"environment.{name}" for name in OF_ONE_START), "facts.nccl_init_s", "facts.nccl_first_call_s",
-))  # fmt: skip
+_OF_A_MOMENT = frozenset(
+    (
+        "nodes.gpus.uuid",
+        *(
+            f"nodes.{when}.{what}"
+            for when in ("gpus", "gpus_at_end")
+            for what in ("index", "sm_hz", "memory_hz", "power_w", "temperature_c")
+        ),
+        "nodes.host",
+        "nodes.available_memory_bytes",
+        "nodes.gpus.index",
+        "nodes.gpus.pci_bus",
+        "nodes.numa_nodes.node",
+        *(f"environment.{name}" for name in OF_ONE_START),
+        "facts.nccl_init_s",
+        "facts.nccl_first_call_s",
+    )
+)
 _PARTS = ("versions", "facts", "environment", "settings")
 
 

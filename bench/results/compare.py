@@ -16,7 +16,7 @@ from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
 from bench.results.inference import LEAST_LAUNCHES
-from bench.results.launches import Cell, Factors, Place, cells, launch_medians, varied_variables
+from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, varied_variables
 from bench.results.pairing import listed, word
 
 # What a comparison can say of a row. Only the first four are verdicts; the next three have a ratio alone.
@@ -31,7 +31,7 @@ class Compared:
     launches of each run on. `reason`: why the row is not comparable.
     """
 
-    place: Place
+    place: RowKey
     factors: Factors
     differs: Mapping[str, tuple[str | None, str | None]]
     base_jobs: tuple[str, ...]
@@ -40,7 +40,7 @@ class Compared:
     reason: str | None = None
     base_launches_s: tuple[float, ...] = ()
     new_launches_s: tuple[float, ...] = ()
-    estimate: inference.Estimate | None = None
+    estimate: inference.RatioEstimate | None = None
     p_corrected: float | None = None
 
     @property
@@ -60,12 +60,12 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class UnmatchedRow:
     """A row that one run has and the other has not. `why`: by what it differs from the row that both have, or what the
     other run says of its lack; None where neither is known.
     """
 
-    place: Place
+    place: RowKey
     factors: Factors
     why: str | None
 
@@ -75,8 +75,8 @@ class Comparison:
     """All that two runs say together. `delta`: the change that matters (0.05 is 5 %); `fdr`: the level of all rows."""
 
     rows: tuple[Compared, ...]
-    only_base: tuple[Alone, ...]
-    only_new: tuple[Alone, ...]
+    only_base: tuple[UnmatchedRow, ...]
+    only_new: tuple[UnmatchedRow, ...]
     allowed: tuple[str, ...]  # factors that were named as meant to differ
     changes: tuple[Change, ...]
     delta: float
@@ -119,10 +119,13 @@ def compare(
     )
 
 
-def _compared(base: Cell, new: Cell, allowed: frozenset[str]) -> Compared:
+def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
     """The pair before any verdict: ratio and launches, or the reason why there is no ratio."""
-    differs = {name: (base.factors[name], new.factors[name])
-               for name in base.factors if base.factors[name] != new.factors[name]}  # fmt: skip
+    differs = {
+        name: (base.factors[name], new.factors[name])
+        for name in base.factors
+        if base.factors[name] != new.factors[name]
+    }
     row = Compared(base.place, base.factors, differs, _jobs_of(base), _jobs_of(new), "exploratory")
     reason = _why_not(base, new, differs, allowed)
     if reason is not None:
@@ -133,7 +136,7 @@ def _compared(base: Cell, new: Cell, allowed: frozenset[str]) -> Compared:
     return replace(row, verdict=verdict, base_launches_s=launch_medians(base), new_launches_s=launch_medians(new))
 
 
-def _imported_s(cell: Cell) -> tuple[float, ...]:
+def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
     """The seconds of rows of which one side is another tool's mean: no test is made of them."""
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
@@ -145,14 +148,18 @@ def _seconds(row: Summary) -> float | None:
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
 
 
-def _why_not(base: Cell, new: Cell, differs: Mapping[str, tuple[str | None, str | None]],
-             allowed: frozenset[str]) -> str | None:  # fmt: skip
+def _why_not(
+    base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
+) -> str | None:
     """Why a pair has no ratio; None where it has one."""
     if "modelled" in differs:
         sides = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return "modelled in {}, measured in {}".format(*sides)
-    apart = [f"{name} is {word(before)} in BASE and {word(after)} in NEW"
-             for name, (before, after) in differs.items() if name not in allowed]  # fmt: skip
+    apart = [
+        f"{name} is {word(before)} in BASE and {word(after)} in NEW"
+        for name, (before, after) in differs.items()
+        if name not in allowed
+    ]
     if apart:
         return "; ".join(apart)
     for name, cell in (("BASE", base), ("NEW", new)):
@@ -192,7 +199,7 @@ def num_launches(row: Compared) -> int:
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
-def _nothing(rows: Sequence[Compared], left_base: Sequence[Cell], left_new: Sequence[Cell]) -> str:
+def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_new: Sequence[RowLaunches]) -> str:
     """Why no row at all has a ratio, as one sentence."""
     if rows:
         reason, number = Counter(row.reason for row in rows).most_common(1)[0]
@@ -202,11 +209,15 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[Cell], left_new: Sequ
     if {cell.place for cell in left_base} & {cell.place for cell in left_new}:
         return "with what may differ, several rows of one run fit one of the other: name less, or compare single files"
     told = "BASE ({}) and NEW ({}) have no row of the same pattern, mode, group and size to compare"
-    return told.format(*(listed({cell.place.pattern for cell in side}) + ", "
-                         + listed({cell.place.mode for cell in side}) for side in (left_base, left_new)))  # fmt: skip
+    return told.format(
+        *(
+            listed({cell.place.pattern for cell in side}) + ", " + listed({cell.place.mode for cell in side})
+            for side in (left_base, left_new)
+        )
+    )
 
 
-def _alone(left: Iterable[Cell], rows: Iterable[Compared], other: Document) -> tuple[Alone, ...]:
+def _alone(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
     """What is left of one run, with how it differs from the row that both have, or why the other lacks it."""
     said: dict[tuple[Any, ...], str] = {}
     for row in (*other.skipped, *other.failures):
@@ -219,9 +230,9 @@ def _alone(left: Iterable[Cell], rows: Iterable[Compared], other: Document) -> t
         why = said.get((place.pattern, transport, place.mode, place.group, place.payload_bytes))
         beside = there.get((place, transport), cell.factors)
         apart = [f"{name} {word(value)}" for name, value in cell.factors.items() if beside[name] != value]
-        found.append(Alone(place, cell.factors, ", ".join(apart) or why))
+        found.append(UnmatchedRow(place, cell.factors, ", ".join(apart) or why))
     return tuple(found)
 
 
-def _jobs_of(cell: Cell) -> tuple[str, ...]:
+def _jobs_of(cell: RowLaunches) -> tuple[str, ...]:
     return tuple(row.job for row in cell.rows.values())

@@ -11,7 +11,7 @@ from typing import Any
 from bench.core.units import format_size
 from bench.results import inference
 from bench.results import text as results_text
-from bench.results.compare import Alone, Compared, Comparison, num_launches
+from bench.results.compare import Compared, Comparison, UnmatchedRow, num_launches
 from bench.results.grid import pipes
 from bench.results.launches import between
 
@@ -119,8 +119,9 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
     line = f"{results_text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
-    worst = max((row for row in comparison.rows if row.verdict == "slower"), key=lambda row: row.ratio or 0,
-                default=None)  # fmt: skip
+    worst = max(
+        (row for row in comparison.rows if row.verdict == "slower"), key=lambda row: row.ratio or 0, default=None
+    )
     if worst is not None:
         at = f"{worst.place.pattern}, {worst.place.mode}, {format_size(worst.place.payload_bytes)}"
         line += f"; the most at {at}: {results_text.significant(worst.ratio or 0)} times as long"
@@ -136,9 +137,20 @@ def _titles(comparison: Comparison) -> list[str]:
     telling = _telling(comparison)
     groups = len({row.place.group for row in comparison.rows}) > 1
     return [
-        "mode", "group" if groups else "", *(name if name in telling else "" for name in _IN_COLUMNS),
-        "size (B)", "launches", "BASE (us)", "NEW (us)", "spread (%)", "ratio", "ci95", "p", "least (%)", "verdict",
-    ]  # fmt: skip
+        "mode",
+        "group" if groups else "",
+        *(name if name in telling else "" for name in _IN_COLUMNS),
+        "size (B)",
+        "launches",
+        "BASE (us)",
+        "NEW (us)",
+        "spread (%)",
+        "ratio",
+        "ci95",
+        "p",
+        "least (%)",
+        "verdict",
+    ]
 
 
 def _cells(row: Compared, comparison: Comparison) -> list[str]:
@@ -149,7 +161,9 @@ def _cells(row: Compared, comparison: Comparison) -> list[str]:
     beyond = [_both(row, name) if name in titles else "" for name in _IN_COLUMNS]
     ratio = row.ratio
     return [
-        place.mode, place.group if titles[1] else "", *beyond,
+        place.mode,
+        place.group if titles[1] else "",
+        *beyond,
         str(place.payload_bytes),
         launches if ratio else results_text.NOTHING,
         results_text.microseconds(row.base_s),
@@ -160,7 +174,7 @@ def _cells(row: Compared, comparison: Comparison) -> list[str]:
         _p(row.p_corrected),
         results_text.percent(found.min_detectable) if found else results_text.NOTHING,
         row.verdict,
-    ]  # fmt: skip
+    ]
 
 
 def _says(column: Sequence[str]) -> bool:
@@ -193,7 +207,7 @@ def _both(row: Compared, name: str) -> str:
     return row.factors[name] or "none"
 
 
-def _alone(side: str, rows: Iterable[Alone]) -> list[str]:
+def _alone(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
     """Modes with the same sizes on one line."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
@@ -248,6 +262,7 @@ def _comments(lines: Iterable[str]) -> list[str]:
     return [
         part
         for line in lines
-        for part in textwrap.wrap(line, _MAX_WIDTH, initial_indent="# ", subsequent_indent="#     ",
-                                  break_on_hyphens=False)
-    ]  # fmt: skip
+        for part in textwrap.wrap(
+            line, _MAX_WIDTH, initial_indent="# ", subsequent_indent="#     ", break_on_hyphens=False
+        )
+    ]

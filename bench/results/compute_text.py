@@ -8,7 +8,7 @@ from bench.core.dtypes import DTYPES
 from bench.core.sweep import order_of
 from bench.core.units import format_size
 from bench.results import text
-from bench.results.document import Standing, Summary
+from bench.results.document import RankComparison, Summary
 from bench.results.gpus import MATTERS, threshold
 
 _MOST_NAMED = 8
@@ -25,7 +25,7 @@ def share(row: Summary) -> str:
     return text.percent(row.flops_per_s / row.peak_flops_per_s) if known else text.NOTHING  # type: ignore[operator]
 
 
-def lines(rows: Sequence[Summary], standings: Iterable[Standing]) -> list[str]:
+def lines(rows: Sequence[Summary], standings: Iterable[RankComparison]) -> list[str]:
     """The rate of each product, of several ranks from the slowest to the fastest; then how alike the GPUs are."""
     return [*_products(rows), *_standings(standings)]
 
@@ -57,8 +57,8 @@ def _products(rows: Sequence[Summary]) -> list[str]:
     return found
 
 
-def _standings(standings: Iterable[Standing]) -> list[str]:
-    alike: dict[tuple[str, str, int], list[Standing]] = {}
+def _standings(standings: Iterable[RankComparison]) -> list[str]:
+    alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
         alike.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)
     found = []
@@ -77,11 +77,11 @@ def _standings(standings: Iterable[Standing]) -> list[str]:
     return found
 
 
-def _where(one: Standing) -> str:
+def _where(one: RankComparison) -> str:
     gpu = "" if one.gpu is None else f"GPU {one.gpu} of "
     return f"rank {one.rank} ({gpu}host {one.host})"
 
 
-def _words(one: Standing) -> str:
+def _words(one: RankComparison) -> str:
     rate = f"{teraflops(one.rate)} TFLOP/s" if one.unit == "FLOP/s" else f"{text.gigabytes(one.rate)} GB/s"
     return f"{rate}, {text.percent(one.behind)} % below the median of {one.num}, robust z {one.z:.1f}"

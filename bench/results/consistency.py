@@ -60,8 +60,23 @@ REPLACEMENTS = (
 )
 
 # What of a case is no condition of its time, or is compared rule by rule (pattern, mode, direction, root, operation).
-_NOT_CONDITIONS = frozenset({"pattern", "transport", "sizes", "mode", "direction", "root", "reduce_op", "iterations",
-                             "warmup", "max_s", "budget_s", "seed", "matrix"})  # fmt: skip
+_NOT_CONDITIONS = frozenset(
+    {
+        "pattern",
+        "transport",
+        "sizes",
+        "mode",
+        "direction",
+        "root",
+        "reduce_op",
+        "iterations",
+        "warmup",
+        "max_s",
+        "budget_s",
+        "seed",
+        "matrix",
+    }
+)
 # Variables by which launchers tell launches and ranks apart.
 _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI_MCA_orte_ess", "PRTE_")
 
@@ -118,9 +133,13 @@ def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tu
 
 def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
     known = row.modelled or (row.ci_low_s is not None and row.ci_high_s is not None)
-    return row.job in headers and row.median_s is not None and known and row.verified is not False and not (
-        {"drift", "reported", "invalid"} & set(row.flags)
-    )  # fmt: skip
+    return (
+        row.job in headers
+        and row.median_s is not None
+        and known
+        and row.verified is not False
+        and not ({"drift", "reported", "invalid"} & set(row.flags))
+    )
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:

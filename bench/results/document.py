@@ -288,7 +288,7 @@ class Overlapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankComparison:
     """One rank beside the others that did the same at the same time. Rates in `unit`: "FLOP/s", or "B/s" of busbw.
 
     `gpu`: which of its host's, None where it worked in host memory. `behind`: what is missing of the median of all
@@ -365,5 +365,5 @@ class Document:
     interferences: tuple[Interference, ...] = ()
     sharings: tuple[Sharing, ...] = ()
     overlaps: tuple[Overlapped, ...] = ()
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[RankComparison, ...] = ()
     show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

@@ -42,10 +42,18 @@ def cells(fit: Fit) -> list[tuple[str, ...]]:
         ]
     ninety = format_bytes(fit.ninety_bytes) if fit.ninety_bytes else results_text.NOTHING
     return [
-        (fit.mode, fit.group, _sizes([segment]), _latency(segment), _bandwidth(segment), _half(segment),
-         ninety if segment is fit.segments[-1] else "", results_text.percent(segment.max_residual))
+        (
+            fit.mode,
+            fit.group,
+            _sizes([segment]),
+            _latency(segment),
+            _bandwidth(segment),
+            _half(segment),
+            ninety if segment is fit.segments[-1] else "",
+            results_text.percent(segment.max_residual),
+        )
         for segment in fit.segments
-    ]  # fmt: skip
+    ]
 
 
 def misfit(fit: Fit) -> str:

@@ -16,7 +16,7 @@ from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.core.topology import rounds
 from bench.core.world import World
-from bench.results.document import Standing, Summary
+from bench.results.document import RankComparison, Summary
 
 LEAST = 3  # of two that differ nobody knows which is wrong
 MATTERS = 0.03  # of the median rate
@@ -24,7 +24,7 @@ _FLOOR = 0.005
 _CHANCE = 1e-3
 
 
-def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[Standing, ...]:
+def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[RankComparison, ...]:
     """Each GPU beside the others, for each job, mode and size that at least LEAST of them have measured rightly.
 
     Ranks that share one are no GPUs.
@@ -35,7 +35,7 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[S
         sound = not row.modelled and row.verified is not False and "shared_gpu" not in row.flags
         if single and sound and _rate(row) is not None:
             alike.setdefault((row.job, row.mode, row.payload_bytes), []).append(row)
-    found: list[Standing] = []
+    found: list[RankComparison] = []
     for (job, _, _), of_size in alike.items():
         ranks = _ranks_of_groups(headers[job])
         latest = {row.group: row for row in of_size if row.group in ranks}  # of a row that was taken again, the last
@@ -52,7 +52,7 @@ def threshold(num: int) -> float:
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
 
-def _beside(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -> list[Standing]:
+def _beside(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -> list[RankComparison]:
     rates = [_rate(row) or 0.0 for row in rows]
     middle = median(rates)
     spread = max(_FLOOR * middle, 1.4826 * median(abs(rate - middle) for rate in rates))
@@ -62,7 +62,7 @@ def _beside(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -
         behind, z = 1 - rate / middle, (rate - middle) / spread
         place = header.ranks[rank] if rank < len(header.ranks) else {}
         found.append(
-            Standing(
+            RankComparison(
                 job=row.job,
                 pattern=row.pattern,
                 mode=row.mode,

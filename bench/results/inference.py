@@ -22,7 +22,7 @@ POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class RatioEstimate:
     """Two runs at one row. `ratio`: new / base of the medians of launch medians, with its 95 % interval.
 
     `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: 0.07 is a change of 7 %.
@@ -36,7 +36,7 @@ class Estimate:
     min_detectable: float
 
 
-def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: float) -> Estimate:
+def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: float) -> RatioEstimate:
     """What two or more launch medians (seconds) of each run say. `delta`: the change that matters, 0.05 is 5 %.
 
     The interval is Welch's on log medians, widened to hold the ratio of medians where launches are that skewed.
@@ -54,7 +54,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
     level = _attainable(len(base), len(new), alpha)
     least_by_test = (t_quantile(1 - level / 2, degrees) + power) * error * math.sqrt(math.pi / 3)
     least_by_ratio = math.log1p(delta) + power * error * math.sqrt(math.pi / 2)
-    return Estimate(
+    return RatioEstimate(
         ratio=ratio,
         ratio_low=ratio_low,
         ratio_high=ratio_high,
@@ -87,9 +87,11 @@ def ratio_interval(
 
 
 def row_ratio(
-    base: Sequence[float], around_base: tuple[float, float] | None, new: Sequence[float],
+    base: Sequence[float],
+    around_base: tuple[float, float] | None,
+    new: Sequence[float],
     around_new: tuple[float, float] | None,
-) -> tuple[float, float | None, float | None, str | None]:  # fmt: skip
+) -> tuple[float, float | None, float | None, str | None]:
     """(new / base, its 95 % interval, over what) of two rows' launch medians in seconds, one or more of each.
 
     Over "launches" where both have two or more, over "samples" where both have one and its interval, else none.
@@ -102,7 +104,7 @@ def row_ratio(
     return ratio, *ratio_interval(new[0], around_new, base[0], around_base), "samples"
 
 
-def verdict(found: Estimate, p_corrected: float, delta: float, fdr: float) -> str:
+def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) -> str:
     """slower, faster, equivalent or inconclusive.
 
     The limits are 1 + delta and its reciprocal, so that NEW against BASE says the opposite of BASE against NEW.

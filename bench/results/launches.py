@@ -25,16 +25,53 @@ LEAST_FOR_INTERVAL = 3
 # What tells two measurements of the same pattern, mode, group and size apart. Environment variables that a scenario
 # tries several values of are factors too, by their own names.
 FACTORS = (
-    "transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "reduce_op", "root", "in_place", "direction",
-    "topology", "order", "matrix", "aggressor", "split", "window", "cache", "alignment", "binding", "data", "clock",
-    "sync", "loop", "mpi_thread_level", "library", "like", "tf32", "engine", "access", "memory", "via", "graph",
-    "share_gpu", "through_host", "modelled",
-)  # fmt: skip
+    "transport",
+    "num_ranks",
+    "num_nodes",
+    "ranks_per_node",
+    "dtype",
+    "reduce_op",
+    "root",
+    "in_place",
+    "direction",
+    "topology",
+    "order",
+    "matrix",
+    "aggressor",
+    "split",
+    "window",
+    "cache",
+    "alignment",
+    "binding",
+    "data",
+    "clock",
+    "sync",
+    "loop",
+    "mpi_thread_level",
+    "library",
+    "like",
+    "tf32",
+    "engine",
+    "access",
+    "memory",
+    "via",
+    "graph",
+    "share_gpu",
+    "through_host",
+    "modelled",
+)
 
 # Set by launchers for themselves: another value for every start.
-OF_ONE_START = frozenset((
-    "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION", "OMPI_MCA_initial_wdir",
-))  # fmt: skip
+OF_ONE_START = frozenset(
+    (
+        "SLURM_JOB_ID",
+        "SLURM_JOB_NODELIST",
+        "OMPI_ARGV",
+        "OMPI_COMMAND",
+        "OMPI_FILE_LOCATION",
+        "OMPI_MCA_initial_wdir",
+    )
+)
 
 # The fact that says which library moved the bytes; the first that a header has. NCCL's name a torch beside it.
 _LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
@@ -44,7 +81,7 @@ Factors = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowKey:
     """Which figure of a measurement a row is."""
 
     pattern: str
@@ -56,20 +93,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RowLaunches:
     """Rows that differ in nothing but their launch. `rows` by job, the later attempt of a job in place of the earlier.
 
     `factors`: the value of each factor by name; None where a file does not tell it, or it has no meaning here.
     """
 
-    place: Place
+    place: RowKey
     factors: Factors
     rows: Mapping[str, Summary]
 
 
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
-) -> tuple[Cell, ...]:
+) -> tuple[RowLaunches, ...]:
     """The rows of a run by cell, in the order of their first rows. `headers` by job (`job#2`: its second attempt).
 
     `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
@@ -78,10 +115,10 @@ def cells(
     of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
     found: dict[tuple[Any, ...], dict[str, Summary]] = {}
     for row in summaries:
-        place = Place(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
+        place = RowKey(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
         factors = of_job[row.job] | _row_factors(row, of_job[row.job]["cache"])
         found.setdefault((place, tuple(factors.items())), {})[_start(row.job)] = row
-    return tuple(Cell(place, dict(factors), rows) for (place, factors), rows in found.items())
+    return tuple(RowLaunches(place, dict(factors), rows) for (place, factors), rows in found.items())
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
@@ -100,7 +137,7 @@ def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
     return tuple(sorted(varied))
 
 
-def launch_medians(cell: Cell) -> tuple[float, ...]:
+def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
     """The median of each launch, in seconds, in the order of the launches; not of those that got wrong data or none."""
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
@@ -146,11 +183,11 @@ def _start(job: str) -> str:
     return job.partition("#")[0]
 
 
-def _usable(cell: Cell) -> list[Summary]:
+def _usable(cell: RowLaunches) -> list[Summary]:
     return [row for row in cell.rows.values() if row.median_s is not None and row.verified is not False]
 
 
-def _spread(cell: Cell, rows: Sequence[Summary], first: Header) -> Spread:
+def _spread(cell: RowLaunches, rows: Sequence[Summary], first: Header) -> Spread:
     medians = [row.median_s for row in rows if row.median_s is not None]
     around = interval(medians)
     halves = [
@@ -182,9 +219,20 @@ def _spread(cell: Cell, rows: Sequence[Summary], first: Header) -> Spread:
 def _header_factors(header: Header) -> dict[str, str | None]:
     """The factors that a header tells, and None for the others, in the order of FACTORS."""
     case = own_case(header.case)
-    told: dict[str, Any] = {name: getattr(header, name) for name in
-                            ("transport", "num_ranks", "num_nodes", "ranks_per_node", "dtype", "root", "direction",
-                             "topology", "clock")}  # fmt: skip
+    told: dict[str, Any] = {
+        name: getattr(header, name)
+        for name in (
+            "transport",
+            "num_ranks",
+            "num_nodes",
+            "ranks_per_node",
+            "dtype",
+            "root",
+            "direction",
+            "topology",
+            "clock",
+        )
+    }
     told |= {
         "reduce_op": header.reduce_op or None,
         "modelled": "yes" if header.modelled else "no",

@@ -129,8 +129,9 @@ def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
         why_not = "a row received wrong data"
     elif len(points) < LEAST_POINTS:
         why_not = f"{len(points)} sizes, and a model needs at least {LEAST_POINTS}"
-    return Curve(case_of(first.job, headers[first.job]), first.pattern, first.transport, first.mode, first.group,
-                 points, why_not)  # fmt: skip
+    return Curve(
+        case_of(first.job, headers[first.job]), first.pattern, first.transport, first.mode, first.group, points, why_not
+    )
 
 
 def _point(size: int, rows: Mapping[int, Summary]) -> Point:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from bench.core.program import Product
-from bench.core.record import Header, Overlap, Record
+from bench.core.record import Header, OverlapSamples, Record
 from bench.results import interleaved_blocks, launches, stats
 from bench.results.document import Overlapped
 
@@ -28,7 +28,7 @@ def overlaps(of_launches: Iterable[Overlapped]) -> tuple[Overlapped, ...]:
     return interleaved_blocks.over_launches(of_launches, _over_launches)
 
 
-def _of_one(job: str, header: Header, record: Record, told: Overlap, together: Sequence[float]) -> Overlapped:
+def _of_one(job: str, header: Header, record: Record, told: OverlapSamples, together: Sequence[float]) -> Overlapped:
     factors = interleaved_blocks.block_factors(told.alone_s, together, told.samples_per_block)
     of_products = interleaved_blocks.block_factors(told.product_alone_s, told.product_s, told.samples_per_block)
     around, around_products = stats.interval(factors), stats.interval(of_products)

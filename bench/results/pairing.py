@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
-from bench.results.launches import FACTORS, Cell, Factors
+from bench.results.launches import FACTORS, Factors, RowLaunches
 
 # Where one factor is meant to differ, these differ with it.
 _FOLLOWERS = {
@@ -34,7 +34,7 @@ def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
     return frozenset(named).union(*(_FOLLOWERS.get(name, ()) for name in named))
 
 
-def refuse_a_model_beside_a_measurement(base: Sequence[Cell], new: Sequence[Cell]) -> None:
+def refuse_a_model_beside_a_measurement(base: Sequence[RowLaunches], new: Sequence[RowLaunches]) -> None:
     """Raise UsageError where one run holds nothing but modelled rows and the other nothing but measured ones."""
     kinds = [{cell.factors["modelled"] for cell in side} for side in (base, new)]
     if all(kinds) and not kinds[0] & kinds[1]:
@@ -42,7 +42,7 @@ def refuse_a_model_beside_a_measurement(base: Sequence[Cell], new: Sequence[Cell
         raise UsageError("BASE is {} and NEW is {}: a ratio of the two says nothing of a change".format(*words))
 
 
-def refuse_other_factors(base: Sequence[Cell], new: Sequence[Cell], allowed: frozenset[str]) -> None:
+def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]) -> None:
     """Raise UsageError where both runs measured a pattern (over a transport), but never with the same factors."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for before, after in _of_the_same(base, new):
@@ -53,21 +53,26 @@ def refuse_other_factors(base: Sequence[Cell], new: Sequence[Cell], allowed: fro
     followers = {follower for name in found for follower in _FOLLOWERS.get(name, ())}
     named = {name: values for name, values in found.items() if name not in followers}
     if named:
-        told = "; ".join(f"{name} is {listed(before)} in BASE and {listed(after)} in NEW"
-                         for name, (before, after) in named.items())  # fmt: skip
+        told = "; ".join(
+            f"{name} is {listed(before)} in BASE and {listed(after)} in NEW" for name, (before, after) in named.items()
+        )
         options = " ".join(f"--allow-diff {name}" for name in named)
         raise UsageError(f"{told}: a ratio would mix this with what changed; where it is meant, say {options}")
 
 
-def _of_the_same(base: Sequence[Cell], new: Sequence[Cell]) -> Iterator[tuple[list[Factors], list[Factors]]]:
+def _of_the_same(
+    base: Sequence[RowLaunches], new: Sequence[RowLaunches]
+) -> Iterator[tuple[list[Factors], list[Factors]]]:
     """The factors of both sides for each pattern and transport that both have, or pattern alone if no transport is."""
     for pattern in dict.fromkeys(cell.place.pattern for cell in base):
         before = [cell.factors for cell in base if cell.place.pattern == pattern]
         after = [cell.factors for cell in new if cell.place.pattern == pattern]
         shared = {factors["transport"] for factors in before} & {factors["transport"] for factors in after}
         for transport in sorted(map(str, shared)):
-            yield ([factors for factors in before if factors["transport"] == transport],
-                   [factors for factors in after if factors["transport"] == transport])  # fmt: skip
+            yield (
+                [factors for factors in before if factors["transport"] == transport],
+                [factors for factors in after if factors["transport"] == transport],
+            )
         if not shared and after:
             yield before, after
 
@@ -85,8 +90,9 @@ def _kept_apart_by(base: Sequence[Factors], new: Sequence[Factors], allowed: fro
     return apart or [name for name, (before, after) in values.items() if before != after]
 
 
-def paired(base: Sequence[Cell], new: Sequence[Cell],
-            allowed: frozenset[str]) -> tuple[list[tuple[Cell, Cell]], list[Cell], list[Cell]]:  # fmt: skip
+def paired(
+    base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]
+) -> tuple[list[tuple[RowLaunches, RowLaunches]], list[RowLaunches], list[RowLaunches]]:
     """Pairs in the order of BASE, and what is left of each side.
 
     Those that are alike in all factors first, then in all that are not allowed to differ, then those of the same place
@@ -94,11 +100,11 @@ def paired(base: Sequence[Cell], new: Sequence[Cell],
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]
-    found: dict[int, tuple[Cell, Cell]] = {}
+    found: dict[int, tuple[RowLaunches, RowLaunches]] = {}
     left, left_new = list(enumerate(base)), list(new)
     for rule in (names, strict, []):
         ours = Counter(_key(cell, rule) for _, cell in left)
-        theirs: dict[tuple[Any, ...], list[Cell]] = {}
+        theirs: dict[tuple[Any, ...], list[RowLaunches]] = {}
         for cell in left_new:
             theirs.setdefault(_key(cell, rule), []).append(cell)
         for number, cell in left:
@@ -111,7 +117,7 @@ def paired(base: Sequence[Cell], new: Sequence[Cell],
     return [found[number] for number in sorted(found)], [cell for _, cell in left], left_new
 
 
-def _key(cell: Cell, names: Iterable[str]) -> tuple[Any, ...]:
+def _key(cell: RowLaunches, names: Iterable[str]) -> tuple[Any, ...]:
     return (cell.place, *(cell.factors[name] for name in names))
 
 

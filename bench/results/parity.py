@@ -99,9 +99,17 @@ def _parity(tool: str, place: _Place, ours: list[float], theirs: list[float]) ->
     if len(logs) > 2:
         half = t_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     return Parity(
-        tool=tool, pattern=place.pattern, payload_bytes=place.payload_bytes, ours_s=median(ours),
+        tool=tool,
+        pattern=place.pattern,
+        payload_bytes=place.payload_bytes,
+        ours_s=median(ours),
         theirs_s=median(theirs),
-        ratio=math.exp(middle), ratio_low=None if half is None else math.exp(middle - half),
-        ratio_high=None if half is None else math.exp(middle + half), num_launches=len(logs),
-        mode=place.mode, group=place.group, case=place.case, statistic=statistic(tool, place.mode),
-    )  # fmt: skip
+        ratio=math.exp(middle),
+        ratio_low=None if half is None else math.exp(middle - half),
+        ratio_high=None if half is None else math.exp(middle + half),
+        num_launches=len(logs),
+        mode=place.mode,
+        group=place.group,
+        case=place.case,
+        statistic=statistic(tool, place.mode),
+    )

@@ -15,7 +15,7 @@ from typing import Any
 from bench.core.record import Header, known
 from bench.results.document import Scaling, Summary
 from bench.results.inference import row_ratio
-from bench.results.launches import Cell, cells, launch_medians
+from bench.results.launches import RowLaunches, cells, launch_medians
 
 # What follows from the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
@@ -64,7 +64,7 @@ def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
     return tuple(found)
 
 
-def _points(cell: Cell, headers: Mapping[str, Header]) -> list[_Point]:
+def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
     """The cell as a point, where it may stand on a curve: all ranks in one group, two of them at least, right data."""
     medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
@@ -108,18 +108,34 @@ def _beside(point: _Point, reference: _Point, factor: str) -> Scaling:
         share = point.useful_bytes / reference.useful_bytes
     rate = None if point.useful_bytes is None else point.useful_bytes / point.median_s
     return Scaling(
-        job=row.job, pattern=row.pattern, transport=row.transport, mode=row.mode, payload_bytes=row.payload_bytes,
-        factor=factor, value=_value(point, factor), reference=_value(reference, factor), order=point.order,
-        num_ranks=known(row.num_ranks), num_nodes=known(row.num_nodes), ranks_per_node=point.ranks_per_node,
-        num_launches=len(point.medians), median_s=point.median_s, time_ratio=ratio, time_ratio_low=low,
-        time_ratio_high=high, interval_over=over, busbw_bytes_per_s=rate,
+        job=row.job,
+        pattern=row.pattern,
+        transport=row.transport,
+        mode=row.mode,
+        payload_bytes=row.payload_bytes,
+        factor=factor,
+        value=_value(point, factor),
+        reference=_value(reference, factor),
+        order=point.order,
+        num_ranks=known(row.num_ranks),
+        num_nodes=known(row.num_nodes),
+        ranks_per_node=point.ranks_per_node,
+        num_launches=len(point.medians),
+        median_s=point.median_s,
+        time_ratio=ratio,
+        time_ratio_low=low,
+        time_ratio_high=high,
+        interval_over=over,
+        busbw_bytes_per_s=rate,
         efficiency=None if share is None else share / ratio,
         efficiency_low=None if share is None or high is None else share / high,
         efficiency_high=None if share is None or low is None else share / low,
         bound_fraction=None if rate is None or not row.bound_bytes_per_s else rate / row.bound_bytes_per_s,
         floor_fraction=None if row.floor_s is None or row.mode != "isolated" else row.floor_s / point.median_s,
-        bound_name=row.bound_name, oversubscribed=point.oversubscribed, modelled=row.modelled,
-    )  # fmt: skip
+        bound_name=row.bound_name,
+        oversubscribed=point.oversubscribed,
+        modelled=row.modelled,
+    )
 
 
 def _value(point: _Point, factor: str) -> str:

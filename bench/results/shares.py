@@ -18,7 +18,7 @@ from bench.results import stats
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
 
 
-class Shares:
+class RankShares:
     """What the ranks' own times say beside the slowest one's. Nothing where they were not kept, or are no times."""
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:

@@ -11,7 +11,7 @@ from bench.core.record import Header, known
 from bench.core.topology import IN_TURN
 from bench.results.document import Sharing, Summary
 from bench.results.inference import row_ratio
-from bench.results.launches import Cell, cells, launch_medians
+from bench.results.launches import RowLaunches, cells, launch_medians
 from bench.results.model import case_of
 
 
@@ -30,16 +30,16 @@ def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
     return tuple(replace(one, num_groups=groups[_size_of(one)]) for one in found)
 
 
-def _usable(cell: Cell) -> Summary | None:
+def _usable(cell: RowLaunches) -> Summary | None:
     """The first row that has a time and right data."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 
-def _at_once(cell: Cell) -> str:
+def _at_once(cell: RowLaunches) -> str:
     return str(cell.factors["topology"]).removesuffix(IN_TURN)
 
 
-def _like(cell: Cell) -> tuple[Any, ...]:
+def _like(cell: RowLaunches) -> tuple[Any, ...]:
     """What a group at once and the same group alone share: everything but that suffix."""
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 
@@ -48,19 +48,32 @@ def _size_of(one: Sharing) -> tuple[Any, ...]:
     return one.job, one.mode, one.payload_bytes
 
 
-def _beside(cell: Cell, row: Summary, cell_alone: Cell, row_alone: Summary, header: Header) -> Sharing:
+def _beside(cell: RowLaunches, row: Summary, cell_alone: RowLaunches, row_alone: Summary, header: Header) -> Sharing:
     at_once, alone = launch_medians(cell), launch_medians(cell_alone)
     factor, low, high, over = row_ratio(alone, _interval_of(row_alone), at_once, _interval_of(row))
     if row.modelled:  # its launches are all alike
         low, high, over = None, None, None
     cpus = [node["num_cpus"] for node in header.nodes.values() if node.get("num_cpus")]
     return Sharing(
-        job=case_of(row.job, header), pattern=row.pattern, transport=row.transport, mode=row.mode,
-        topology=_at_once(cell), group=row.group, payload_bytes=row.payload_bytes, num_ranks=known(row.num_ranks),
-        num_groups=0, alone_s=median(alone), at_once_s=median(at_once), factor=factor, factor_low=low,
-        factor_high=high, interval_over=over, num_launches=min(len(at_once), len(alone)),
-        oversubscribed=any((header.ranks_per_node or 0) > num for num in cpus), modelled=row.modelled,
-    )  # fmt: skip
+        job=case_of(row.job, header),
+        pattern=row.pattern,
+        transport=row.transport,
+        mode=row.mode,
+        topology=_at_once(cell),
+        group=row.group,
+        payload_bytes=row.payload_bytes,
+        num_ranks=known(row.num_ranks),
+        num_groups=0,
+        alone_s=median(alone),
+        at_once_s=median(at_once),
+        factor=factor,
+        factor_low=low,
+        factor_high=high,
+        interval_over=over,
+        num_launches=min(len(at_once), len(alone)),
+        oversubscribed=any((header.ranks_per_node or 0) > num for num in cpus),
+        modelled=row.modelled,
+    )
 
 
 def _interval_of(row: Summary) -> tuple[float, float] | None:

@@ -59,7 +59,9 @@ def _cells(spread: Spread | None) -> str:
         known = spread.ci_low_s is not None and spread.ci_high_s is not None
         around = f"{text.microseconds(spread.ci_low_s)}..{text.microseconds(spread.ci_high_s)}"
         cells = (
-            text.microseconds(spread.median_s), around if known else text.NOTHING, text.percent(spread.within),
+            text.microseconds(spread.median_s),
+            around if known else text.NOTHING,
+            text.percent(spread.within),
             text.percent(spread.between),
-        )  # fmt: skip
+        )
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))

@@ -29,7 +29,7 @@ CLOCK_SHARE = 0.1
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[str] = ()) -> Document:
     """Everything that `runs`, (job, header, records) each, can show. `notes` are sentences about the whole."""
     headers: dict[str, Header] = {}
-    rows = Rows()
+    rows = DocumentBuilder()
     for job, header, records in runs:
         headers[job] = header
         for record in records:
@@ -38,7 +38,7 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 
 
 @dataclass(slots=True)
-class Rows:
+class DocumentBuilder:
     """Records become rows of a document one by one, so that nobody need hold their samples.
 
     `most`: how many rows are held, and as many more of those that went wrong; None for all. Others are counted.
@@ -66,10 +66,17 @@ class Rows:
             self.contended += interference.of_record(job, header, record)
             self.overlapped += overlap.of_record(job, header, record)
         elif record.failed is not None:
-            failed = {"what": record.failed.what, "rank": record.failed.rank, "host": record.failed.host}
+            failed = {
+                "what": record.failed.what,
+                "rank": record.failed.rank,
+                "host": record.failed.host,
+                "code": record.failed.code,
+                "facts": record.failed.facts,
+            }
             self.failures.append(_row(job, header, record) | failed)
-        else:
-            self.skipped.append(_row(job, header, record) | {"reason": record.skipped})
+        elif record.skipped is not None:
+            skipped = {"reason": record.skipped.text, "code": record.skipped.code, "facts": record.skipped.facts}
+            self.skipped.append(_row(job, header, record) | skipped)
         return row
 
     def document(self, headers: Mapping[str, Header], notes: Sequence[str] = ()) -> Document:
@@ -164,8 +171,14 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
     wrong = record.verified is False
     algbw, busbw = (None, None) if coarse or wrong else (times.algbw_bytes_per_s, times.busbw_bytes_per_s)
     fraction = None if bound is None or busbw is None else busbw / bound.bytes_per_s
-    flags = (*_record_flags(record), *times.flags, *_disturbances(header, record, times), *record.flags,
-             *("clock-limited",) * coarse, *("above-bound",) * _above(bound, fraction))  # fmt: skip
+    flags = (
+        *_record_flags(record),
+        *times.flags,
+        *_disturbances(header, record, times),
+        *record.flags,
+        *("clock-limited",) * coarse,
+        *("above-bound",) * _above(bound, fraction),
+    )
     return Summary(
         job=job,
         pattern=header.pattern,

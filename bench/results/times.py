@@ -8,14 +8,17 @@ from statistics import median
 
 from bench.core.record import Header, Record, Samples
 from bench.results import flops, stats
-from bench.results.shares import Shares
+from bench.results.shares import RankShares
 
 # A device that waits for its host for nearly all of a time was not measured.
 _LAUNCH_SHARE = 0.9
 
 # The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
-_NCCL_NAMES = {"mean_s": "nccl_tests_s", "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
-               "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s"}  # fmt: skip
+_NCCL_NAMES = {
+    "mean_s": "nccl_tests_s",
+    "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
+    "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s",
+}
 _THEIR_NAMES = {
     "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
     "nccl_tests": _NCCL_NAMES,
@@ -62,7 +65,7 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
     flags["launch-bound"] = enqueued is not None and enqueued > _LAUNCH_SHARE
     moves = record.payload_bytes and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
-    shares = Shares(header, record, samples)
+    shares = RankShares(header, record, samples)
     return Times(
         num_samples=len(taken),
         num_effective=told.num_effective,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """The last sign of life of one rank. `doing` is words: 'allreduce 1M isolated: warm-up'.
 
     `ended`: None while it runs, '' when it ended well, else its last words.
@@ -39,7 +39,7 @@ def allowance_s(doing: str, deadline_s: float) -> float:
     return max(deadline_s, _START_S) if doing in (STARTING, OPENING) else deadline_s
 
 
-def write(folder: Path, beat: Beat) -> None:
+def write(folder: Path, beat: Heartbeat) -> None:
     """Replace this rank's file. A full disk is not a reason to stop measuring: the results file will say so."""
     path = folder / f"{beat.rank}.json"
     partial = folder / f".{beat.rank}.part"
@@ -63,12 +63,12 @@ def crashed(folder: Path, rank: int) -> bool:
         return False
 
 
-def read_all(folder: Path) -> tuple[Beat, ...]:
+def read_all(folder: Path) -> tuple[Heartbeat, ...]:
     """The last beat of every rank that wrote one, by rank."""
     beats = []
     for path in folder.glob("*.json"):
         try:
-            beats.append(Beat(**json.loads(path.read_text(encoding="utf-8"))))
+            beats.append(Heartbeat(**json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue
     return tuple(sorted(beats, key=lambda beat: beat.rank))

@@ -13,6 +13,7 @@ Schema history (the `schema` key of each header line):
                     full or sampled; a line of type `end` after the rows: each host's GPUs as they were then, which go
                     beside its facts in the header as `gpus_at_end`; `overlap` where
                     products of matrices ran beside a row
+  bench.results/6   `skipped` is {`code`, `facts`, `text`}, a text before; `failed` has `code` and `facts`
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
@@ -33,12 +34,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Contention, Failure, Header, Overlap, Record, Samples
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip
 from bench.store import _kinds
 
-SCHEMA = "bench.results/5"
+SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records written before the disk is waited for
-_READABLE = (*(f"bench.results/{number}" for number in range(1, 5)), SCHEMA)
+_READABLE = (*(f"bench.results/{number}" for number in range(1, 6)), SCHEMA)
 _ALWAYS = ("num_ranks", "num_nodes")  # told even where they are unknown: a line without them is not whole
 _TIMES = ("seconds", "host_s", "enqueue_s")
 _OF_HEADER, _OF_RECORD = (tuple(each.name for each in fields(kind)) for kind in (Header, Record))
@@ -155,6 +156,8 @@ def _told(record: Record) -> dict[str, Any]:
     """What a line says of a record: not what is unknown or empty, for brevity."""
     held = ((name, getattr(record, name)) for name in _OF_RECORD)
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
+    if record.skipped is not None:
+        told["skipped"] = asdict(record.skipped)
     if record.failed is not None:
         told["failed"] = asdict(record.failed)
     if record.contention is not None:
@@ -275,7 +278,10 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
         if "contention" in parsed:
             parsed["contention"] = Contention(**parsed["contention"])
         if "overlap" in parsed:
-            parsed["overlap"] = Overlap(**parsed["overlap"])
+            parsed["overlap"] = OverlapSamples(**parsed["overlap"])
+        if "skipped" in parsed:
+            skipped = parsed["skipped"]
+            parsed["skipped"] = Skip.uncoded(skipped) if isinstance(skipped, str) else Skip(**skipped)
         if "failed" in parsed:
             parsed["failed"] = Failure(**parsed["failed"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:

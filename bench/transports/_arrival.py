@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from bench.core.errors import AbsentError, RefusedError
-from bench.core.world import Place
+from bench.core.world import RankInfo
 
 _TAG = 7
 _POLL_S = 0.001
@@ -43,7 +43,7 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
         raise AbsentError(missing, limit_s)
 
 
-def over_store(store: Any, place: Place, device: str | None, limit_s: float, wrong: str | None = None) -> None:
+def over_store(store: Any, place: RankInfo, device: str | None, limit_s: float, wrong: str | None = None) -> None:
     """A key from every rank and one from rank 0, in the store where torch's ranks meet.
 
     `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on. Raises AbsentError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bench.core.channel import Alone, Channel
+from bench.core.channel import Channel, SingleRankChannel
 from bench.core.errors import AbsentError, RefusedError
 from bench.core.transport import Options, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 
 _OF_MPI = ("mpirun", "slurm")
 
@@ -25,13 +25,15 @@ class Control:
     lost_contact: Callable[[BaseException], bool]
 
 
-def open_control(place: Place, options: Options) -> Control:
+def open_control(place: RankInfo, options: Options) -> Control:
     """None for one rank; MPI where a launcher of MPI started the ranks and mpi4py is usable; else Gloo on the host.
 
     Raises RefusedError when neither library can be used, AbsentError naming the ranks that did not come.
     """
     if place.num_ranks == 1:
-        return Control("none (one rank)", Alone(), _nothing, _nothing, lambda code: None, lambda error: False)
+        return Control(
+            "none (one rank)", SingleRankChannel(), _nothing, _nothing, lambda code: None, lambda error: False
+        )
     reason = ""
     if place.launcher in _OF_MPI:
         try:
@@ -48,13 +50,13 @@ def open_control(place: Place, options: Options) -> Control:
         raise RefusedError(f"{reason}{error}", error.of_one_rank) from None
 
 
-def _mpi(place: Place, options: Options) -> Transport:
+def _mpi(place: RankInfo, options: Options) -> Transport:
     from bench.transports.mpi import Mpi
 
     return Mpi(place, replace(options, loop="python", sync="barrier"))
 
 
-def _gloo(place: Place, options: Options) -> Transport:
+def _gloo(place: RankInfo, options: Options) -> Transport:
     from bench.transports.gloo import Gloo
 
     return Gloo(place, options)

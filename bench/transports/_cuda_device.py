@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.errors import NotInstalledError, RefusedError
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _cache
 
 # Numbers of cudaError_t, which never change.
@@ -22,7 +22,7 @@ Owner = tuple[str, str, str]  # what a GPU is called by all processes: its host,
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class CudaDevice:
     """One GPU as CUDA numbers it in this process. `bus` and `uuid` name it in every process of the host."""
 
     index: int
@@ -59,7 +59,7 @@ def load_cupy() -> Any:
     return cupy
 
 
-def choose(cupy: Any, place: Place, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
+def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
     """The number of the GPU of this rank: of its local rank, or the only one that its launcher left it.
 
     Raises RefusedError, on every rank of a host alike, when there are not enough.
@@ -103,7 +103,7 @@ def count(cupy: Any, visible: str | None) -> int:
     return num_gpus
 
 
-def describe(cupy: Any, index: int) -> Device:
+def describe(cupy: Any, index: int) -> CudaDevice:
     """What is known of a GPU."""
     runtime = cupy.cuda.runtime
     told = runtime.getDeviceProperties(index)
@@ -112,7 +112,7 @@ def describe(cupy: Any, index: int) -> Device:
     engines = told.get("asyncEngineCount")
     # Kilohertz and bits; two transfers a clock, as DDR and HBM are counted. Where the driver tells none it is 0.
     memory_rate = 2e3 * told.get("memoryClockRate", 0) * told.get("memoryBusWidth", 0) / 8
-    return Device(
+    return CudaDevice(
         index=index,
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
         bus=_bus(runtime, index),
@@ -132,7 +132,7 @@ def _bus(runtime: Any, index: int) -> str:
         return f"gpu{index}"
 
 
-def take(cupy: Any, index: int) -> Device:
+def take(cupy: Any, index: int) -> CudaDevice:
     """Make a GPU this process's own, and say what it is. Raises RefusedError where somebody else holds it."""
     try:
         cupy.cuda.runtime.setDevice(index)

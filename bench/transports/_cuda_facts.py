@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.core.transport import Options
-from bench.transports._cuda_device import Device
+from bench.transports._cuda_device import CudaDevice
 
 
-def facts(cupy: Any, device: Device, options: Options, batches: str, control_plane: str) -> dict[str, str]:
+def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control_plane: str) -> dict[str, str]:
     """All of it in words. `batches`: what holds them back; `control_plane`: how ranks agree."""
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
@@ -40,7 +40,7 @@ def _peers(runtime: Any) -> str:
     return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
 
 
-def _beside(device: Device, options: Options) -> str:
+def _beside(device: CudaDevice, options: Options) -> str:
     near = options.near_cpus
     cpus = near(device.bus) if near is not None else ()
     return f"touched on CPUs {_spans(cpus)}, beside the GPU" if cpus else "where this process runs"

@@ -20,7 +20,7 @@ _MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
 _BYTES = 64
 
 
-class Gate:
+class StreamGate:
     """Holds one stream back, again and again. Not to be shut twice before it is opened."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.core.errors import first_line
 from bench.core.transport import Which
-from bench.transports._cuda_memory import CudaBuffers, Layout
+from bench.transports._cuda_memory import BufferLayout, CudaBuffers
 
 _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 
@@ -17,7 +17,7 @@ _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 class Offer:
     """What a rank tells the others of its buffers. `handle`: of its GPU's allocation; `reason`: why there is none."""
 
-    layout: Layout
+    layout: BufferLayout
     device: int
     host: str
     handle: bytes | None = None
@@ -35,7 +35,7 @@ def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
         return Offer(buffers.layout, device, host, reason=f"its driver gives no handle of it ({first_line(error)})")
 
 
-class Opened:
+class IpcMappings:
     """Allocations of other ranks that this process reaches now."""
 
     def __init__(self, runtime: Any) -> None:

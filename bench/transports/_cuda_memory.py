@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.core.arrays import NUMPY, Difference, Memory
 from bench.core.payload import Bytes, Tiled, constant
-from bench.core.program import Copies, Step
+from bench.core.program import CopyStep, Step
 from bench.core.transport import GUARD, Buffers, Which
 from bench.transports import _cuda_device
 from bench.transports._device import CupyArrays
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BufferLayout:
     """Where the parts of every set lie. `stride`: bytes of one set in each place."""
 
     parts: tuple[Part, ...]
@@ -59,8 +59,9 @@ class Layout:
         raise ValueError(f"bytes {offset} to {offset + num_bytes} of the {side} buffer lie in several places")
 
 
-def layout(send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...],
-           device_of: Callable[[int], Place]) -> Layout:  # fmt: skip
+def layout(
+    send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
+) -> BufferLayout:
     """Parts as the copies of one member name them; all other bytes lie on the member's own GPU."""
     parts: list[Part] = []
     stride: dict[Place, int] = {}
@@ -70,7 +71,7 @@ def layout(send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...
             start = _up(stride.get(where, 0) + GUARD_BYTES, ALIGNMENT_BYTES)
             parts.append(Part(side, begin, size, where, start))
             stride[where] = start + size + GUARD_BYTES
-    return Layout(tuple(parts), {where: _up(num, ALIGNMENT_BYTES) for where, num in stride.items()})
+    return BufferLayout(tuple(parts), {where: _up(num, ALIGNMENT_BYTES) for where, num in stride.items()})
 
 
 _UNNAMED: Any = object()
@@ -79,7 +80,7 @@ _UNNAMED: Any = object()
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
     """(begin, bytes, on) of each stretch of this member's buffer that a copy says the place of."""
     for step in steps:
-        for copy in step.copies if isinstance(step, Copies) else ():
+        for copy in step.copies if isinstance(step, CopyStep) else ():
             if side == "send" and copy.source == member:
                 yield copy.source_offset, copy.num_bytes, copy.source_on
             if side == "recv" and copy.target == member:
@@ -104,7 +105,7 @@ def _up(num: int, whole: int) -> int:
     return -(-num // whole) * whole
 
 
-class Block(ABC):
+class Allocation(ABC):
     """One allocation. Raises MemoryError where there is not enough."""
 
     pointer: int
@@ -115,7 +116,7 @@ class Block(ABC):
         """Part of it, to be filled and compared."""
 
 
-class HostBlock(Block):
+class HostBlock(Allocation):
     """Memory of the host, pinned or as the system pages it."""
 
     def __init__(self, runtime: Any, num_bytes: int, pinned: bool) -> None:
@@ -140,7 +141,7 @@ class HostBlock(Block):
                 self._runtime.freeHost(self.pointer)
 
 
-class DeviceBlock(Block):
+class DeviceBlock(Allocation):
     """Memory of one GPU, by an allocation of its own: from a pool's, other processes could reach more than this."""
 
     def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
@@ -253,8 +254,14 @@ def _allocated(allocate: Callable[[int], int], num_bytes: int) -> int:
 class CudaBuffers(Buffers):
     """Sets of a send and a receive buffer, laid out as `layout` says; every page is written before use."""
 
-    def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, where: Layout,
-                 allocate: Callable[[Place, int], Block]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        send_bytes: int,
+        recv_bytes: int,
+        num_sets: int,
+        where: BufferLayout,
+        allocate: Callable[[Place, int], Allocation],
+    ) -> None:
         """`allocate(place, bytes)` makes one allocation."""
         self.send_bytes, self.recv_bytes, self.num_sets, self.layout = send_bytes, recv_bytes, num_sets, where
         self.blocks = {place: allocate(place, max(1, stride * num_sets)) for place, stride in where.stride.items()}

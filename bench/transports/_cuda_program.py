@@ -11,11 +11,12 @@ Issue = Callable[[], Any]
 _MOST_STIRS = 1000
 
 
-class Program:
+class CopyProgram:
     """Copies of one rank: `issues[k]` are those of buffer set k, the j-th of them for stream j."""
 
-    def __init__(self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]],
-                 gated: bool) -> None:  # fmt: skip
+    def __init__(
+        self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]], gated: bool
+    ) -> None:
         self._runtime, self._device, self.issues = runtime, device, issues
         self.streams = list(streams[: len(issues[0])])
         self.gated = gated

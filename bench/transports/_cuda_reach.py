@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.core.channel import Channel
-from bench.core.program import Copies, Copy, Group, Step
+from bench.core.program import Copy, CopyStep, Group, Step
 from bench.core.transport import Buffers, Which
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _cuda_device, _cuda_ipc
 from bench.transports._cuda_memory import HOST, CudaBuffers
 
@@ -20,13 +20,13 @@ End = tuple[int, int]  # the number of a GPU in this process, or HOST; and the a
 class Reach:
     """What this rank knows of the others' GPUs and memory."""
 
-    def __init__(self, cupy: Any, place: Place, device: _cuda_device.Device, channel: Channel) -> None:
+    def __init__(self, cupy: Any, place: RankInfo, device: _cuda_device.CudaDevice, channel: Channel) -> None:
         """All ranks tell each other which GPU is theirs."""
         self._cupy, self._runtime, self._device, self._channel = cupy, cupy.cuda.runtime, device, channel
         self._rank, self._host = place.rank, socket.gethostname()
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
         self.num_sharers = self.owners.count(self.owners[place.rank])  # ranks on this rank's GPU, itself among them
-        self._opened = _cuda_ipc.Opened(self._runtime)
+        self._opened = _cuda_ipc.IpcMappings(self._runtime)
         self._offered: CudaBuffers | None = None  # alive as long as another rank may reach it
         self._unseen = ""  # why memory that buffers asked for is not where they asked for it
 
@@ -98,8 +98,9 @@ class Reach:
         """Between two GPUs of this process that do not reach each other?"""
         return any(place != HOST and not self._reaches(place) for place in self._places(group, buffers, copy))
 
-    def end(self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int,
-            num_bytes: int) -> End:  # fmt: skip
+    def end(
+        self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int, num_bytes: int
+    ) -> End:
         """One end of a copy; memory of another process counts as this rank's own GPU's: what opened it is this GPU, and
         CUDA knows by the address where it lies."""
         rank = group.ranks[member]
@@ -113,8 +114,9 @@ class Reach:
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
         """Where the ends of a copy lie that are in buffers of this rank."""
         ends: tuple[tuple[Which, int, int], ...] = (
-            ("send", copy.source, copy.source_offset), ("recv", copy.target, copy.target_offset)
-        )  # fmt: skip
+            ("send", copy.source, copy.source_offset),
+            ("recv", copy.target, copy.target_offset),
+        )
         return [
             buffers.layout.find(side, 0, offset, copy.num_bytes)[0]
             for side, member, offset in ends
@@ -124,4 +126,4 @@ class Reach:
 
 def copies_of(steps: tuple[Step, ...]) -> list[Copy]:
     """All copies of some steps."""
-    return [copy for step in steps if isinstance(step, Copies) for copy in step.copies]
+    return [copy for step in steps if isinstance(step, CopyStep) for copy in step.copies]

@@ -10,16 +10,18 @@ from typing import Any
 
 from bench.core.errors import MeasurementError, first_line
 from bench.core.transport import Compiled, Timing
-from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, Gate
-from bench.transports._cuda_program import Program
+from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, StreamGate
+from bench.transports._cuda_program import CopyProgram
 
 Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and of the issuing alone
 
 
-class Timer:
+class CopyTimer:
     """Times the programs of one rank. Every rank calls it equally often, also those that order no copies."""
 
-    def __init__(self, clock: str, gate: Gate | None, sync: Callable[[], None], barrier: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: str, gate: StreamGate | None, sync: Callable[[], None], barrier: Callable[[], None]
+    ) -> None:
         """`sync`: this rank's GPU is idle, and all ranks are there. `barrier`: only the latter."""
         self._clock, self._gate, self._sync, self._barrier = clock, gate, sync, barrier
 
@@ -67,8 +69,13 @@ class Timer:
         return Timing(host_s, "python") if self._clock == "host" else Timing(device_s, "python", host_s, enqueue_s)
 
 
-def behind_gate(program: Program, gate: Gate, order: Sequence[int], all_there: Callable[[], None],
-                limit_s: float | None = None) -> Taken:  # fmt: skip
+def behind_gate(
+    program: CopyProgram,
+    gate: StreamGate,
+    order: Sequence[int],
+    all_there: Callable[[], None],
+    limit_s: float | None = None,
+) -> Taken:
     """All in the queue, `all_there`, then the gate opens. Nothing may wait for the GPU before that.
 
     Raises MeasurementError when the gate opened by itself, after `limit_s`.
@@ -87,14 +94,14 @@ def behind_gate(program: Program, gate: Gate, order: Sequence[int], all_there: C
     return program.elapsed_s(), host_s, 0.0
 
 
-def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[Gate | None, str | None]:
+def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, str | None]:
     """A gate, tried on copies between pinned memory and the GPU, both ways, that `make` makes; or why it is of no use.
 
     Where a driver stages such copies itself (a GPU whose memory is encrypted), they wait for what is before them.
     """
     gate, copies = None, None
     try:
-        gate = Gate(cupy)
+        gate = StreamGate(cupy)
         gate.warm(stream)
         copies = make()
         behind_gate(copies.native, gate, [0] * MOST_CALLS, _nothing, TRIAL_S)
@@ -117,7 +124,7 @@ def _nothing() -> None:
     pass
 
 
-def _program(compiled: Compiled | None) -> Program | None:
+def _program(compiled: Compiled | None) -> CopyProgram | None:
     return None if compiled is None else compiled.native
 
 

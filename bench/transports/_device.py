@@ -102,7 +102,7 @@ def compares(cupy: Any) -> bool:
         return False
 
 
-class Block:
+class GuardedBlock:
     """`num` buffers of `num_bytes` in one allocation, guard bytes around each, every page written."""
 
     def __init__(self, arrays: Arrays, num_bytes: int, num: int) -> None:
@@ -138,7 +138,7 @@ class Block:
 class DeviceBuffers(Buffers):
     """Sets of buffers: all that send in one block, all that receive in another."""
 
-    def __init__(self, send: Block, recv: Block) -> None:
+    def __init__(self, send: GuardedBlock, recv: GuardedBlock) -> None:
         self._blocks = {"send": send, "recv": recv}
         self.send_bytes, self.recv_bytes, self.num_sets = send.num_bytes, recv.num_bytes, send.num
 

@@ -40,8 +40,12 @@ _OF_A_RANK = re.compile(
 )
 _SETTING = re.compile(r"PMIX_MCA_|PMIX_PREFIX$|PRTE_MCA_")  # a site's own, not of one rank
 # Variables that turn the use of GPU memory off, and what they must be for that.
-_OFF = {"MPICH_GPU_SUPPORT_ENABLED": ("0",), "MPIR_CVAR_ENABLE_GPU": ("0",),
-        "OMPI_MCA_opal_cuda_support": ("0", "false"), "OMPI_MCA_accelerator": ("null", "^cuda")}  # fmt: skip
+_OFF = {
+    "MPICH_GPU_SUPPORT_ENABLED": ("0",),
+    "MPIR_CVAR_ENABLE_GPU": ("0",),
+    "OMPI_MCA_opal_cuda_support": ("0", "false"),
+    "OMPI_MCA_accelerator": ("null", "^cuda"),
+}
 _DOING = {
     "mpi": "MPI's start as a world of one",
     "gpu": "opening the GPU",
@@ -132,8 +136,15 @@ def _open_mpi_was_built(env: Mapping[str, str]) -> str:
     if program is None:
         return ""
     try:
-        done = subprocess.run((program, "--parsable", "--all"), env=alone(env), capture_output=True, text=True,
-                              stdin=subprocess.DEVNULL, timeout=_ASK_S, check=False)  # fmt: skip
+        done = subprocess.run(
+            (program, "--parsable", "--all"),
+            env=alone(env),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_ASK_S,
+            check=False,
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     found = re.search(r"(?:mpi|opal)_built_with_cuda_support:value:(\w+)", done.stdout)

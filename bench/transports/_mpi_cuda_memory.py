@@ -14,7 +14,7 @@ from bench.core.arrays import Memory
 from bench.core.errors import RefusedError, first_line
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.transport import GUARD, Buffers, Which
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _host
 from bench.transports._cuda_device import WITHOUT_DRIVER
 from bench.transports._device import CupyArrays
@@ -23,10 +23,10 @@ _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
 _RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
 
 
-class Gpu:
+class RankGpu:
     """The GPU of this rank, made current."""
 
-    def __init__(self, cupy: Any, place: Place, shared: bool) -> None:
+    def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
         """The GPU of the local rank; the only one, where each rank was given one to see; `shared`: around again.
 
         Raises RefusedError when there is none for this rank.
@@ -104,10 +104,10 @@ class Gpu:
         """Wait until everything that was begun on the current stream has ended."""
         self._cupy.cuda.get_current_stream().synchronize()
 
-    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> DeviceBuffers:
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
         """Raises MemoryError: CuPy's OutOfMemoryError is one; so is what the runtime itself says of it."""
         try:
-            return DeviceBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
+            return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
         except self._runtime.CUDARuntimeError as error:
             raise MemoryError(first_line(error)) from None
 
@@ -120,10 +120,10 @@ class Gpu:
         return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(num_bytes), np.uint8, num_bytes)
 
 
-class DeviceBuffers(Buffers):
+class MpiCudaBuffers(Buffers):
     """Sets of a send and a receive buffer in one block on the GPU, all of it written before use, guards around each."""
 
-    def __init__(self, gpu: Gpu, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> None:
+    def __init__(self, gpu: RankGpu, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> None:
         self._gpu = gpu
         self.send_bytes, self.recv_bytes, self.num_sets = send_bytes, recv_bytes, num_sets
         send_room, recv_room = _host.room(send_bytes, alignment_bytes), _host.room(recv_bytes, alignment_bytes)

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.core.units import format_bytes, format_duration
-from bench.transports._mpi_cuda_memory import Gpu
+from bench.transports._mpi_cuda_memory import RankGpu
 
 NUM_BYTES = 64 << 20
 _TIMES, _TAG = 4, 8
@@ -25,7 +25,7 @@ def partner(hosts: Sequence[str]) -> int | None:
     return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
 
 
-def room(gpu: Gpu, num_bytes: int) -> tuple[Any, Any] | None:
+def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
     """(device memory, pinned host memory) for a message; None where there is not enough of either."""
     try:
         device = gpu.empty(num_bytes)
@@ -36,7 +36,7 @@ def room(gpu: Gpu, num_bytes: int) -> tuple[Any, Any] | None:
         return None
 
 
-def compare(world: Any, byte: Any, gpu: Gpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
+def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
     """Seconds of one message between rank 0 and another, as device memory and staged; (0, 0) on all other ranks."""
     me = world.Get_rank()
     if me not in (0, other):

@@ -28,26 +28,45 @@ _COMPILE_MOST_S = 60.0
 
 # The numbers of `enum` in _mpi_loop.c, and the library's function of each.
 _FUNCTIONS = {
-    "allreduce": "MPI_Allreduce", "reduce": "MPI_Reduce", "reducescatter": "MPI_Reduce_scatter_block",
-    "allgather": "MPI_Allgather", "alltoall": "MPI_Alltoall", "alltoallv": "MPI_Alltoallv", "broadcast": "MPI_Bcast",
-    "gather": "MPI_Gather", "scatter": "MPI_Scatter", "barrier": "MPI_Barrier", "send": "MPI_Send", "recv": "MPI_Recv",
+    "allreduce": "MPI_Allreduce",
+    "reduce": "MPI_Reduce",
+    "reducescatter": "MPI_Reduce_scatter_block",
+    "allgather": "MPI_Allgather",
+    "alltoall": "MPI_Alltoall",
+    "alltoallv": "MPI_Alltoallv",
+    "broadcast": "MPI_Bcast",
+    "gather": "MPI_Gather",
+    "scatter": "MPI_Scatter",
+    "barrier": "MPI_Barrier",
+    "send": "MPI_Send",
+    "recv": "MPI_Recv",
     "exchange": "MPI_Startall",
-}  # fmt: skip
+}
 _OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
 
 
-class Step(ctypes.Structure):
+class LoopStep(ctypes.Structure):
     """`struct step` of _mpi_loop.c."""
 
     _fields_ = (
-        ("operation", ctypes.c_int64), ("function", ctypes.c_void_p), ("second", ctypes.c_void_p),
-        ("send", ctypes.c_void_p), ("recv", ctypes.c_void_p),
-        ("send_count", ctypes.c_int64), ("recv_count", ctypes.c_int64), ("peer", ctypes.c_int64),
-        ("type", ctypes.c_ssize_t), ("op", ctypes.c_ssize_t), ("comm", ctypes.c_ssize_t),
-        ("send_counts", ctypes.c_void_p), ("send_starts", ctypes.c_void_p),
-        ("recv_counts", ctypes.c_void_p), ("recv_starts", ctypes.c_void_p),
-        ("requests", ctypes.c_void_p), ("statuses", ctypes.c_void_p),
-    )  # fmt: skip
+        ("operation", ctypes.c_int64),
+        ("function", ctypes.c_void_p),
+        ("second", ctypes.c_void_p),
+        ("send", ctypes.c_void_p),
+        ("recv", ctypes.c_void_p),
+        ("send_count", ctypes.c_int64),
+        ("recv_count", ctypes.c_int64),
+        ("peer", ctypes.c_int64),
+        ("type", ctypes.c_ssize_t),
+        ("op", ctypes.c_ssize_t),
+        ("comm", ctypes.c_ssize_t),
+        ("send_counts", ctypes.c_void_p),
+        ("send_starts", ctypes.c_void_p),
+        ("recv_counts", ctypes.c_void_p),
+        ("recv_starts", ctypes.c_void_p),
+        ("requests", ctypes.c_void_p),
+        ("statuses", ctypes.c_void_p),
+    )
 
 
 def build() -> tuple[Path | None, str]:
@@ -77,8 +96,12 @@ def _compile(compiler: str, path: Path) -> Path:
     try:
         subprocess.run(
             [*compiler.split(), *_FLAGS, "-o", str(partial), str(_SOURCE)],
-            check=True, capture_output=True, text=True, timeout=_COMPILE_MOST_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_MOST_S,
+            stdin=subprocess.DEVNULL,
+        )
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -91,7 +114,7 @@ def _words(error: Exception) -> str:
 
 
 @dataclass(slots=True)
-class Program:
+class LoopProgram:
     """Steps for every buffer set, one set after the other, as the loop reads them; `keep`: what they point to."""
 
     steps: Any
@@ -113,18 +136,28 @@ class Loop:
         self._status_bytes = mpi._sizeof(mpi.Status)
         for function in (self._loop.each, self._loop.batch):
             function.argtypes = (
-                ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64,
-                ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
-            )  # fmt: skip
+                ctypes.c_int,
+                ctypes.c_void_p,
+                ctypes.c_int64,
+                ctypes.c_int64,
+                ctypes.c_int64,
+                ctypes.c_void_p,
+                ctypes.c_int64,
+                ctypes.c_int64,
+                ctypes.c_void_p,
+            )
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
-    def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> Step:
+    def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
         """One step; handles are mpi4py's objects, buffers addresses, counts of elements (of a block, where it has)."""
-        handles = {name: self._mpi._handleof(each) for name, each in (("type", type), ("op", op), ("comm", comm))
-                   if each is not None}  # fmt: skip
+        handles = {
+            name: self._mpi._handleof(each)
+            for name, each in (("type", type), ("op", op), ("comm", comm))
+            if each is not None
+        }
         second = self._address("MPI_Waitall") if operation == "exchange" else None
         function = self._address(_FUNCTIONS[operation])
-        return Step(_OPERATIONS[operation], function, second, **handles, **values)
+        return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
         """Room for statuses that nobody reads."""
@@ -134,14 +167,14 @@ class Loop:
         """An array of the handles of mpi4py's requests."""
         return (self._handle * len(requests))(*(self._mpi._handleof(request) for request in requests))
 
-    def program(self, sets: Sequence[Sequence[Step]], keep: list[Any]) -> Program:
+    def program(self, sets: Sequence[Sequence[LoopStep]], keep: list[Any]) -> LoopProgram:
         """The steps of every buffer set as one array."""
         flat = [step for steps in sets for step in steps]
-        return Program((Step * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
+        return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
-    def calls(self, program: Program) -> list[Callable[[], None]]:
+    def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
         """One callable for each buffer set, which runs it once: the same code as the timed one."""
-        step_bytes = ctypes.sizeof(Step) * program.num_steps
+        step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
         def call(index: int) -> Callable[[], None]:
@@ -149,7 +182,7 @@ class Loop:
 
         return [call(index) for index in range(program.num_sets)]
 
-    def time_each(self, compiled: Compiled, barriers: Program, num_calls: int) -> Timing:
+    def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
         """Isolated calls; where a set has to be refilled before each, one call of the loop for each."""
         if compiled.refill is None:
             return Timing(self._timed(self._loop.each, compiled, barriers, num_calls, num_calls), "compiled")
@@ -159,9 +192,9 @@ class Loop:
             seconds += self._timed(self._loop.each, compiled, barriers, 1, 1)
         return Timing(tuple(seconds), "compiled")
 
-    def time_batch(self, compiled: Compiled, barriers: Program, num_calls: int) -> Timing:
+    def time_batch(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
         """Back-to-back calls: one sample, seconds per call."""
-        program: Program = compiled.native
+        program: LoopProgram = compiled.native
         if compiled.refill is not None:
             for k in range(num_calls):
                 compiled.refill((compiled.next_set + k) % program.num_sets)
@@ -169,17 +202,24 @@ class Loop:
         return Timing((second / num_calls,), "compiled")
 
     def _timed(
-        self, function: Any, compiled: Compiled, barriers: Program, num_calls: int, num_times: int
+        self, function: Any, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_times: int
     ) -> tuple[float, ...]:
         """Seconds of `num_times` readings, after which the buffer sets have moved on by `num_calls`."""
-        program: Program = compiled.native
+        program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
         self._check(
             function(
-                self._pointers, program.steps, program.num_steps, program.num_sets, compiled.next_set,
-                barriers.steps, barriers.num_steps, num_calls, took,
+                self._pointers,
+                program.steps,
+                program.num_steps,
+                program.num_sets,
+                compiled.next_set,
+                barriers.steps,
+                barriers.num_steps,
+                num_calls,
+                took,
             )
-        )  # fmt: skip
+        )
         compiled.last_set = (compiled.next_set + num_calls - 1) % program.num_sets
         compiled.next_set = (compiled.next_set + num_calls) % program.num_sets
         return tuple(ns * 1e-9 for ns in took)

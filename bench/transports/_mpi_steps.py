@@ -17,10 +17,19 @@ from bench.core.transport import Reduction, Which, chain
 from bench.transports import _mpi_loop
 
 TYPES = {
-    "float64": "DOUBLE", "float32": "FLOAT", "int64": "INT64_T", "int32": "INT32_T", "int16": "INT16_T",
-    "int8": "INT8_T", "uint64": "UINT64_T", "uint32": "UINT32_T", "uint16": "UINT16_T", "uint8": "UINT8_T",
-    "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
-}  # fmt: skip
+    "float64": "DOUBLE",
+    "float32": "FLOAT",
+    "int64": "INT64_T",
+    "int32": "INT32_T",
+    "int16": "INT16_T",
+    "int8": "INT8_T",
+    "uint64": "UINT64_T",
+    "uint32": "UINT32_T",
+    "uint16": "UINT16_T",
+    "uint8": "UINT8_T",
+    "complex64": "C_FLOAT_COMPLEX",
+    "complex128": "C_DOUBLE_COMPLEX",
+}
 OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 REDUCTIONS = ("allreduce", "reduce", "reducescatter")
 _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number, an address is not
@@ -42,8 +51,9 @@ class Addressed(Protocol):
 class Builder:
     """Turns the steps of one group into calls: of mpi4py, or for the compiled loop."""
 
-    def __init__(self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed,
-                 reduction: Reduction, in_place: bool) -> None:  # fmt: skip
+    def __init__(
+        self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed, reduction: Reduction, in_place: bool
+    ) -> None:
         self._mpi, self._world, self._comm, self._ranks = mpi, world, comm, group.ranks
         self._buffers, self._in_place = buffers, in_place
         self._requests: list[Any] = []
@@ -57,7 +67,7 @@ class Builder:
         """One callable for each buffer set, through mpi4py."""
         return [chain([self._call(step, index) for step in steps]) for index in range(self._buffers.num_sets)]
 
-    def program(self, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.Program:
+    def program(self, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
         """The same for the compiled loop."""
         keep: list[Any] = [self._buffers]
         sets = [[self._native(step, index, loop, keep) for step in steps] for index in range(self._buffers.num_sets)]
@@ -136,7 +146,7 @@ class Builder:
 
     # -- for the compiled loop
 
-    def _native(self, step: Step, index: int, loop: _mpi_loop.Loop, keep: list[Any]) -> _mpi_loop.Step:
+    def _native(self, step: Step, index: int, loop: _mpi_loop.Loop, keep: list[Any]) -> _mpi_loop.LoopStep:
         send, recv = self._buffers.address("send", index), self._buffers.address("recv", index)
         if isinstance(step, Exchange):
             return self._native_exchange(step, index, loop, keep)
@@ -156,13 +166,20 @@ class Builder:
         if step.op == "broadcast" and is_root:
             recv, recvs = send, sends
         return loop.step(
-            step.op, type=self._type, op=self._op if step.op in REDUCTIONS else None, comm=comm,
-            send=send, recv=recv, send_count=sends, recv_count=recvs, peer=step.root,
-        )  # fmt: skip
+            step.op,
+            type=self._type,
+            op=self._op if step.op in REDUCTIONS else None,
+            comm=comm,
+            send=send,
+            recv=recv,
+            send_count=sends,
+            recv_count=recvs,
+            peer=step.root,
+        )
 
     def _native_alltoallv(
         self, step: Collective, send: int, recv: int, loop: _mpi_loop.Loop, keep: list[Any]
-    ) -> _mpi_loop.Step:
+    ) -> _mpi_loop.LoopStep:
         arrays = []
         for split in (step.send_split, step.recv_split):
             counts = [num_bytes // self.element_bytes for num_bytes in split]
@@ -173,7 +190,7 @@ class Builder:
         addresses = dict(zip(names, map(ctypes.addressof, arrays), strict=True))
         return loop.step("alltoallv", type=self._type, comm=self._comm, send=send, recv=recv, **addresses)
 
-    def _native_exchange(self, step: Exchange, index: int, loop: _mpi_loop.Loop, keep: list[Any]) -> _mpi_loop.Step:
+    def _native_exchange(self, step: Exchange, index: int, loop: _mpi_loop.Loop, keep: list[Any]) -> _mpi_loop.LoopStep:
         if len(step.sends) + len(step.recvs) == 1:
             statuses = loop.status()
             keep.append(statuses)
@@ -181,11 +198,22 @@ class Builder:
             where = self._buffers.address("send" if step.sends else "recv", index) + message.offset_bytes
             count = message.num_bytes // self.element_bytes
             return loop.step(
-                operation, type=self._type, comm=self._world, send=where, recv=where, send_count=count,
-                recv_count=count, peer=self._ranks[message.peer], statuses=ctypes.addressof(statuses),
-            )  # fmt: skip
+                operation,
+                type=self._type,
+                comm=self._world,
+                send=where,
+                recv=where,
+                send_count=count,
+                recv_count=count,
+                peer=self._ranks[message.peer],
+                statuses=ctypes.addressof(statuses),
+            )
         requests = self._posted(step, self._buffers.view("send", index), self._buffers.view("recv", index))
         handles, statuses = loop.handles(requests), loop.status(len(requests))
         keep += [handles, statuses]
-        return loop.step("exchange", send_count=len(requests), requests=ctypes.addressof(handles),
-                         statuses=ctypes.addressof(statuses))  # fmt: skip
+        return loop.step(
+            "exchange",
+            send_count=len(requests),
+            requests=ctypes.addressof(handles),
+            statuses=ctypes.addressof(statuses),
+        )

@@ -44,7 +44,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Seen:
+class NcclReport:
     """What one rank's NCCL, or that of several ranks together, told of itself. None and empty: it did not.
 
     `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), and a line that says so. `selected`: what
@@ -108,14 +108,20 @@ class Seen:
         nvls = {None: None, 0: "no"}.get(self.nvls_channels, f"yes, {self.nvls_channels} channels")
         rdma = None if self.gpudirect is None else "yes" if self.gpudirect else "no"
         channels = None if self.channels is None else f"{self.channels} collective, {self.p2p_channels} point-to-point"
-        known = {"network": used if self.num_lines else None, "network_selected": self.selected, "nvls": nvls,
-                 "channels": channels, "p2p": ", ".join(sorted(self.paths)) or None, "gpudirect": rdma}  # fmt: skip
+        known = {
+            "network": used if self.num_lines else None,
+            "network_selected": self.selected,
+            "nvls": nvls,
+            "channels": channels,
+            "p2p": ", ".join(sorted(self.paths)) or None,
+            "gpudirect": rdma,
+        }
         return {f"nccl_{name}": value for name, value in known.items() if value is not None}
 
 
-def together(all_seen: Iterable[Seen]) -> Seen:
+def together(all_seen: Iterable[NcclReport]) -> NcclReport:
     """What all ranks saw, in rank order: only those at the edge of a node use a network."""
-    whole = Seen()
+    whole = NcclReport()
     for rank, one in enumerate(all_seen):
         whole.networks = {name: f"rank {rank}: {line}" for name, line in one.networks.items()} | whole.networks
         whole.selected, whole.provider = whole.selected or one.selected, whole.provider or one.provider
@@ -137,7 +143,7 @@ class Debug:
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
         """Before NCCL is initialised. `every_call`: also what each call uses, at its price (see the module)."""
-        self.seen = Seen()
+        self.seen = NcclReport()
         self._environ, self._read_to = environ, 0
         self._own: Path | None = None
         self.source: str | None = None  # where NCCL's output is read; None: nowhere
@@ -228,7 +234,7 @@ def _expanded(name: str) -> str:
     return re.sub("%[hp%]", lambda found: words[found[0]], name)
 
 
-def unlike(required: Iterable[tuple[str, str]], seen: Seen | None, choice: Choice | None) -> str | None:
+def unlike(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
     """What was demanded and is not so, or can not be known, as the end of a sentence with its evidence; else None.
 
     `required` names `network` where `seen` is to be judged, `algorithm` and `protocol` where a call's choice is.

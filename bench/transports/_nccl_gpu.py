@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.core.errors import first_line
-from bench.core.world import Place
+from bench.core.world import RankInfo
 
 _LIBRARY = "libnccl.so.2"
 # The first NCCL that lets ranks share a GPU when asked; before, it is told that they are on different hosts.
@@ -27,7 +27,7 @@ _OTHER = "another transport (mpi, gloo)"
 
 
 def problem(
-    torch: Any, place: Place, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
+    torch: Any, place: RankInfo, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
     """Why this rank can not run on a GPU, in one sentence with what to do; None when it can."""
     if lack := built_without(torch):
@@ -109,7 +109,7 @@ def version(torch: Any, library: Any) -> tuple[int, ...]:
     return tuple(part for part in told if isinstance(part, int))
 
 
-def share(environ: MutableMapping[str, str], runs: tuple[int, ...], place: Place, num_gpus: int) -> str:
+def share(environ: MutableMapping[str, str], runs: tuple[int, ...], place: RankInfo, num_gpus: int) -> str:
     """Before NCCL is initialised: let it accept several ranks on one GPU. Returns how, in words."""
     environ["NCCL_NVLS_ENABLE"] = environ["NCCL_MNNVL_ENABLE"] = "0"
     if runs >= _SHARES_SINCE:

@@ -12,7 +12,7 @@ from bench.transports._nccl_graph import start_of
 Sample = tuple[float, float, float]  # seconds per call: by events, until the host saw the end, until all were issued
 
 
-class Timer:
+class EventTimer:
     """Two events, made once: nothing is made while they tell the time."""
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:

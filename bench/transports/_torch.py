@@ -14,17 +14,36 @@ from bench.core.channel import Channel
 from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Round, Step
 from bench.core.transport import Reduction, chain
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _arrival
 
 # Names that torch 2.13 gave to functions of 2.8 to 2.12; the old ones warn there, which would be timed.
 _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
-_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG", "band": "BAND", "bor": "BOR",
-        "bxor": "BXOR"}  # fmt: skip
+_OPS = {
+    "sum": "SUM",
+    "prod": "PRODUCT",
+    "min": "MIN",
+    "max": "MAX",
+    "avg": "AVG",
+    "band": "BAND",
+    "bor": "BOR",
+    "bxor": "BXOR",
+}
 
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out after",
-         "Connection refused", "Failed to recv", "failed to recv", "Socket closed", "ncclRemoteError",
-         "remote process exited", "Watchdog caught collective operation timeout")  # fmt: skip
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+    "timed out after",
+    "Connection refused",
+    "Failed to recv",
+    "failed to recv",
+    "Socket closed",
+    "ncclRemoteError",
+    "remote process exited",
+    "Watchdog caught collective operation timeout",
+)
 
 
 def load_torch() -> Any:
@@ -55,8 +74,15 @@ def reduce_operation(dist: Any, reduce_op: str) -> Any:
     return getattr(dist.ReduceOp, _OPS[reduce_op])
 
 
-def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float, device: str | None = None,
-                       wrong: str | None = None, **options: Any) -> None:  # fmt: skip
+def open_process_group(
+    torch: Any,
+    place: RankInfo,
+    backend: str,
+    timeout_s: float,
+    device: str | None = None,
+    wrong: str | None = None,
+    **options: Any,
+) -> None:
     """Join the world of all ranks; on one host without a rendezvous the ranks find each other by a file.
 
     `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on, which ends all of them.
@@ -72,7 +98,7 @@ def open_process_group(torch: Any, place: Place, backend: str, timeout_s: float,
     )
 
 
-def _store(dist: Any, place: Place, timeout: timedelta) -> Any:
+def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
     """Where the ranks meet. torch's own way would wait for all of them without a word on who is missing."""
     if place.rendezvous is None:
         if place.local_size != place.num_ranks:
@@ -121,7 +147,7 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 class TorchChannel(Channel):
     """The control plane over a process group of CPU tensors."""
 
-    def __init__(self, dist: Any, place: Place, group: Any = None) -> None:
+    def __init__(self, dist: Any, place: RankInfo, group: Any = None) -> None:
         self._dist, self._place, self._group = dist, place, group
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -166,8 +192,17 @@ def bound_calls(
     return calls
 
 
-def collective(dist: Any, step: Collective, group: Group, handle: Any, rank: int, send: Any, recv: Any,
-               operation: Any, in_place: bool) -> Callable[[], Any]:  # fmt: skip
+def collective(
+    dist: Any,
+    step: Collective,
+    group: Group,
+    handle: Any,
+    rank: int,
+    send: Any,
+    recv: Any,
+    operation: Any,
+    in_place: bool,
+) -> Callable[[], Any]:
     """One collective with its tensors bound. `send` and `recv` are typed one-dimensional tensors of the whole buffers.
 
     torch's all_reduce and reduce have no out-of-place form: they run on the receive (the only) tensor.
@@ -198,8 +233,9 @@ def collective(dist: Any, step: Collective, group: Group, handle: Any, rank: int
     return calls[step.op]()
 
 
-def exchange(dist: Any, step: Exchange, group: Group, send: Any, recv: Any,
-             always_batch: bool = False) -> Callable[[], Any]:  # fmt: skip
+def exchange(
+    dist: Any, step: Exchange, group: Group, send: Any, recv: Any, always_batch: bool = False
+) -> Callable[[], Any]:
     """Sends and receives posted together as prebuilt P2POps; one message alone is a plain send or receive."""
 
     def part(tensor: Any, message: Message) -> Any:

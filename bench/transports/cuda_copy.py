@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any, Literal
 
 from bench.core.errors import RefusedError, first_line
-from bench.core.program import Copies, Copy, Group, Product, Round, Step
+from bench.core.program import Copy, CopyStep, Group, Product, Round, Step
 from bench.core.record import THROUGH_HOST
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _control, _cuda_device, _cuda_facts, _cuda_issue, _cuda_kernels, _cuda_memory, _device
-from bench.transports._cuda_gate import Gate
+from bench.transports._cuda_gate import StreamGate
 from bench.transports._cuda_memory import HOST, CudaBuffers
-from bench.transports._cuda_program import Issue, Program
+from bench.transports._cuda_program import CopyProgram, Issue
 from bench.transports._cuda_reach import Reach, copies_of
-from bench.transports._cuda_timing import Timer, tried_gate
+from bench.transports._cuda_timing import CopyTimer, tried_gate
 
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
 _RESERVE_BYTES = 1 << 30  # of the GPU's memory: for contexts, and for what a check brings along
@@ -40,7 +40,7 @@ class CudaCopy(Transport):
     carries_messages = False
     num_threads = 2  # two directions of pageable memory are copied by two threads
 
-    def __init__(self, place: Place, options: Options) -> None:
+    def __init__(self, place: RankInfo, options: Options) -> None:
         """Choose the GPU of this rank, meet the other ranks, compile the kernels.
 
         Raises RefusedError without CuPy, a driver or GPUs enough, and when ranks share a GPU that were not asked to.
@@ -62,9 +62,9 @@ class CudaCopy(Transport):
         self._stirring: Compiled | None = None
         self._no_kernels = self._open_kernels()
         self._compares = self._no_kernels is None and _device.compares(self._cupy)
-        self._gate: Gate | None = None
+        self._gate: StreamGate | None = None
         self._no_gate = self._open_gate()
-        self._timer = Timer(self.clock, self._gate, self.sync, self._control.barrier)
+        self._timer = CopyTimer(self.clock, self._gate, self.sync, self._control.barrier)
 
     # -- opening and closing
 
@@ -151,7 +151,7 @@ class CudaCopy(Transport):
         """Copies alone; kernels only between GPUs' memories."""
         if isinstance(step, Product):
             return "cuda_copy only copies"
-        if not isinstance(step, Copies):
+        if not isinstance(step, CopyStep):
             return "cuda_copy has no messages between ranks, only copies that nobody answers: nccl and mpi_cuda have"
         if self._options.engine == "sm":
             if any(None in (copy.source_on, copy.target_on) for copy in step.copies):
@@ -177,7 +177,7 @@ class CudaCopy(Transport):
     def _with_host(self, num_bytes: int, both_ways: bool) -> Compiled:
         """Copies of pinned memory to this rank's GPU, and from it beside them."""
         copies = [Copy(0, 0, num_bytes, None, 0), Copy(0, 0, num_bytes, 0, None, num_bytes, num_bytes)]
-        steps = (Copies(tuple(copies if both_ways else copies[:1])),)
+        steps = (CopyStep(tuple(copies if both_ways else copies[:1])),)
         size = num_bytes * len(steps[0].copies)
         buffers = self._new_buffers(size, size, 1, steps, self._alone, pinned=True)
         return self.compile(steps, self._alone, buffers, Reduction("uint8", "sum"), False)
@@ -203,12 +203,13 @@ class CudaCopy(Transport):
         gc.collect()  # a row before may have left a circle of references to its buffers
         return make()
 
-    def _new_buffers(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...], group: Group,
-                     pinned: bool) -> CudaBuffers:  # fmt: skip
+    def _new_buffers(
+        self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...], group: Group, pinned: bool
+    ) -> CudaBuffers:
         member = group.ranks.index(self.place.rank)
         where = _cuda_memory.layout(send_bytes, recv_bytes, member, steps, partial(self._reach.device_of, group))
 
-        def block(place: int, num_bytes: int) -> _cuda_memory.Block:
+        def block(place: int, num_bytes: int) -> _cuda_memory.Allocation:
             if place != HOST:
                 by_kernels = place == self._device.index and self._compares
                 return _cuda_memory.DeviceBlock(self._cupy, place, num_bytes, by_kernels)
@@ -242,7 +243,7 @@ class CudaCopy(Transport):
             for index in range(buffers.num_sets)
         ]
         # A copy that the driver takes through the host's memory may need the host while it runs: no gate before it.
-        program = Program(self._runtime, self._device.index, streams, issues, self._gate is not None and not staged)
+        program = CopyProgram(self._runtime, self._device.index, streams, issues, self._gate is not None and not staged)
 
         def release() -> None:
             program.close()

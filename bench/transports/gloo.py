@@ -13,7 +13,7 @@ from typing import Any
 from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _host, _torch, _torch_compute
 
 _PROBE_BYTES = 64  # per rank: whole elements of every type
@@ -31,7 +31,7 @@ class Gloo(Transport):
     calls_alone = True
     separates = True
 
-    def __init__(self, place: Place, options: Options) -> None:
+    def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group; `options.timeout_s` ends an operation whose peer does not answer.
 
         Raises RefusedError when torch is missing, or the ranks do not find each other.

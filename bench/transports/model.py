@@ -19,7 +19,7 @@ from bench.core.units import format_rate
 MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 
-class Model:
+class FabricModel:
     """The ranks of one world on one fabric."""
 
     clock = "virtual"
@@ -81,8 +81,9 @@ class Model:
         self.algorithm_used = ", ".join(dict.fromkeys(names))
         return sequences
 
-    def _fastest(self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
-                 ) -> tuple[list[float], str, list[Phases]]:  # fmt: skip
+    def _fastest(
+        self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
+    ) -> tuple[list[float], str, list[Phases]]:
         """Seconds of each group, the algorithms, and phases, of the choice by which the last group ends soonest."""
         ops = sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
         choices = []
@@ -154,4 +155,4 @@ def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, .
                     of_group.append((left - repeat, flows))
 
 
-TRANSPORT = Model
+TRANSPORT = FabricModel

@@ -20,7 +20,7 @@ from bench.core.dtypes import DTYPES
 from bench.core.errors import NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _arrival, _host, _mpi_loop
 from bench.transports._mpi_steps import OPS, TYPES, Addressed, Builder
 
@@ -47,7 +47,7 @@ class Mpi(Transport):
     calls_alone = True
     separates = True
 
-    def __init__(self, place: Place, options: Options, arrival_s: float = ARRIVAL_S) -> None:
+    def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
         """Initialise MPI at the thread level asked for; `arrival_s`: how long ranks may come after one another.
 
         Raises RefusedError when MPI can not be loaded, sees another world than the launcher, or must be timed by a

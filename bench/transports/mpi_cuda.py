@@ -14,10 +14,10 @@ from collections.abc import Callable
 from bench.core.errors import RefusedError
 from bench.core.program import Group, Round, Step
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _arrival, _mpi_cuda_check, _mpi_cuda_staging
 from bench.transports._cuda_device import load_cupy
-from bench.transports._mpi_cuda_memory import DeviceBuffers, Gpu
+from bench.transports._mpi_cuda_memory import MpiCudaBuffers, RankGpu
 from bench.transports.mpi import ARRIVAL_S, Mpi, choose_library
 
 
@@ -30,7 +30,7 @@ class MpiCuda(Transport):
     calls_alone = True
     separates = True
 
-    def __init__(self, place: Place, options: Options) -> None:
+    def __init__(self, place: RankInfo, options: Options) -> None:
         """Take the GPU, try the library in a process of its own, initialise MPI, and compare with staging.
 
         Raises RefusedError on every rank when one of them has no GPU, or the library of one can not use it; and as Mpi.
@@ -59,9 +59,17 @@ class MpiCuda(Transport):
             "yet moved it whole when that was tried"
         )
         sharing = "ranks share a GPU: times say nothing of the links of one"
-        self.notes = tuple(filter(None, (
-            *self._mpi.notes, note, denied if self._tried.says_no else "", sharing if self._num_sharing > 1 else "",
-        )))  # fmt: skip
+        self.notes = tuple(
+            filter(
+                None,
+                (
+                    *self._mpi.notes,
+                    note,
+                    denied if self._tried.says_no else "",
+                    sharing if self._num_sharing > 1 else "",
+                ),
+            )
+        )
 
     def _compared(self) -> tuple[str, str]:
         """What a message of device memory gains over staging, as a fact and a note; both empty for one rank."""
@@ -122,7 +130,7 @@ class MpiCuda(Transport):
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
         """The calls of Mpi, with addresses on the GPU."""
-        assert isinstance(buffers, DeviceBuffers)
+        assert isinstance(buffers, MpiCudaBuffers)
         return self._mpi.compile(steps, group, buffers, reduction, in_place)
 
     def sync(self) -> None:
@@ -157,10 +165,12 @@ class MpiCuda(Transport):
         return self._mpi.tell(value)
 
 
-def _prepared(place: Place, shared: bool) -> tuple[Gpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
+def _prepared(
+    place: RankInfo, shared: bool
+) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
     """This rank's GPU, on the first rank of a host what trying the library brought, and why there is neither."""
     try:
-        gpu = Gpu(load_cupy(), place, shared)
+        gpu = RankGpu(load_cupy(), place, shared)
     except RefusedError as error:
         return None, None, error
     if place.local_rank != 0:

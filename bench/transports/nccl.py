@@ -17,11 +17,11 @@ from typing import Any
 from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, needs_device
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch, _torch_compute
 from bench.transports import _nccl_types as types
 from bench.transports._nccl_graph import Graphs
-from bench.transports._nccl_timer import Timer
+from bench.transports._nccl_timer import EventTimer
 
 _OF_A_CALL = ("algorithm", "protocol")
 _TINY_BYTES = 4096  # more than any probe needs
@@ -37,7 +37,7 @@ class Nccl(Transport):
     requires = ("torch",)
     num_threads = 2  # the caller and what moves the bytes
 
-    def __init__(self, place: Place, options: Options) -> None:
+    def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group, and have NCCL connect its ranks by a first call.
 
         Raises RefusedError when this rank has no GPU of its own or NCCL can not be opened, MeasurementError when NCCL
@@ -72,7 +72,7 @@ class Nccl(Transport):
         self._reset = reset if agreed else None
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
         self._lacks: dict[tuple[str, str, str], str | None] = {}
-        self._timer = Timer(self._torch, self.sync, "graph" if options.graph else "python")
+        self._timer = EventTimer(self._torch, self.sync, "graph" if options.graph else "python")
         self._beside = _torch_compute.OnGpu(self._torch)
         self._attest()
         # Asked now, of all ranks, since later not all of them have messages.
@@ -89,9 +89,14 @@ class Nccl(Transport):
         try:
             # With the device named, the communicator is made now and not inside the first measured operation.
             _torch.open_process_group(
-                self._torch, self.place, "nccl", options.timeout_s, None if wrong else self._uuid(), wrong,
+                self._torch,
+                self.place,
+                "nccl",
+                options.timeout_s,
+                None if wrong else self._uuid(),
+                wrong,
                 device_id=self._device,
-            )  # fmt: skip
+            )
             self._init_s = perf_counter() - began
             self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=options.timeout_s))
             began = perf_counter()  # peers are connected at first use, and only then is the network known
@@ -242,7 +247,7 @@ class Nccl(Transport):
 
     def _buffers(self, send_bytes: int, recv_bytes: int, num_sets: int) -> _device.DeviceBuffers:
         arrays = _device.TorchArrays(self._torch, self._device)
-        send, recv = (_device.Block(arrays, num_bytes, num_sets) for num_bytes in (send_bytes, recv_bytes))
+        send, recv = (_device.GuardedBlock(arrays, num_bytes, num_sets) for num_bytes in (send_bytes, recv_bytes))
         return _device.DeviceBuffers(send, recv)
 
     def open_groups(self, groups: Round) -> None:
@@ -266,15 +271,28 @@ class Nccl(Transport):
         release = graphs.release if graphs else None
         return Compiled(calls, keep=[buffers], native=graphs, release=release, flags=flags)
 
-    def _bound(self, steps: tuple[Step, ...], group: Group, buffers: _device.DeviceBuffers, reduction: Reduction,
-               in_place: bool) -> list[Callable[[], Any]]:  # fmt: skip
+    def _bound(
+        self,
+        steps: tuple[Step, ...],
+        group: Group,
+        buffers: _device.DeviceBuffers,
+        reduction: Reduction,
+        in_place: bool,
+    ) -> list[Callable[[], Any]]:
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
         if steps and isinstance(steps[0], Product):
             return _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._options.tf32)
         return _torch.bound_calls(
-            self._torch, steps, group, self._handles.get(group.ranks), self.place.rank, memory,
-            types.moved(reduction, steps), in_place, always_batch=True,
-        )  # fmt: skip
+            self._torch,
+            steps,
+            group,
+            self._handles.get(group.ranks),
+            self.place.rank,
+            memory,
+            types.moved(reduction, steps),
+            in_place,
+            always_batch=True,
+        )
 
     def _chosen(self, steps: tuple[Step, ...], group: Group, call: Callable[[], Any]) -> tuple[str, ...]:
         """What NCCL chooses for a program's collective; the first rank of its group alone is told."""

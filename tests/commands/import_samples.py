@@ -62,12 +62,29 @@ SUM device_to_device_memcpy_read_ce 42.00
 
 """
 
-NVBANDWIDTH_JSON = json.dumps({"nvbandwidth": {
-    "CUDA Runtime Version": 12040, "Driver Version": "550.90.07", "git_version": "v0.8", "testcases": [
-        {"name": "host_to_device_memcpy_ce", "status": "Passed", "bandwidth_description": "memcpy CE CPU(row) -> GPU(column)",
-         "bandwidth_matrix": [["25.10", "24.90"]], "sum": 50.0},
-        {"name": "device_to_device_memcpy_read_ce", "status": "Waived"},
-    ]}}, indent=4) + "\n"  # fmt: skip
+NVBANDWIDTH_JSON = (
+    json.dumps(
+        {
+            "nvbandwidth": {
+                "CUDA Runtime Version": 12040,
+                "Driver Version": "550.90.07",
+                "git_version": "v0.8",
+                "testcases": [
+                    {
+                        "name": "host_to_device_memcpy_ce",
+                        "status": "Passed",
+                        "bandwidth_description": "memcpy CE CPU(row) -> GPU(column)",
+                        "bandwidth_matrix": [["25.10", "24.90"]],
+                        "sum": 50.0,
+                    },
+                    {"name": "device_to_device_memcpy_read_ce", "status": "Waived"},
+                ],
+            }
+        },
+        indent=4,
+    )
+    + "\n"
+)
 
 P2P = """\
 [P2P (Peer-to-Peer) GPU Bandwidth Latency Test]

@@ -82,10 +82,15 @@ def test_one_sample_has_a_median_and_no_interval(
 @pytest.mark.parametrize(
     "samples",
     [
-        {"seconds": ["1e-6"]}, {"seconds": 5}, {"seconds": [1e-6], "by_rank": [[1e-6, 2e-6]]},
-        {"by_rank": [[1e-6], [1e-6, 2e-6]]}, {"seconds": {"a": 1}}, {"seconds": [None]}, {"seconds": [[1e-6]]},
+        {"seconds": ["1e-6"]},
+        {"seconds": 5},
+        {"seconds": [1e-6], "by_rank": [[1e-6, 2e-6]]},
+        {"by_rank": [[1e-6], [1e-6, 2e-6]]},
+        {"seconds": {"a": 1}},
+        {"seconds": [None]},
+        {"seconds": [[1e-6]]},
     ],
-)  # fmt: skip
+)
 def test_samples_of_the_wrong_form_are_refused_with_their_line(
     lines: list[dict[str, Any]], samples: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

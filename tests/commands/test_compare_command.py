@@ -29,8 +29,15 @@ Make = Callable[..., Any]
 def a_run(tmp_path: Path, a_header: Make, a_record: Make) -> Make:
     """`a_run("base", factor=1.1)`: a run of 5 launches, 3 sizes, both modes in tmp_path, its times multiplied."""
 
-    def make(name: str, num_launches: int = 5, factor: float = 1.0, sigma: float = 0.01, seed: int = 1,
-             header: dict[str, Any] | None = None, **of_record: Any) -> Path:  # fmt: skip
+    def make(
+        name: str,
+        num_launches: int = 5,
+        factor: float = 1.0,
+        sigma: float = 0.01,
+        seed: int = 1,
+        header: dict[str, Any] | None = None,
+        **of_record: Any,
+    ) -> Path:
         rng = np.random.default_rng([seed, *name.encode()])
         folder: Path = tmp_path / name
         folder.mkdir()

@@ -22,20 +22,42 @@ NUM = 6
 
 def header(**changed: Any) -> Header:
     told: dict[str, Any] = {
-        "job": "pairs-gloo-6x1", "case": ("pairs", "--schedule", "ladder"), "pattern": "pairs", "transport": "gloo",
-        "dtype": "float32", "reduce_op": "", "root": None, "direction": "one-way", "topology": "pairs",
-        "num_ranks": NUM, "num_nodes": NUM, "ranks_per_node": 1, "clock": "host", "modelled": False,
+        "job": "pairs-gloo-6x1",
+        "case": ("pairs", "--schedule", "ladder"),
+        "pattern": "pairs",
+        "transport": "gloo",
+        "dtype": "float32",
+        "reduce_op": "",
+        "root": None,
+        "direction": "one-way",
+        "topology": "pairs",
+        "num_ranks": NUM,
+        "num_nodes": NUM,
+        "ranks_per_node": 1,
+        "clock": "host",
+        "modelled": False,
         "started": "2026-11-21T00:00:00+00:00",
         "nodes": {f"h{k}": {"rack": f"r{k % 2}"} for k in range(NUM)},
         "ranks": tuple({"host": f"h{k}", "local_rank": 0, "nic": "eth0"} for k in range(NUM)),
-    }  # fmt: skip
+    }
     return Header(**(told | changed))
 
 
 def record(group: str, src: int, dst: int, rate: float) -> Record:
     size = 1 << 20
-    return Record("pipelined", (size,), size, 2, 2, group, src, dst, bus_factor=1.0, verified=True,
-                  samples=Samples([size / rate] * 10))  # fmt: skip
+    return Record(
+        "pipelined",
+        (size,),
+        size,
+        2,
+        2,
+        group,
+        src,
+        dst,
+        bus_factor=1.0,
+        verified=True,
+        samples=Samples([size / rate] * 10),
+    )
 
 
 def stored(folder: Path, slow: int | None, **changed: Any) -> Path:

@@ -40,8 +40,10 @@ def test_a_page_about_a_healthy_machine(tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 0
     assert "machine h0 GPUs: gpu[0-3]: NVIDIA H100 80GB HBM3 with 80 GiB on NUMA node 0" in text
     assert "NVLink: gpu[0-7]: 18 of 18 links active to switch, 450 GB/s each way" in text
-    assert "GPU to GPU by 18 NVLinks (NV18), each way, gpu0-gpu1, gpu0-gpu2, gpu0-gpu3, gpu0-gpu4 and 24 more pairs: "\
-        "450 GB/s" in text  # fmt: skip
+    assert (
+        "GPU to GPU by 18 NVLinks (NV18), each way, gpu0-gpu1, gpu0-gpu2, gpu0-gpu3, gpu0-gpu4 and 24 more pairs: "
+        "450 GB/s" in text
+    )
     assert "all-reduce of 1 GiB, busbw, gpu[0-7]: 700 GB/s" in text
     assert "what is wrong with its links nothing that could be told" in text and "unknown:" not in text
     assert max(map(len, out.splitlines())) <= 118
@@ -69,8 +71,9 @@ def test_hosts_that_are_alike_have_one_page(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "a.jsonl").write_text(json.dumps({"nodes": nodes}) + "\n")
     code, out, _ = doctor(capsys, "--facts", str(tmp_path / "a.jsonl"))
     assert code == 1 and [line for line in out.splitlines() if line.startswith("machine")] == [
-        "machines h[0-1]", "machine h2",
-    ]  # fmt: skip
+        "machines h[0-1]",
+        "machine h2",
+    ]
 
 
 def test_what_may_be_wrong_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,8 +131,10 @@ def test_a_topology_that_tells_no_nvlinks_bounds_nothing_that_they_may_carry(
 ) -> None:
     text = page_of(tmp_path, capsys, _SWITCH.format("".join(_CARD.format(k) for k in (2, 3, 4))))
     assert "all-reduce of 1 GiB, busbw, gpu[0-2]: not known" in text
-    assert "GPU to GPU by PCIe, or by NVLinks that are not told (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: not" \
-        in text  # fmt: skip
+    assert (
+        "GPU to GPU by PCIe, or by NVLinks that are not told (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: not"
+        in text
+    )
     assert "host to GPU and back, each way, gpu[0-2]: 31.5 GB/s" in text  # that way has no NVLinks
     assert "PCIe 4 x16: there.txt (NCCL's file): the most that both ends can do]" in text
     assert "this machine" not in text and "idle: " not in text
@@ -243,8 +248,11 @@ def test_a_file_is_held_to_an_instance_type(tmp_path: Path, capsys: pytest.Captu
 def test_the_pcie_of_p4d_by_nvidia_smi_by_nccl_and_by_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     (smi,) = Path(str(CORPUS)).glob("pcie_logs/*p4d*")
     (nccl,) = Path(str(CORPUS)).glob("topo_xml/*p4d-24xl-topo.xml")
-    pages = [" ".join(doctor(capsys, "--facts", str(file), *words)[1].split())
-             for file in (smi, nccl) for words in ((), ("--instance", "p4d.24xlarge"))]  # fmt: skip
+    pages = [
+        " ".join(doctor(capsys, "--facts", str(file), *words)[1].split())
+        for file in (smi, nccl)
+        for words in ((), ("--instance", "p4d.24xlarge"))
+    ]
     rates = [re.findall(r"host to GPU and back, each way, gpu\[0-7\]: (\S+) GB/s", page) for page in pages]
     assert rates == [["31.5"], ["15.8"], ["15.8"], ["15.8"]]
     assert ["a GPU's own link, to the first switch" in page for page in pages] == [False, True, False, False]

@@ -192,8 +192,14 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(package: str
 
 def test_what_can_not_be_printed_is_said_without_a_number_of_the_system() -> None:
     with Path("/dev/full").open("w") as full:
-        told = subprocess.run([sys.executable, "-m", "bench", "list", "rules"], stdout=full, stderr=subprocess.PIPE,
-                              text=True, cwd=_ROOT, env=_ENV)  # fmt: skip
+        told = subprocess.run(
+            [sys.executable, "-m", "bench", "list", "rules"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+            env=_ENV,
+        )
     assert told.returncode == 2
     assert "what this prints can not be written (No space left on device)" in told.stderr
     assert told.stderr.count("\n") == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.logs.foreign import Row
+from bench.logs.foreign import ForeignRow
 from tests.explain.logs import SIZES, curve
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,7 +24,9 @@ _COLUMNS = "     time   algbw   busbw #wrong"
 _UNITS = "     (us)  (GB/s)  (GB/s)       "
 
 
-def log(rows: Sequence[Row], gpu: str | None = None, num_ranks: int = 8, num_nodes: int = 1, wrong: int = 0) -> str:
+def log(
+    rows: Sequence[ForeignRow], gpu: str | None = None, num_ranks: int = 8, num_nodes: int = 1, wrong: int = 0
+) -> str:
     """The text of nccl-tests for these rows."""
     lines = ["# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) warmup iters: 5 iters: 20", "#"]
     if gpu:
@@ -194,10 +196,15 @@ def test_modelled_rows_are_never_judged(tmp_path: Path, capsys: Out) -> None:
     assert page.splitlines()[3].startswith("  - MODELLED") and "CAN NOT BE JUDGED" in page and "reached" not in page
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    (["nothing.log"], "there is no file or folder nothing.log"), (["logs/"], "there is no file or folder logs/"),
-    (["nothing"], "error: no run is called 'nothing'"), (["-", "--instance", "p6"], "no instance type is called 'p6'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["nothing.log"], "there is no file or folder nothing.log"),
+        (["logs/"], "there is no file or folder logs/"),
+        (["nothing"], "error: no run is called 'nothing'"),
+        (["-", "--instance", "p6"], "no instance type is called 'p6'"),
+    ],
+)
 def test_what_can_not_be_read_is_refused_in_a_sentence(
     options: list[str], said: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,10 +243,13 @@ def test_a_file_that_gives_nothing_takes_no_page_from_the_others(tmp_path: Path,
     assert "Where you stand: NORMAL" in told.out and "empty.txt is empty" in told.err and told.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("num_nodes", "said"), [
-    ("3", "16 ranks do not divide among 3 nodes"),
-    ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("num_nodes", "said"),
+    [
+        ("3", "16 ranks do not divide among 3 nodes"),
+        ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
+    ],
+)
 def test_nodes_that_can_not_have_held_the_ranks_give_no_verdict(
     num_nodes: str, said: str, tmp_path: Path, capsys: Out
 ) -> None:

@@ -59,8 +59,9 @@ def test_a_pass_is_0_and_says_so_in_every_format(tmp_path: Path, rules: str, cap
     told = json.loads(capsys.readouterr().out)
     assert (told["schema"], told["passed"], told["failures"], told["faults"]) == ("bench.gate/1", True, {}, [])
     assert [(each["unit"], each["passed"], each["num_rows"]) for each in told["demands"]] == [
-        ("bytes_per_s", True, 2), ("s", True, 2),
-    ]  # fmt: skip
+        ("bytes_per_s", True, 2),
+        ("s", True, 2),
+    ]
     assert main(["gate", str(folder), "--rules", rules, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["verdict"] for row in rows] == ["passed", "passed"]
@@ -111,10 +112,16 @@ def test_a_junit_file_that_can_not_be_written_is_said_before_anything_is_judged(
         assert "--junit" in out.err and not out.out
 
 
-@pytest.mark.parametrize(("content", "name"), [
-    (None, "empty-run"), ("", "unreadable-run"), ("what is this?\n", "unreadable-run"),
-    ('{"type":"record"}\n', "unreadable-run"), ('{"type":"header","schema":"bench.results/99"}\n', "unreadable-run"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (None, "empty-run"),
+        ("", "unreadable-run"),
+        ("what is this?\n", "unreadable-run"),
+        ('{"type":"record"}\n', "unreadable-run"),
+        ('{"type":"header","schema":"bench.results/99"}\n', "unreadable-run"),
+    ],
+)
 def test_a_run_that_is_there_and_holds_nothing_that_can_be_read_fails(
     content: str | None, name: str, tmp_path: Path, rules: str, capsys: Out
 ) -> None:
@@ -152,11 +159,22 @@ def test_a_file_that_was_cut_fails(tmp_path: Path, rules: str, capsys: Out) -> N
     assert set(json.loads(capsys.readouterr().out)["failures"]) == {"truncated-file", "missing-rows"}
 
 
-@pytest.mark.parametrize("change", [
-    {"reported": {"mean_s": 1e-4, "busbw_bytes_per_s": "400e9"}}, {"reported": [1]}, {"payload_bytes": "1M"},
-    {"payload_bytes": None}, {"num_ranks": "four"}, {"verified": "yes"}, {"requested_bytes": ["1M"]}, {"flags": [3]},
-    {"bus_factor": 10**400}, {"num_wrong": True}, {"group": 5},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reported": {"mean_s": 1e-4, "busbw_bytes_per_s": "400e9"}},
+        {"reported": [1]},
+        {"payload_bytes": "1M"},
+        {"payload_bytes": None},
+        {"num_ranks": "four"},
+        {"verified": "yes"},
+        {"requested_bytes": ["1M"]},
+        {"flags": [3]},
+        {"bus_factor": 10**400},
+        {"num_wrong": True},
+        {"group": 5},
+    ],
+)
 def test_a_stored_value_of_another_kind_is_an_unreadable_run(
     change: dict[str, object], tmp_path: Path, rules: str, capsys: Out
 ) -> None:
@@ -201,9 +219,12 @@ def test_the_run_to_compare_with_may_be_named(tmp_path: Path, rules: str, capsys
     Path(rules).write_text("rules: [{pattern: allreduce, time: not slower than baseline}]")
     words = ["gate", str(folder), "--rules", rules, "--format", "json"]
     before = stored(good(), tmp_path / "before")
-    for more, name in (([], "no-baseline"), (["--baseline", str(before)], "too-few-launches"),
-                       (["--baseline", "nowhere"], "no-baseline"), (["--baseline", str(folder)], "no-baseline"),
-                       ):  # fmt: skip
+    for more, name in (
+        ([], "no-baseline"),
+        (["--baseline", str(before)], "too-few-launches"),
+        (["--baseline", "nowhere"], "no-baseline"),
+        (["--baseline", str(folder)], "no-baseline"),
+    ):
         assert main([*words, *more]) == 1
         assert list(json.loads(capsys.readouterr().out)["failures"]) == [name]
 
@@ -295,8 +316,9 @@ def test_a_real_run_is_gated_broken_and_tested_again(
     [file] = folder.glob("*.jsonl")
     [attempt] = jsonl.read(file).attempts
     file.unlink()
-    wrong: list[Record] = [replace(one, verified=False, num_wrong=1) if one.payload_bytes == 1024 else one
-                           for one in attempt.records]  # fmt: skip
+    wrong: list[Record] = [
+        replace(one, verified=False, num_wrong=1) if one.payload_bytes == 1024 else one for one in attempt.records
+    ]
     jsonl.Writer(file, attempt.header).append(*wrong)
     assert main(["gate", "latest", "--rules", rules, *where]) == 1
     assert "wrong-data" in capsys.readouterr().out

@@ -47,17 +47,23 @@ def by_rank(lists: int, first: object = 1e-4) -> Edit:
     return change
 
 
-@pytest.mark.parametrize(("edit", "name"), [
-    (by_rank(3), "inconsistent"), (by_rank(4, -1), "inconsistent"), (by_rank(4, 0), "inconsistent"),
-    (by_rank(4, True), "unreadable-run"), (lambda line: line.update(verified="yes"), "unreadable-run"),
-    (lambda line: line.update(verified=1), "unreadable-run"),
-    (lambda line: line.update(bus_factor=100), "inconsistent"),
-    (lambda line: line.update(bus_factor=True), "unreadable-run"),
-    (lambda line: line.pop("node_bytes"), "inconsistent"),
-    (lambda line: line.update(rank_bytes=1), "inconsistent"),
-    (lambda line: line.update(payload_bytes=800 << 20), "inconsistent"),
-    (lambda line: line.update(num_ranks=2, bus_factor=1.0), "inconsistent"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("edit", "name"),
+    [
+        (by_rank(3), "inconsistent"),
+        (by_rank(4, -1), "inconsistent"),
+        (by_rank(4, 0), "inconsistent"),
+        (by_rank(4, True), "unreadable-run"),
+        (lambda line: line.update(verified="yes"), "unreadable-run"),
+        (lambda line: line.update(verified=1), "unreadable-run"),
+        (lambda line: line.update(bus_factor=100), "inconsistent"),
+        (lambda line: line.update(bus_factor=True), "unreadable-run"),
+        (lambda line: line.pop("node_bytes"), "inconsistent"),
+        (lambda line: line.update(rank_bytes=1), "inconsistent"),
+        (lambda line: line.update(payload_bytes=800 << 20), "inconsistent"),
+        (lambda line: line.update(num_ranks=2, bus_factor=1.0), "inconsistent"),
+    ],
+)
 def test_a_row_that_contradicts_its_header(edit: Edit, name: str, tmp_path: Path, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     edited(folder, lambda line: by_rank(4)(line) and None)
@@ -89,10 +95,15 @@ def only_one(folder: Path) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    (without_plan, {"no-plan"}), (without_plan_and_job, {"no-plan", "failed-job"}),
-    (out_of_the_plan, {"failed-job"}), (only_one, {"no-plan"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (without_plan, {"no-plan"}),
+        (without_plan_and_job, {"no-plan", "failed-job"}),
+        (out_of_the_plan, {"failed-job"}),
+        (only_one, {"no-plan"}),
+    ],
+)
 def test_what_is_taken_out_of_a_run(
     change: Callable[[Path], None], expected: set[str], tmp_path: Path, capsys: Out
 ) -> None:
@@ -118,15 +129,22 @@ def test_a_results_file_alone(tmp_path: Path, capsys: Out) -> None:
 def test_rows_that_no_rule_selects(of: tuple[str | None, int | None], tmp_path: Path, capsys: Out) -> None:
     run = good()
     mode, size = of
-    run.records(lambda one: one.mode == (mode or one.mode) and one.payload_bytes == (size or one.payload_bytes),
-                lambda one: None)  # fmt: skip
+    run.records(
+        lambda one: one.mode == (mode or one.mode) and one.payload_bytes == (size or one.payload_bytes),
+        lambda one: None,
+    )
     rules = ISOLATED.replace("[1M, 2M]", "1M")
     assert names(capsys, stored(run, tmp_path / "run"), rules) == ["missing-rows"]
 
 
-@pytest.mark.parametrize(("gpu", "expected"), [
-    ("NVIDIA A100-SXM4-40GB", []), ("NVIDIA H200", ["wrong-cluster"]), ("NVIDIA Model Q", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", []),
+        ("NVIDIA H200", ["wrong-cluster"]),
+        ("NVIDIA Model Q", []),
+    ],
+)
 def test_an_instance_type_whose_gpu_is_another(gpu: str, expected: list[str], tmp_path: Path, capsys: Out) -> None:
     log, results = tmp_path / "a.log", tmp_path / "results"
     log.write_text(NCCL.replace("NVIDIA Model Q", gpu))

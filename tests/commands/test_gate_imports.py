@@ -116,8 +116,9 @@ def test_a_log_that_gave_nothing_fails_the_gate(name: str, content: bytes, capsy
     assert told["failures"] == {"truncated-import": 1} and told["faults"][0]["what"] == lost["what"]
 
 
-def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8, num_nodes: int = 1,
-          step: int = 0) -> str:  # fmt: skip
+def h100s(
+    busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8, num_nodes: int = 1, step: int = 0
+) -> str:
     """A log of so many H100 with this busbw (GB/s) at each size; time and algbw fit it. `step`: the banner's, where it
     is not from the first size to the last."""
     algbw = busbw * num_ranks / (2 * (num_ranks - 1))
@@ -133,8 +134,11 @@ def h100s(busbw: float, sizes: tuple[int, ...] = (1 << 20,), num_ranks: int = 8,
         for size in sizes
     ]
     step = step or max(2, sizes[-1] // sizes[0])
-    lines = samples.NCCL.replace("minBytes 1024", f"minBytes {sizes[0]}").replace(
-        "maxBytes 1048576 step: 32(factor)", f"maxBytes {sizes[-1]} step: {step}(factor)").splitlines()  # fmt: skip
+    lines = (
+        samples.NCCL.replace("minBytes 1024", f"minBytes {sizes[0]}")
+        .replace("maxBytes 1048576 step: 32(factor)", f"maxBytes {sizes[-1]} step: {step}(factor)")
+        .splitlines()
+    )
     table = next(number for number, line in enumerate(lines) if line.lstrip().startswith("1024 "))
     return "\n".join([*lines[1:4], *ranks, *lines[8:table], *rows, "# Out of bounds values : 0 OK", "#", ""])
 

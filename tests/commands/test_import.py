@@ -19,7 +19,7 @@ from bench.__main__ import main
 from bench.core import plugins
 from bench.logs import imports
 from bench.logs import page as logs_page
-from bench.logs.foreign import Row, Run, read_all
+from bench.logs.foreign import ForeignRow, ForeignRun, read_all
 from bench.logs.readers import _lines
 from bench.store import jsonl, runs
 from tests.commands import import_samples as samples
@@ -61,7 +61,7 @@ def figures(document: dict[str, Any]) -> list[Any]:
     return [[run[key] for key in kept] for run in document["runs"]]
 
 
-def named(found: Iterable[Run], source: str = "a.log") -> list[tuple[str, Run]]:
+def named(found: Iterable[ForeignRun], source: str = "a.log") -> list[tuple[str, ForeignRun]]:
     """Each run after the file that it is from."""
     return [(source, run) for run in found]
 
@@ -90,16 +90,35 @@ def test_the_document_has_the_promised_keys_and_si_units(capsys: Out) -> None:
     _, document = as_json(capsys, written("a.log", samples.NCCL))
     (run,) = document["runs"]
     assert set(run) == {
-        "source", "line", "tool", "tool_version", "pattern", "num_ranks", "num_nodes", "status", "failure", "hosts",
-        "gpus", "records", "matrices", "warnings",
-    }  # fmt: skip
+        "source",
+        "line",
+        "tool",
+        "tool_version",
+        "pattern",
+        "num_ranks",
+        "num_nodes",
+        "status",
+        "failure",
+        "hosts",
+        "gpus",
+        "records",
+        "matrices",
+        "warnings",
+    }
     assert (run["pattern"], run["num_ranks"], run["num_nodes"]) == ("allreduce", 4, 2)
     assert run["hosts"] == ["alpha-1", "alpha-2"] and run["gpus"] == ["NVIDIA Model Q"]
     assert run["records"][1] == {
-        "payload_bytes": 1024, "num_elements": 256, "dtype": "float32", "reduce_op": "sum", "root": None,
-        "in_place": True, "time_s": pytest.approx(20.48e-6), "algbw_bytes_per_s": pytest.approx(0.05e9),
-        "busbw_bytes_per_s": pytest.approx(0.07e9), "num_wrong": 0,
-    }  # fmt: skip
+        "payload_bytes": 1024,
+        "num_elements": 256,
+        "dtype": "float32",
+        "reduce_op": "sum",
+        "root": None,
+        "in_place": True,
+        "time_s": pytest.approx(20.48e-6),
+        "algbw_bytes_per_s": pytest.approx(0.05e9),
+        "busbw_bytes_per_s": pytest.approx(0.07e9),
+        "num_wrong": 0,
+    }
     _, document = as_json(capsys, written("b.log", samples.NVBANDWIDTH))
     assert document["runs"][0]["matrices"][1]["cells"] == [
         {"src": "gpu1", "dst": "gpu0", "value": 21.5e9, "status": "ok"},
@@ -147,9 +166,13 @@ def test_what_several_tools_printed_into_one_file_is_told_apart(capsys: Out) -> 
     code, document = as_json(capsys, written("all.log", text))
     assert code == 1
     assert [(run["tool"], run["status"]) for run in document["runs"]] == [
-        ("nccl_tests", "ok"), ("osu", "ok"), ("nvbandwidth", "ok"), ("nccl_tests", "truncated"),
-        ("p2p_bandwidth_latency", "ok"), ("perftest", "ok"),
-    ]  # fmt: skip
+        ("nccl_tests", "ok"),
+        ("osu", "ok"),
+        ("nvbandwidth", "ok"),
+        ("nccl_tests", "truncated"),
+        ("p2p_bandwidth_latency", "ok"),
+        ("perftest", "ok"),
+    ]
     assert [len(run["records"]) for run in document["runs"]] == [6, 2, 0, 4, 0, 1]
 
 
@@ -178,9 +201,13 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b"hello\n", "nothing in x.log was recognised"), (bytes(range(32)) * 9, "is binary"),
-     (b"PK\x03\x04\x0a\0\0\0\0\0" + b"a.log" + samples.NCCL.encode() + b"PK\x01\x02", "is binary")],
-)  # fmt: skip
+    [
+        (b"", "is empty"),
+        (b"hello\n", "nothing in x.log was recognised"),
+        (bytes(range(32)) * 9, "is binary"),
+        (b"PK\x03\x04\x0a\0\0\0\0\0" + b"a.log" + samples.NCCL.encode() + b"PK\x01\x02", "is binary"),
+    ],
+)
 def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, words: str, capsys: Out) -> None:
     assert main(["import", written("x.log", content)]) == 2
     said = capsys.readouterr()
@@ -192,10 +219,14 @@ def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, wo
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [(["no-such"], "there is no file or folder no-such"), (["empty"], "there is no file in empty"),
-     (["a.log", "--num-ranks", "0"], "must be a whole number"),
-     (["a.log", "--instance", "p4d.25xlarge"], "p4d.24xlarge"), (["a.log", "--cluster", "nowhere"], "nowhere")],
-)  # fmt: skip
+    [
+        (["no-such"], "there is no file or folder no-such"),
+        (["empty"], "there is no file in empty"),
+        (["a.log", "--num-ranks", "0"], "must be a whole number"),
+        (["a.log", "--instance", "p4d.25xlarge"], "p4d.24xlarge"),
+        (["a.log", "--cluster", "nowhere"], "nowhere"),
+    ],
+)
 def test_what_can_not_be_meant_is_said(words: list[str], sentence: str, capsys: Out) -> None:
     Path("empty").mkdir()
     written("a.log", samples.NCCL)
@@ -342,8 +373,11 @@ def test_matrices_become_pairs_of_places_and_sums_are_halved(capsys: Out) -> Non
 
 
 def test_waived_cells_are_skipped_with_the_reason(capsys: Out) -> None:
-    text = samples.P2P.replace(" CAN Access", " CANNOT Access").replace("0\t     1     1", "0\t     1     0").replace(
-        "1\t     1     1", "1\t     0     1")  # fmt: skip
+    text = (
+        samples.P2P.replace(" CAN Access", " CANNOT Access")
+        .replace("0\t     1     1", "0\t     1     0")
+        .replace("1\t     1     1", "1\t     0     1")
+    )
     assert main(["import", written("a.log", text)]) == 0
     assert "waived by p2p_bandwidth_latency: gpu0 to gpu1" in capsys.readouterr().out
 
@@ -358,10 +392,15 @@ def test_what_a_log_contradicts_is_remarked_and_kept_as_printed(capsys: Out) -> 
 
 @pytest.mark.parametrize(
     ("printed", "instead"),
-    [("100.0   10.49", "10.0   10.49"), ("100.0   10.49", "101.0   10.49"), ("10.49   15.73", "10.49   15.93"),
-     ("10.49   15.73", "10.94   15.73"), ("1048576        262144", "1048577        262144"),
-     ("sum      -1    100.0", "sum       1    100.0")],
-)  # fmt: skip
+    [
+        ("100.0   10.49", "10.0   10.49"),
+        ("100.0   10.49", "101.0   10.49"),
+        ("10.49   15.73", "10.49   15.93"),
+        ("10.49   15.73", "10.94   15.73"),
+        ("1048576        262144", "1048577        262144"),
+        ("sum      -1    100.0", "sum       1    100.0"),
+    ],
+)
 def test_a_row_that_contradicts_itself_is_flagged_and_the_gate_fails(printed: str, instead: str, capsys: Out) -> None:
     text = samples.NCCL.replace(printed, instead)
     main(["import", written("a.log", text[: text.index("# Avg")])])
@@ -413,7 +452,7 @@ def test_an_imported_run_can_not_be_resumed(capsys: Out) -> None:
 # ---------------------------------------------------------------------------------------------------- real logs
 
 
-def by_hand(path: Path) -> list[Run]:
+def by_hand(path: Path) -> list[ForeignRun]:
     """What the reader of the folder's tool finds, by itself."""
     tool = {"nccl": "nccl_tests", "nvbandwidth": "nvbandwidth", "p2p": "p2p_bandwidth_latency", "osu": "osu"}
     reader = plugins.load("tool", tool[path.parent.name.removesuffix("_logs")]).READER
@@ -432,13 +471,17 @@ def test_the_command_says_of_a_real_log_what_its_reader_says(path: Path, capsys:
 
 # busbw / algbw of n ranks, of what OSU prints a time only: the definitions of docs/metrics.md, written again
 FACTORS: dict[str | None, Callable[[int], float]] = {
-    "allreduce": lambda n: 2 * (n - 1) / n, "allgather": lambda n: (n - 1) / n, "alltoall": lambda n: (n - 1) / n,
-    "reducescatter": lambda n: (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0,
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    "allgather": lambda n: (n - 1) / n,
+    "alltoall": lambda n: (n - 1) / n,
+    "reducescatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
     "pingpong": lambda n: 1.0,
-}  # fmt: skip
+}
 
 
-def busbw_of(row: Row, run: Run) -> float | None:
+def busbw_of(row: ForeignRow, run: ForeignRun) -> float | None:
     """What was printed, or what follows from a printed time."""
     if row.busbw_bytes_per_s is not None or not row.time_s or not row.payload_bytes or run.num_ranks is None:
         return row.busbw_bytes_per_s
@@ -446,9 +489,11 @@ def busbw_of(row: Row, run: Run) -> float | None:
 
 
 NOT_A_NUMBER = {
-    "busbw": ("10.49   15.73", "10.49     {}"), "algbw": ("10.49   15.73", "  {}   15.73"),
-    "time": ("100.0   10.49", "  {}   10.49"), "time, algbw": ("100.0   10.49", "{}  {}"),
-}  # fmt: skip
+    "busbw": ("10.49   15.73", "10.49     {}"),
+    "algbw": ("10.49   15.73", "  {}   15.73"),
+    "time": ("100.0   10.49", "  {}   10.49"),
+    "time, algbw": ("100.0   10.49", "{}  {}"),
+}
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-nan", "-inf"])
@@ -474,13 +519,19 @@ def test_no_figure_of_a_real_log_is_lost_on_its_way_through_our_files(path: Path
     expected = by_hand(path)
     printed = sorted(
         (row.payload_bytes or 0, row.in_place, row.time_s or -1, busbw_of(row, run) or -1)
-        for run in expected for row in run.rows
-    )  # fmt: skip
+        for run in expected
+        for row in run.rows
+    )
     kept = sorted(
-        (record.payload_bytes, record.in_place, record.reported.get("mean_s") or -1,
-         record.reported.get("busbw_bytes_per_s") or -1)
-        for record in records if record.reported and record.group == "world"
-    )  # fmt: skip
+        (
+            record.payload_bytes,
+            record.in_place,
+            record.reported.get("mean_s") or -1,
+            record.reported.get("busbw_bytes_per_s") or -1,
+        )
+        for record in records
+        if record.reported and record.group == "world"
+    )
     assert kept == [pytest.approx(row, rel=1e-12) for row in printed]
     cells = [cell for run in expected for matrix in run.matrices for cell in matrix.cells]
     assert sum(record.group != "world" for record in records) == len(cells)
@@ -611,9 +662,8 @@ HOSTILE = {
     "rows without end": samples.NCCL.encode() + WITHOUT_END * 15_000,
     "devices": samples.NCCL.encode()[:400] + DEVICE * 13_000,
     "noise": bytes(range(32, 256)) * 4_500,
-    "a wide matrix": TITLE
-    + b" 0" * 400_000 + b"\n 0" + b" 25.10" * 30_000 + b"\n",
-}  # fmt: skip
+    "a wide matrix": TITLE + b" 0" * 400_000 + b"\n 0" + b" 25.10" * 30_000 + b"\n",
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -637,7 +687,7 @@ def test_a_run_names_its_file_and_line(capsys: Out) -> None:
     assert document["runs"][0]["line"] == next(by_lines("noise\n" + samples.NCCL)).line
 
 
-def by_lines(text: str) -> Iterator[Run]:
+def by_lines(text: str) -> Iterator[ForeignRun]:
     return imports.runs([text.encode()], READERS, _lines.lines)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.core import plugins
-from bench.core.record import Header, Record
+from bench.core.record import Header, Record, Skip
 from bench.results import collect, summary
 from bench.store import jsonl, runs
 
@@ -125,8 +125,11 @@ BREAKS: list[tuple[int, str, Callable[[Files], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "change"), [(rule, change) for rule, _, change in BREAKS],
-                         ids=[f"{rule}, {what}" for rule, what, _ in BREAKS])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [(rule, change) for rule, _, change in BREAKS],
+    ids=[f"{rule}, {what}" for rule, what, _ in BREAKS],
+)
 def test_a_change_breaks_its_rule_and_no_other(
     files: Files, tmp_path: Path, capsys: Out, rule: int, change: Callable[[Files], None]
 ) -> None:
@@ -157,7 +160,7 @@ def test_the_offending_row_is_named_in_every_format(files: Files, tmp_path: Path
 
 
 def test_a_row_that_says_why_it_is_missing_is_none(files: Files, tmp_path: Path, capsys: Out) -> None:
-    files.records[3] = replace(files.records[3], samples=None, skipped="the time budget was used up")
+    files.records[3] = replace(files.records[3], samples=None, skipped=Skip.uncoded("the time budget was used up"))
     assert findings(files.write(tmp_path / "run"), capsys)[0] == 0
 
 

@@ -39,8 +39,9 @@ def program(folder: Path, text: bytes, name: str = "all_reduce_perf") -> Path:
     return folder
 
 
-def plan(tmp_path: Path, capsys: Out, cluster: str, *words: str, more: str = "like: nccl-tests",
-         pattern: str = "allreduce") -> dict[str, Any]:  # fmt: skip
+def plan(
+    tmp_path: Path, capsys: Out, cluster: str, *words: str, more: str = "like: nccl-tests", pattern: str = "allreduce"
+) -> dict[str, Any]:
     """`bench plan --format json`"""
     path = tmp_path / "beside.yaml"
     path.write_text(SCENARIO.format(more=more, pattern=pattern))
@@ -58,9 +59,23 @@ def test_with_mpi_a_process_for_each_gpu_is_started_by_mpirun_where_torchrun_sta
     words = theirs["command"]
     assert words[words.index("-n") + 1] == "8"
     assert words[next(k for k, word in enumerate(words) if word.endswith("all_reduce_perf")) + 1 :] == [
-        "-b", "1024", "-e", "1048576", "-f", "4", "-d", "float", "-o", "sum", "-c", "1",
-        "-J", "results-of-the-tool.json", "-g", "1",
-    ]  # fmt: skip
+        "-b",
+        "1024",
+        "-e",
+        "1048576",
+        "-f",
+        "4",
+        "-d",
+        "float",
+        "-o",
+        "sum",
+        "-c",
+        "1",
+        "-J",
+        "results-of-the-tool.json",
+        "-g",
+        "1",
+    ]
 
 
 def test_without_mpi_one_process_has_all_gpus_of_a_node_and_several_nodes_are_left_out(

@@ -25,16 +25,34 @@ def run_of(tmp_path: Path, a_header: Make, a_record: Make, monkeypatch: pytest.M
 
     def make(rate: float, gpu: str = "NVIDIA H200") -> str:
         header = a_header(
-            job="gpu_baseline-nccl", pattern="gpu_baseline", case=("gpu_baseline", "--transport", "nccl"),
-            transport="nccl", dtype="bfloat16", topology="groups of 1", clock="device", num_ranks=2, num_nodes=1,
-            ranks_per_node=2, facts={"gpu": gpu}, ranks=tuple({"host": "h", "local_rank": k} for k in range(2)),
-        )  # fmt: skip
+            job="gpu_baseline-nccl",
+            pattern="gpu_baseline",
+            case=("gpu_baseline", "--transport", "nccl"),
+            transport="nccl",
+            dtype="bfloat16",
+            topology="groups of 1",
+            clock="device",
+            num_ranks=2,
+            num_nodes=1,
+            ranks_per_node=2,
+            facts={"gpu": gpu},
+            ranks=tuple({"host": "h", "local_rank": k} for k in range(2)),
+        )
         file = tmp_path / "run.jsonl"
         writer = jsonl.Writer(file, header)
         for k, faster in enumerate((1.0, 1.1)):
             samples = Samples([2 * 8192**3 / (rate * faster)] * 30)
-            writer.append(a_record(mode="pipelined", payload_bytes=8192 * 8192 * 2, num_ranks=1, num_nodes=1,
-                                   bus_factor=None, group=f"group{k}", samples=samples))  # fmt: skip
+            writer.append(
+                a_record(
+                    mode="pipelined",
+                    payload_bytes=8192 * 8192 * 2,
+                    num_ranks=1,
+                    num_nodes=1,
+                    bus_factor=None,
+                    group=f"group{k}",
+                    samples=samples,
+                )
+            )
         return str(file)
 
     return make

@@ -58,8 +58,11 @@ def test_what_a_scenario_leaves_out_is_what_a_command_line_leaves_out(write: Wri
     assert found == Measurement(("allreduce",))
     assert found.sizes == case.sizes
     assert (found.dtypes, found.modes, found.caches, found.window) == (
-        (case.dtype,), case.mode, (case.cache,), case.window,
-    )  # fmt: skip
+        (case.dtype,),
+        case.mode,
+        (case.cache,),
+        case.window,
+    )
     assert scenario(write, "measure: [{pattern: barrier}]").max_s == case.max_s
 
 
@@ -102,16 +105,34 @@ measure:
     assert (found.budget_s, found.max_s, found.launches) == (120.0, 0.5, 3)
     assert found.measurements == (
         Measurement(
-            patterns=("allreduce", "broadcast"), transports=("mpi", "gloo"), sizes=(8, 16, 32, 64, 1 << 20),
-            dtypes=("float32", "bfloat16"), reduce_ops=("sum", "max"), modes="isolated",
-            topologies=("world", "groups of 2"), orders=("linear", "0,2,1,3"), directions=("one-way", "two-way"),
-            in_place=(True, False), caches=("hot", "cold"), roots=(0, 3),
-            thread_levels=("single", "multiple"), syncs=("none",), loops=("python", "compiled"),
-            alignments=(64, 2 << 20), binds=("none",), like="nccl-tests", window=16, matrix=((0, 1), (2, 0)),
-            nodes=(1, 2), ranks_per_node=(4,), iterations=10, warmup=0, seed=7,
+            patterns=("allreduce", "broadcast"),
+            transports=("mpi", "gloo"),
+            sizes=(8, 16, 32, 64, 1 << 20),
+            dtypes=("float32", "bfloat16"),
+            reduce_ops=("sum", "max"),
+            modes="isolated",
+            topologies=("world", "groups of 2"),
+            orders=("linear", "0,2,1,3"),
+            directions=("one-way", "two-way"),
+            in_place=(True, False),
+            caches=("hot", "cold"),
+            roots=(0, 3),
+            thread_levels=("single", "multiple"),
+            syncs=("none",),
+            loops=("python", "compiled"),
+            alignments=(64, 2 << 20),
+            binds=("none",),
+            like="nccl-tests",
+            window=16,
+            matrix=((0, 1), (2, 0)),
+            nodes=(1, 2),
+            ranks_per_node=(4,),
+            iterations=10,
+            warmup=0,
+            seed=7,
             env={"NCCL_ALGO": ("Ring", "Tree"), "OMP_NUM_THREADS": ("012",)},
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +213,7 @@ def test_a_mistake_in_a_measurement_is_told_with_its_place(write: Write, lines: 
         ("just words", "x.yaml:1:1: lines of `key: value` must stand here"),
         ("1: 2\nmeasure: [{pattern: barrier}]", "x.yaml:1:1: 1: no key is called '1'"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_scenario_is_told_with_its_place(write: Write, text: str, sentence: str) -> None:
     assert told(scenario, write, text).startswith(sentence)
 
@@ -223,11 +244,21 @@ links: {nic: 100 Gbit/s, nvlink: 150 GB/s}
 nics: [eth0, eth1]
 racks: {r1: [h0], r2: "h[1-1]"}"""
     assert entry(write, text) == Cluster(
-        name="mine", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="mpirun", python="/opt/py",
-        mpirun="/opt/mpirun", setup=("module load x", "source y"), env={"A": "012", "B": "", "C": "off"},
-        options={"bind-to": "core", "time": "10:30", "exclusive": ""}, hosts=("h0", "h1"),
-        links={"nic": 12.5e9, "nvlink": 150e9}, nics=("eth0", "eth1"), racks={"r1": ("h0",), "r2": ("h1",)},
-    )  # fmt: skip
+        name="mine",
+        instance="p4d.24xlarge",
+        nodes=2,
+        ranks_per_node=8,
+        launcher="mpirun",
+        python="/opt/py",
+        mpirun="/opt/mpirun",
+        setup=("module load x", "source y"),
+        env={"A": "012", "B": "", "C": "off"},
+        options={"bind-to": "core", "time": "10:30", "exclusive": ""},
+        hosts=("h0", "h1"),
+        links={"nic": 12.5e9, "nvlink": 150e9},
+        nics=("eth0", "eth1"),
+        racks={"r1": ("h0",), "r2": ("h1",)},
+    )
 
 
 @pytest.mark.parametrize(

@@ -72,16 +72,23 @@ def test_every_end_is_told_as_what_it_was(
     fake: Fake, tmp_path: Path, state: str, nodes: str, words: str, refused: bool
 ) -> None:
     told = SCONTROL.format(state=state, code=9, nodes=nodes)
-    fake(sbatch="echo 17", squeue="exit 0", scontrol=f"echo '{told}'",
-         sinfo="printf 'n1|idle|none\\nn2|down*|not responding\\nn2|down*|not responding\\n'")  # fmt: skip
+    fake(
+        sbatch="echo 17",
+        squeue="exit 0",
+        scontrol=f"echo '{told}'",
+        sinfo="printf 'n1|idle|none\\nn2|down*|not responding\\nn2|down*|not responding\\n'",
+    )
     end = ended(tmp_path)
     assert end.what is not None and end.what.startswith(f"Slurm job 17 {words}")
     assert end.refused is refused
 
 
 def test_what_the_controller_has_forgotten_accounting_knows(fake: Fake, tmp_path: Path) -> None:
-    fake(sbatch="echo '17;cluster'", squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
-         sacct="echo 'CANCELLED by 1000|0:0|n[1-2]'")  # fmt: skip
+    fake(
+        sbatch="echo '17;cluster'",
+        squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+        sacct="echo 'CANCELLED by 1000|0:0|n[1-2]'",
+    )
     assert ended(tmp_path).what == "Slurm job 17 was cancelled"
 
 
@@ -108,8 +115,11 @@ def test_a_desk_that_could_not_begin_is_quoted(fake: Fake, tmp_path: Path, monke
 
 def test_why_a_job_waits_is_said_once(fake: Fake, tmp_path: Path) -> None:
     count = tmp_path / "count"
-    fake(sbatch="echo 17", scontrol=f"echo '{SCONTROL.format(state='CANCELLED', code=0, nodes='n1')}'",
-         squeue=f"echo x >> {count}; [ $(wc -l < {count}) -gt 3 ] || echo 'PENDING|Resources'")  # fmt: skip
+    fake(
+        sbatch="echo 17",
+        scontrol=f"echo '{SCONTROL.format(state='CANCELLED', code=0, nodes='n1')}'",
+        squeue=f"echo x >> {count}; [ $(wc -l < {count}) -gt 3 ] || echo 'PENDING|Resources'",
+    )
     says: list[str] = []
     ended(tmp_path, says)
     assert says == ["Slurm job 17: submitted", "Slurm job 17 waits: Resources"]
@@ -149,9 +159,12 @@ def test_a_job_that_no_waiting_helps_is_cancelled_and_refused(
     fake: Fake, tmp_path: Path, reason: str, never: bool
 ) -> None:
     polls, cancelled = tmp_path / "polls", tmp_path / "cancelled"
-    fake(sbatch="echo 17", scancel=f"touch {cancelled}",
-         squeue=f"echo x >> {polls}; [ $(wc -l < {polls}) -gt 2 ] || echo 'PENDING|{reason}'",
-         scontrol=f"echo '{SCONTROL.format(state='CANCELLED', code=0, nodes='(null)')}'")  # fmt: skip
+    fake(
+        sbatch="echo 17",
+        scancel=f"touch {cancelled}",
+        squeue=f"echo x >> {polls}; [ $(wc -l < {polls}) -gt 2 ] || echo 'PENDING|{reason}'",
+        scontrol=f"echo '{SCONTROL.format(state='CANCELLED', code=0, nodes='(null)')}'",
+    )
     if never:
         with pytest.raises(RefusedError, match=rf"can never start \({reason}\)"):
             ended(tmp_path)

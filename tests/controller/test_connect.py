@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.controller import connect
-from bench.probes.ports import Reached
+from bench.probes.ports import PeerReply
 
 HOSTS = ("h0", "h1", "h2", "h3")
 OPEN = "(cables, routes, firewall)"
@@ -17,7 +17,7 @@ def seen(pairs: Iterable[tuple[str, str]] = (), clocks: dict[str, float] | None 
     ahead = {host: (clocks or {}).get(host, 0.0) for host in HOSTS}
     return {
         a: {
-            b: Reached("timed out") if (a, b) in failed else Reached(None, ahead[b] - ahead[a], 0.001)
+            b: PeerReply("timed out") if (a, b) in failed else PeerReply(None, ahead[b] - ahead[a], 0.001)
             for b in HOSTS
             if b != a
         }
@@ -70,10 +70,10 @@ def test_the_clock_that_is_off_is_named_and_small_or_uncertain_differences_are_n
     assert sentences(seen(clocks={"h2": 10.0})) == ["the clock of host h2 is 10.0 s ahead of the others'"]
     assert sentences(seen(clocks={"h1": -10.0})) == ["the clock of host h1 is 10.0 s behind the others'"]
     assert sentences(seen(clocks={"h2": 0.9})) == []
-    far = {"h0": {"h1": Reached(None, 3.0, 5.0)}, "h1": {"h0": Reached(None, -3.0, 5.0)}}
+    far = {"h0": {"h1": PeerReply(None, 3.0, 5.0)}, "h1": {"h0": PeerReply(None, -3.0, 5.0)}}
     assert sentences(far) == []
 
 
 def test_of_two_clocks_that_differ_both_are_named() -> None:
-    two = {"h0": {"h1": Reached(None, 10.0, 0.001)}, "h1": {"h0": Reached(None, -10.0, 0.001)}}
+    two = {"h0": {"h1": PeerReply(None, 10.0, 0.001)}, "h1": {"h0": PeerReply(None, -10.0, 0.001)}}
     assert sentences(two) == ["the clocks of hosts h0 and h1 are 10.0 s apart"]

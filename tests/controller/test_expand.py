@@ -15,7 +15,7 @@ from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
 from bench.controller import preflight, survey
 from bench.controller.expand import MIN_ROW_S, NOT_MODELLED, expand
-from bench.controller.jobs import Machine, Plan
+from bench.controller.jobs import LocalMachine, Plan
 from bench.core import plugins
 from bench.core.case import from_argv
 from bench.core.errors import RefusedError, UsageError
@@ -28,17 +28,28 @@ LAUNCHERS: Mapping[str, Launcher] = {
     name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")
 }
 ROOT = Path(__file__).resolve().parent.parent.parent
-LAUNCHED_BY = {"mpi": "mpirun", "mpi_cuda": "mpirun", "gloo": "torchrun", "nccl": "torchrun", "cuda_copy": "torchrun",
-               "model": "direct"}  # fmt: skip
+LAUNCHED_BY = {
+    "mpi": "mpirun",
+    "mpi_cuda": "mpirun",
+    "gloo": "torchrun",
+    "nccl": "torchrun",
+    "cuda_copy": "torchrun",
+    "model": "direct",
+}
 NO_GPU = "no NVIDIA GPU was found"
 OF_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
-LAPTOP = Machine(2, 0, dict.fromkeys(OF_GPUS, NO_GPU), "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
+LAPTOP = LocalMachine(2, 0, dict.fromkeys(OF_GPUS, NO_GPU), "/env/bin/python", "/env/bin/mpirun", LAUNCHED_BY)
 LOCAL = Cluster("local")
 P4D = Cluster("p4d", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="slurm", env={"A": "b c"})
 
 
-def plan_of(*measurements: Measurement, cluster: Cluster = LOCAL, machine: Machine = LAPTOP, model: bool = False,
-            **scenario: Any) -> Plan:  # fmt: skip
+def plan_of(
+    *measurements: Measurement,
+    cluster: Cluster = LOCAL,
+    machine: LocalMachine = LAPTOP,
+    model: bool = False,
+    **scenario: Any,
+) -> Plan:
     """The plan of a scenario with these measurements."""
     given: dict[str, Any] = {"budget_s": None, "max_s": 0.25, "launches": 1} | scenario
     made = Scenario("test", Path("test.yaml"), "", measurements=measurements, text="", **given)
@@ -81,10 +92,17 @@ def test_what_can_not_concern_a_machine_is_one_short_note() -> None:
 
 def test_every_command_says_exactly_what_its_case_is() -> None:
     wide = Measurement(
-        ("allreduce", "pingpong", "broadcast", "alltoallv"), ("mpi",), dtypes=("float32", "int8"),
-        reduce_ops=("sum", "max"), topologies=("world", "groups of 2"), orders=("linear", "reverse"),
-        directions=("one-way", "two-way"), in_place=(False, True), roots=(0, 1), ranks_per_node=(4,),
-    )  # fmt: skip
+        ("allreduce", "pingpong", "broadcast", "alltoallv"),
+        ("mpi",),
+        dtypes=("float32", "int8"),
+        reduce_ops=("sum", "max"),
+        topologies=("world", "groups of 2"),
+        orders=("linear", "reverse"),
+        directions=("one-way", "two-way"),
+        in_place=(False, True),
+        roots=(0, 1),
+        ranks_per_node=(4,),
+    )
     jobs = plan_of(wide, budget_s=60.0).jobs
     assert len({job.name for job in jobs}) == len(jobs) == 32 + 16 + 16 + 8
     for job in jobs:
@@ -121,8 +139,14 @@ def test_launches_are_alternated_and_have_names_of_their_own() -> None:
 
 
 def test_what_only_mpi_knows_is_no_factor_of_others() -> None:
-    measurement = Measurement(("allreduce",), ("mpi", "gloo"), thread_levels=("single", "multiple"),
-                              syncs=("barrier", "none"), loops=("python",), binds=("none",))  # fmt: skip
+    measurement = Measurement(
+        ("allreduce",),
+        ("mpi", "gloo"),
+        thread_levels=("single", "multiple"),
+        syncs=("barrier", "none"),
+        loops=("python",),
+        binds=("none",),
+    )
     jobs = plan_of(measurement).jobs
     assert len({job.name for job in jobs}) == len(jobs) == 4 + 1
     assert {job.case.thread_level for job in jobs if job.case.transport == "gloo"} == {"single"}
@@ -196,8 +220,9 @@ def test_a_thousand_nodes_are_planned_and_what_is_out_of_proportion_is_told_with
 
 
 def test_a_ladder_counts_the_rounds_that_it_surely_takes_and_carries_nics_and_racks() -> None:
-    cluster = Cluster("lab", nodes=1024, ranks_per_node=8, launcher="slurm", nics=("eth0", "eth1"),
-                      racks={"r1": ("h0", "h1")})  # fmt: skip
+    cluster = Cluster(
+        "lab", nodes=1024, ranks_per_node=8, launcher="slurm", nics=("eth0", "eth1"), racks={"r1": ("h0", "h1")}
+    )
     ladder = Measurement(("pairs",), ("gloo",), sizes=(1 << 22,), schedule="ladder")
     [job] = plan_of(ladder, cluster=cluster).jobs
     assert job.num_rows == 2 * 4 + 2 * 3  # both ways: matchings of hosts, then of ranks inside
@@ -259,9 +284,10 @@ def test_what_is_skipped_for_one_reason_is_told_once() -> None:
 @pytest.mark.parametrize("transport", ["mpi", "mpi_cuda"])
 def test_torchrun_starts_no_ranks_of_either_mpi(transport: str) -> None:
     (skip,) = plan_of(
-        Measurement(("allreduce",), (transport,)), cluster=Cluster("lab", launcher="torchrun"),
+        Measurement(("allreduce",), (transport,)),
+        cluster=Cluster("lab", launcher="torchrun"),
         machine=replace(LAPTOP, lacks={}),
-    ).skipped  # fmt: skip
+    ).skipped
     assert "torchrun starts no MPI ranks" in skip.reason
 
 
@@ -279,8 +305,14 @@ def test_a_plan_without_jobs_is_refused_with_all_reasons() -> None:
 
 def contended(world: tuple[int, int], transport: str = "mpi", **measure: Any) -> Plan:
     machine = replace(LAPTOP, separates=frozenset({"mpi", "gloo"}), lacks={})
-    measurement = Measurement(("sendrecv",), (transport,), aggressors=("alltoall:1M",), nodes=(world[0],),
-                              ranks_per_node=(world[1],), **measure)  # fmt: skip
+    measurement = Measurement(
+        ("sendrecv",),
+        (transport,),
+        aggressors=("alltoall:1M",),
+        nodes=(world[0],),
+        ranks_per_node=(world[1],),
+        **measure,
+    )
     return plan_of(measurement, cluster=Cluster("c", nodes=world[0]), machine=machine)
 
 
@@ -338,13 +370,16 @@ def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples(
 
 
 def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_over() -> None:
-    plan = plan_of(Measurement(patterns=("allreduce",), transports=("gloo", "nccl"), sizes=(64,),
-                               require=(("network", "efa"),)), machine=replace(LAPTOP, lacks={}))  # fmt: skip
+    plan = plan_of(
+        Measurement(patterns=("allreduce",), transports=("gloo", "nccl"), sizes=(64,), require=(("network", "efa"),)),
+        machine=replace(LAPTOP, lacks={}),
+    )
     assert [job.case.transport for job in plan.jobs] == ["nccl"]
     [skip] = plan.skipped
     assert skip.reason.startswith("`require` is of nccl alone") and "what is measured over gloo" in skip.reason
-    modelled = plan_of(Measurement(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)),
-                       cluster=P4D, model=True)  # fmt: skip
+    modelled = plan_of(
+        Measurement(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)), cluster=P4D, model=True
+    )
     assert not modelled.jobs and "`require` is of nccl alone" in modelled.skipped[0].reason
 
 

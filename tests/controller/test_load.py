@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.controller.hosts import Answer
+from bench.controller.hosts import CommandReply
 from bench.controller.load import under_load
 from bench.core.inventory import Gpu
 
 IDLE = {"gpus": [{"index": 0, "name": "g", "pcie_generation": 1, "pcie_lanes": 16}], "governor": "performance"}
 
 
-def copying(words: Sequence[str], limit_s: float) -> Answer:
+def copying(words: Sequence[str], limit_s: float) -> CommandReply:
     assert {"CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "bench.host_device"} <= set(words)
     time.sleep(0.5)
-    return Answer(0, "", "")
+    return CommandReply(0, "", "")
 
 
 def test_the_fastest_that_was_seen_counts() -> None:
@@ -28,8 +28,8 @@ def test_the_fastest_that_was_seen_counts() -> None:
 
 
 def test_copies_that_fail_show_nothing() -> None:
-    def fails(words: Sequence[str], limit_s: float) -> Answer:
-        return Answer(3, "", "no CuPy\n")
+    def fails(words: Sequence[str], limit_s: float) -> CommandReply:
+        return CommandReply(3, "", "no CuPy\n")
 
     seen, why = under_load(IDLE, "python", Path("/x"), fails, lambda: [Gpu(0, "g", None, None, 5, 5, 16, 16)])
     assert seen["gpus"] == IDLE["gpus"] and why == "no copies could be made on gpu0 (no CuPy)"

@@ -9,7 +9,7 @@ import pytest
 from bench.commands import _plan
 from bench.config.clusters import Cluster
 from bench.controller import retest
-from bench.controller.run import Means
+from bench.controller.run import RunContext
 from bench.core.errors import UsageError
 from bench.gate import gate as gates
 from bench.gate.gate import Again
@@ -58,10 +58,13 @@ def test_hosts_are_chosen_in_the_order_of_the_cluster() -> None:
     assert retest.chosen(ASKED, Cluster("slurm", nodes=8, launcher="slurm")) == ("h5", "h0", "h1", "h2")
 
 
-@pytest.mark.parametrize(("cluster", "words"), [
-    (Cluster("k", nodes=8, launcher="kubernetes"), "hosts can not be chosen"),
-    (Cluster("lab", nodes=8, hosts=tuple(f"10.0.0.{n}" for n in range(8)), launcher="mpirun"), "the same names"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        (Cluster("k", nodes=8, launcher="kubernetes"), "hosts can not be chosen"),
+        (Cluster("lab", nodes=8, hosts=tuple(f"10.0.0.{n}" for n in range(8)), launcher="mpirun"), "the same names"),
+    ],
+)
 def test_hosts_that_can_not_be_chosen_are_refused(cluster: Cluster, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         retest.chosen(ASKED, cluster)
@@ -74,10 +77,13 @@ def test_under_slurm_a_retest_wants_an_allocation_that_holds_its_hosts(
     case = ["pairs", "--transport", "nccl", "--sizes", "4M", "--mode", "pipelined", "--schedule", "ladder"]
     job = {"name": "pairs", "case": case, "world": {"num_nodes": 8, "ranks_per_node": 1}, "factors": {}}
     runs.write_plan(tmp_path, {"cluster": {"name": "s", "nodes": 8, "launcher": "slurm"}, "jobs": [job]})
-    means = Means(tmp_path, _plan.all_launchers(), {}, 60.0, print, print, lambda cluster, jobs: None)
+    means = RunContext(tmp_path, _plan.all_launchers(), {}, 60.0, print, print, lambda cluster, jobs: None)
     with pytest.raises(UsageError, match=r"salloc --nodes=4 --nodelist=h5,h0,h1,h2 python -m bench run --retest"):
         retest.retest(tmp_path, ASKED, [], _plan.this_machine(None, None), _plan.all_patterns(), means)
     assert not (tmp_path / "retests.json").exists()
     assert slurm.on_hosts(["srun", "--nodes=4", "python"], ["h5", "h0", "h1"]) == (
-        "srun", "--nodelist=h[5,0-1]", "--nodes=4", "python",
-    )  # fmt: skip
+        "srun",
+        "--nodelist=h[5,0-1]",
+        "--nodes=4",
+        "python",
+    )

@@ -14,8 +14,14 @@ import simgrid  # type: ignore[import-not-found,unused-ignore]
 def main() -> None:
     """Model CM02: bandwidth shared max-min fairly, no TCP window, no cross-traffic, no correction factors."""
     asked = json.load(sys.stdin)
-    options = ("network/model:CM02", "network/crosstraffic:0", "network/TCP-gamma:0", "network/weight-S:0",
-               "network/optim:Full", "contexts/factory:thread")  # fmt: skip
+    options = (
+        "network/model:CM02",
+        "network/crosstraffic:0",
+        "network/TCP-gamma:0",
+        "network/weight-S:0",
+        "network/optim:Full",
+        "contexts/factory:thread",
+    )
     engine = simgrid.Engine(["simgrid", *(f"--cfg={each}" for each in options), "--log=root.thres:critical"])
     zone = simgrid.NetZone.create_full_zone("all")
     links = [zone.create_link(f"link{k}", rate).seal() for k, rate in enumerate(asked["capacity"])]

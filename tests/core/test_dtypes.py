@@ -46,9 +46,15 @@ def test_floats_and_integers_reduce_by_sum_prod_min_and_max() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ops"),
-    [("float32", BITWISE), ("bfloat16", BITWISE), ("int32", {"avg"}), ("uint64", {"avg"}),
-     ("complex64", set(REDUCE_OPS) - {"sum"}), ("float8_e4m3fn", set(REDUCE_OPS))],
-)  # fmt: skip
+    [
+        ("float32", BITWISE),
+        ("bfloat16", BITWISE),
+        ("int32", {"avg"}),
+        ("uint64", {"avg"}),
+        ("complex64", set(REDUCE_OPS) - {"sum"}),
+        ("float8_e4m3fn", set(REDUCE_OPS)),
+    ],
+)
 def test_these_reductions_have_no_meaning_and_a_reason(name: str, ops: set[str]) -> None:
     refused = {op for op in REDUCE_OPS if undefined_reduction(DTYPES[name], op) is not None}
     assert refused == ops

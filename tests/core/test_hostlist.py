@@ -13,10 +13,14 @@ from bench.core.errors import UsageError
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("n3", "n3"), ("n[1-3,7],m0", "n1 n2 n3 n7 m0"), ("n[08-10]", "n08 n09 n10"), ("10.0.0.1,b", "10.0.0.1 b"),
-        ("r[1-2]n[0-1]-ib", "r1n0-ib r1n1-ib r2n0-ib r2n1-ib"), ("n[099-101]", "n099 n100 n101"),
+        ("n3", "n3"),
+        ("n[1-3,7],m0", "n1 n2 n3 n7 m0"),
+        ("n[08-10]", "n08 n09 n10"),
+        ("10.0.0.1,b", "10.0.0.1 b"),
+        ("r[1-2]n[0-1]-ib", "r1n0-ib r1n1-ib r2n0-ib r2n1-ib"),
+        ("n[099-101]", "n099 n100 n101"),
     ],
-)  # fmt: skip
+)
 def test_ranges_are_spelt_out(text: str, names: str) -> None:
     assert hostlist.expand(text) == tuple(names.split())
 
@@ -46,9 +50,17 @@ def test_a_mistyped_range_does_not_fill_the_memory(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("names", "text"),
-    [("h0 h1 h2", "h[0-2]"), ("a", "a"), ("n1 n2 n3 n7 m0", "n[1-3,7],m0"), ("10.0.0.1 10.0.0.2", "10.0.0.1,10.0.0.2"),
-     ("n08 n09 n10", "n[08-09],n10"), ("h9 h10 h8", "h[9-10,8]"), ("x y", "x,y"), ("", "")],
-)  # fmt: skip
+    [
+        ("h0 h1 h2", "h[0-2]"),
+        ("a", "a"),
+        ("n1 n2 n3 n7 m0", "n[1-3,7],m0"),
+        ("10.0.0.1 10.0.0.2", "10.0.0.1,10.0.0.2"),
+        ("n08 n09 n10", "n[08-09],n10"),
+        ("h9 h10 h8", "h[9-10,8]"),
+        ("x y", "x,y"),
+        ("", ""),
+    ],
+)
 def test_many_names_become_few_letters(names: str, text: str) -> None:
     assert hostlist.compress(names.split()) == text
 

@@ -17,7 +17,7 @@ from bench.core.phases import Phase
 from bench.core.program import Collective, Group
 from bench.core.world import World
 from bench.hardware import catalogue
-from bench.transports.model import Model
+from bench.transports.model import FabricModel
 
 GIB = 1 << 30
 P4D, P5 = catalogue.node_links("p4d.24xlarge"), catalogue.node_links("p5.48xlarge")
@@ -73,7 +73,7 @@ def test_the_best_algorithm_takes_what_the_model_transport_says(name: str, nodes
     size -= size % ranks
     call = Collective(op, size, size)
     group = Group("world", tuple(range(ranks)))
-    modelled = Model(fabric).simulate((group,), (((call,),) * ranks,))[0]
+    modelled = FabricModel(fabric).simulate((group,), (((call,),) * ranks,))[0]
     found = [loads.loads(fabric, op, each) for each in schedules.algorithms(op)]
     assert min(ideal_s(each, size) for each in found if each is not None) == pytest.approx(modelled, rel=1e-6)
 

@@ -14,7 +14,7 @@ from bench.rank import main as rank
         (["list", "--bogus"], "arguments: --bogus (see python -m bench list --help)"),
         (["--debugg", "list"], "arguments: --debugg; did you mean --debug? (see python -m bench --help)"),
     ],
-)  # fmt: skip
+)
 def test_of_a_command(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.main(words) == 2
     assert sentence in capsys.readouterr().err

@@ -102,12 +102,23 @@ def test_hierarchical_forms_need_even_nodes_of_two_or_more() -> None:
     assert schedule("allreduce", "hierarchical", Call((0, 1, 2, 8), 8, SIZE)) is None
 
 
-@pytest.mark.parametrize(("op", "name", "steps"), [
-    ("allreduce", "ring", 30), ("allreduce", "halving_doubling", 8), ("allreduce", "recursive_doubling", 4),
-    ("allreduce", "tree", 8), ("allreduce", "hierarchical", 16), ("allgather", "ring", 15), ("broadcast", "tree", 4),
-    ("broadcast", "chain", 15), ("gather", "linear", 15), ("gather", "tree", 4), ("alltoall", "pairwise", 15),
-    ("barrier", "dissemination", 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "name", "steps"),
+    [
+        ("allreduce", "ring", 30),
+        ("allreduce", "halving_doubling", 8),
+        ("allreduce", "recursive_doubling", 4),
+        ("allreduce", "tree", 8),
+        ("allreduce", "hierarchical", 16),
+        ("allgather", "ring", 15),
+        ("broadcast", "tree", 4),
+        ("broadcast", "chain", 15),
+        ("gather", "linear", 15),
+        ("gather", "tree", 4),
+        ("alltoall", "pairwise", 15),
+        ("barrier", "dissemination", 4),
+    ],
+)
 def test_forms_take_the_steps_of_the_textbook_on_two_nodes_of_eight(op: str, name: str, steps: int) -> None:
     assert num_steps(phases(op, name, call(2, 8))) == steps
 

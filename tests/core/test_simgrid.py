@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Fabric, tuple[Flow, ...]]] = {
         Fabric(catalogue.node_links("p5.48xlarge"), World(4, 8)),
         tuple((rank, (rank + 8) % 32, GIB) for rank in range(32)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -79,8 +79,9 @@ def test_messages_take_as_long_as_in_simgrid(name: str) -> None:
         "latency_s": LATENCY_S,
         "bytes": num_bytes.tolist(),
     }
-    told = subprocess.run([sys.executable, str(SCRIPT)], input=json.dumps(asked), capture_output=True, text=True,
-                          check=True, timeout=120)  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, str(SCRIPT)], input=json.dumps(asked), capture_output=True, text=True, check=True, timeout=120
+    )
     theirs = json.loads(told.stdout)
     ours = fabric.times_s(flows) - latencies + LATENCY_S
     assert ours.tolist() == pytest.approx(theirs, rel=0.01)

@@ -32,10 +32,20 @@ def test_the_default_goes_from_8_bytes_to_16_mebibytes() -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("1G:1M", "end .1M. before they begin .1G."), ("8:1M:1", "factor '1'"), ("8:1M:x", "factor 'x'"),
-     ("8:1M:-2", "factor '-2'"), ("8:1M:2:2", "4 parts"), ("-1", "size '-1'"), ("8Q", "size '8Q'"),
-     ("8,,16", "size ''"), ("", "size ''"), (":", "size ''"), ("0:8", "zero")],
-)  # fmt: skip
+    [
+        ("1G:1M", "end .1M. before they begin .1G."),
+        ("8:1M:1", "factor '1'"),
+        ("8:1M:x", "factor 'x'"),
+        ("8:1M:-2", "factor '-2'"),
+        ("8:1M:2:2", "4 parts"),
+        ("-1", "size '-1'"),
+        ("8Q", "size '8Q'"),
+        ("8,,16", "size ''"),
+        ("", "size ''"),
+        (":", "size ''"),
+        ("0:8", "zero"),
+    ],
+)
 def test_sizes_that_make_no_sense_say_why(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_sizes(text)

@@ -102,13 +102,20 @@ def test_rounds_are_counted_and_picked_without_making_all_pairs() -> None:
 
 @pytest.mark.parametrize(
     ("topology", "order", "said"),
-    [("nodes", "linear", "no topology is called 'nodes'"), ("groups of 0", "linear", "no topology"),
-     ("groups of K", "linear", "no topology"), ("groups of K in turn", "linear", "no topology"),
-     ("world in turn", "linear", "no topology"), ("pairs in turn", "linear", "no topology"),
-     ("groups of 3", "linear", "8 ranks do not divide into groups of 3"),
-     ("world", "random", "no order of ranks is called 'random'"), ("world", "0,1,2", "each of the ranks 0 to 7 once"),
-     ("world", "0,1,2,3,4,5,6,6", "each of the ranks 0 to 7 once"), ("world", "-1,0", "no order")],
-)  # fmt: skip
+    [
+        ("nodes", "linear", "no topology is called 'nodes'"),
+        ("groups of 0", "linear", "no topology"),
+        ("groups of K", "linear", "no topology"),
+        ("groups of K in turn", "linear", "no topology"),
+        ("world in turn", "linear", "no topology"),
+        ("pairs in turn", "linear", "no topology"),
+        ("groups of 3", "linear", "8 ranks do not divide into groups of 3"),
+        ("world", "random", "no order of ranks is called 'random'"),
+        ("world", "0,1,2", "each of the ranks 0 to 7 once"),
+        ("world", "0,1,2,3,4,5,6,6", "each of the ranks 0 to 7 once"),
+        ("world", "-1,0", "no order"),
+    ],
+)
 def test_groups_that_do_not_fit_say_why(topology: str, order: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         rounds(TWO_BY_FOUR, topology, order)

@@ -20,9 +20,18 @@ from bench.core.units import (
 
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
-    [("8", 8), ("1K", 1024), ("1k", 1024), ("128M", 128 << 20), ("1KiB", 1024), ("1GB", 1 << 30), (" 2T ", 2 << 40),
-     ("12 M", 12 << 20), ("7B", 7)],
-)  # fmt: skip
+    [
+        ("8", 8),
+        ("1K", 1024),
+        ("1k", 1024),
+        ("128M", 128 << 20),
+        ("1KiB", 1024),
+        ("1GB", 1 << 30),
+        (" 2T ", 2 << 40),
+        ("12 M", 12 << 20),
+        ("7B", 7),
+    ],
+)
 def test_sizes_are_binary(text: str, num_bytes: int) -> None:
     assert parse_size(text) == num_bytes
 
@@ -40,16 +49,34 @@ def test_a_printed_size_reads_back_exactly(num_bytes: int) -> None:
 
 def test_sizes_print_in_the_largest_exact_unit() -> None:
     assert [format_size(n) for n in (1, 1000, 1024, 1536, 1 << 20, 3 << 30, 0)] == [
-        "1", "1000", "1K", "1536", "1M", "3G", "0"
-    ]  # fmt: skip
+        "1",
+        "1000",
+        "1K",
+        "1536",
+        "1M",
+        "3G",
+        "0",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "bytes_per_s"),
-    [("12.5 GB/s", 12.5e9), ("100 Gbit/s", 12.5e9), ("400Gbps", 50e9), ("1 b/s", 0.125), ("3B/s", 3.0),
-     ("1.5TB/s", 1.5e12), ("8 kbit/s", 1e3), ("2e-05B/s", 2e-5), ("1GB/S", 1e9),
-     ("8Gb/S", 1e9), ("8 GBit/s", 1e9), ("1gBPS", 1e9), ("1e+17B/s", 1e17)],
-)  # fmt: skip
+    [
+        ("12.5 GB/s", 12.5e9),
+        ("100 Gbit/s", 12.5e9),
+        ("400Gbps", 50e9),
+        ("1 b/s", 0.125),
+        ("3B/s", 3.0),
+        ("1.5TB/s", 1.5e12),
+        ("8 kbit/s", 1e3),
+        ("2e-05B/s", 2e-5),
+        ("1GB/S", 1e9),
+        ("8Gb/S", 1e9),
+        ("8 GBit/s", 1e9),
+        ("1gBPS", 1e9),
+        ("1e+17B/s", 1e17),
+    ],
+)
 def test_rates_are_decimal_and_bits_are_eighths(text: str, bytes_per_s: float) -> None:
     assert parse_rate(text) == bytes_per_s
 
@@ -67,14 +94,26 @@ def test_a_float_printed_as_bytes_per_second_reads_back_exactly(rate: float) -> 
 
 def test_sizes_that_are_no_whole_numbers_print_for_people() -> None:
     assert [format_bytes(size) for size in (8, 79.6, 700.2, 2672.8, 24000, 1 << 20, 1000 << 20, 3.5 * (1 << 40))] == [
-        "8 B", "79.6 B", "700 B", "2.61 KiB", "23.4 KiB", "1 MiB", "1000 MiB", "3.5 TiB"
-    ]  # fmt: skip
+        "8 B",
+        "79.6 B",
+        "700 B",
+        "2.61 KiB",
+        "23.4 KiB",
+        "1 MiB",
+        "1000 MiB",
+        "3.5 TiB",
+    ]
 
 
 def test_rates_print_for_people() -> None:
     assert [format_rate(rate) for rate in (None, 12.5e9, 1e6, 2.5e12, 512.0, 3210.0)] == [
-        "unknown", "12.5 GB/s", "1 MB/s", "2.5 TB/s", "512 B/s", "3.21 kB/s"
-    ]  # fmt: skip
+        "unknown",
+        "12.5 GB/s",
+        "1 MB/s",
+        "2.5 TB/s",
+        "512 B/s",
+        "3.21 kB/s",
+    ]
 
 
 @pytest.mark.parametrize(

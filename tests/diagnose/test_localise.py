@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.diagnose.ladder import least_rounds, next_rounds
-from bench.diagnose.localise import STAGES, Evidence, Places, localise
+from bench.diagnose.localise import STAGES, PairSamples, Places, localise
 from bench.diagnose.pair_evidence import diagnosed, group_name, rows_of
 from benchmarks.localise import FAULTS, SPEED, Cluster, alike, climb, draw, matrix, named, runs
 
@@ -19,13 +19,18 @@ def places(num_hosts: int, nics: int = 1, racks: int = 0) -> Places:
     return Places(hosts, cards, {f"h{k}": f"r{k * racks // num_hosts}" for k in range(num_hosts)} if racks else {})
 
 
-def full(where: Places, slow: dict[tuple[int, int], float], repeats: int = 2) -> Evidence:
+def full(where: Places, slow: dict[tuple[int, int], float], repeats: int = 2) -> PairSamples:
     """Every pair of ranks of different hosts, without noise: 1.0 or what `slow` says."""
     num = len(where.hosts)
-    return Evidence.of([
-        (a, b, slow.get((a, b), 1.0), repeat, 0)
-        for repeat in range(repeats) for a in range(num) for b in range(num) if where.hosts[a] != where.hosts[b]
-    ])  # fmt: skip
+    return PairSamples.of(
+        [
+            (a, b, slow.get((a, b), 1.0), repeat, 0)
+            for repeat in range(repeats)
+            for a in range(num)
+            for b in range(num)
+            if where.hosts[a] != where.hosts[b]
+        ]
+    )
 
 
 def touching(where: Places, *ranks: int, share: float = SPEED) -> dict[tuple[int, int], float]:
@@ -134,14 +139,14 @@ def test_contention_is_no_link() -> None:
     rows += [(a, b, 0.7, k, STAGES.index("links")) for k in range(4) for a, b in ((0, 1), (1, 0))]
     rows += [(a, b, 1.0, 9, STAGES.index("alone")) for _ in range(3) for a, b in ((0, 1), (1, 0))]
     rows = [(a, b, 0.7 if {a, b} == {0, 1} and stage == 1 else rate, k, stage) for a, b, rate, k, stage in rows]
-    verdict = localise(Evidence.of(rows), where)
+    verdict = localise(PairSamples.of(rows), where)
     assert not verdict.accused and "contention" in verdict.notes[0]
 
 
 def test_the_next_rounds_follow_from_the_evidence_alone() -> None:
     where = places(16, nics=2)
-    first = next_rounds(Evidence.of(()), where, 7)
-    assert first == next_rounds(Evidence.of(()), where, 7) != next_rounds(Evidence.of(()), where, 8)
+    first = next_rounds(PairSamples.of(()), where, 7)
+    assert first == next_rounds(PairSamples.of(()), where, 7) != next_rounds(PairSamples.of(()), where, 8)
     for asked in first:
         ranks = [rank for pair in asked.pairs for rank in pair]
         assert len(ranks) == len(set(ranks))
@@ -176,15 +181,36 @@ def test_a_matrix_of_many_hosts_with_many_faults() -> None:
 
 
 def test_copies_by_another_engine_are_evidence_of_their_own() -> None:
-    header = {"transport": "cuda_copy", "topology": "pairs", "direction": "two-way", "clock": "device", "nodes": {},
-              "num_ranks": 4, "ranks_per_node": 4, "ranks": ()}  # fmt: skip
+    header = {
+        "transport": "cuda_copy",
+        "topology": "pairs",
+        "direction": "two-way",
+        "clock": "device",
+        "nodes": {},
+        "num_ranks": 4,
+        "ranks_per_node": 4,
+        "ranks": (),
+    }
     headers = {engine: header | {"case": ("peer_copy", "--engine", engine)} for engine in ("ce", "sm")}
     rows = [
-        {"job": job, "src": a, "dst": b, "group": f"{a}-{b}", "median_s": 1e-3, "payload_bytes": 1 << 28,
-         "algbw_bytes_per_s": rate, "busbw_bytes_per_s": rate, "verified": True, "mode": "pipelined", "ci_low_s": 1e-3,
-         "min_s": 1e-3}
-        for job, rate in (("ce", 4e10), ("sm", 2e10)) for a in range(4) for b in range(a + 1, 4)
-    ]  # fmt: skip
+        {
+            "job": job,
+            "src": a,
+            "dst": b,
+            "group": f"{a}-{b}",
+            "median_s": 1e-3,
+            "payload_bytes": 1 << 28,
+            "algbw_bytes_per_s": rate,
+            "busbw_bytes_per_s": rate,
+            "verified": True,
+            "mode": "pipelined",
+            "ci_low_s": 1e-3,
+            "min_s": 1e-3,
+        }
+        for job, rate in (("ce", 4e10), ("sm", 2e10))
+        for a in range(4)
+        for b in range(a + 1, 4)
+    ]
     found = diagnosed(headers, rows)
     assert [each.jobs for each in found] == [("ce",), ("sm",)]
     assert all(each.schedule == "full" for each in found)

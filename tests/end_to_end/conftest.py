@@ -37,9 +37,14 @@ def run(tmp_path: Path) -> Run:
 
     def go(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 100) -> Ran:
         done = subprocess.run(
-            words, cwd=cwd or tmp_path, env=environment(env or {}), capture_output=True, text=True, timeout=timeout_s,
+            words,
+            cwd=cwd or tmp_path,
+            env=environment(env or {}),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
             check=False,
-        )  # fmt: skip
+        )
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return go

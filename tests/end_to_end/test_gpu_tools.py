@@ -14,8 +14,8 @@ import pytest
 from bench.config.clusters import Cluster
 from bench.controller import execute
 from bench.controller import run as driver
-from bench.controller.jobs import Job, Machine, job_of
-from bench.controller.run import Means, run_jobs
+from bench.controller.jobs import Job, LocalMachine, job_of
+from bench.controller.run import RunContext, run_jobs
 from bench.core.case import Case
 from bench.core.world import World
 from bench.logs.tool import Installed
@@ -58,8 +58,14 @@ def installed(folder: Path, marks: str = NEW, name: str = "all_reduce_perf", fak
     return folder
 
 
-def desk(run: Run, python: str, folder: Path, tmp_path: Path, told: str, mode: str = "like: nccl-tests",
-         ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+def desk(
+    run: Run,
+    python: str,
+    folder: Path,
+    tmp_path: Path,
+    told: str,
+    mode: str = "like: nccl-tests",
+) -> tuple[Any, dict[str, Any]]:
     """`bench run` of the scenario, and its document."""
     scenario = tmp_path / "beside.yaml"
     scenario.write_text(SCENARIO.format(mode=mode))
@@ -75,8 +81,9 @@ def test_the_means_of_the_same_ranks_stand_side_by_side(run: Run, mpirun: Launch
     ran, document = desk(run, mpirun(2)[-1], installed(tmp_path / "tools"), tmp_path, "2.19.6")
     assert (ran.code, document["failures"]) == (0, []), ran.err
     assert [(one["tool"], one["mode"], one["payload_bytes"], one["num_launches"]) for one in document["parities"]] == [
-        ("nccl_tests", "pipelined", 1024, 1), ("nccl_tests", "pipelined", 16384, 1),
-    ]  # fmt: skip
+        ("nccl_tests", "pipelined", 1024, 1),
+        ("nccl_tests", "pipelined", 16384, 1),
+    ]
     assert document["parities"][0]["theirs_s"] == pytest.approx(10.01024e-6)
     folder = runs.find(tmp_path / "results", "latest")
     jobs = runs.read_plan(folder)["jobs"]
@@ -95,23 +102,27 @@ def test_single_calls_are_samples_and_wrong_data_is_never_a_success(run: Run, mp
     assert ran.code == 4
     theirs = [row for row in document["summaries"] if row["transport"] == "nccl_tests"]
     assert [(row["payload_bytes"], row["verified"], row["num_samples"]) for row in theirs] == [
-        (1024, True, 20), (16384, False, 20),
-    ]  # fmt: skip
+        (1024, True, 20),
+        (16384, False, 20),
+    ]
     assert theirs[0]["median_s"] == pytest.approx((10.01024 + 1 + 9.5) * 1e-6, rel=1e-5)
     assert theirs[1]["busbw_bytes_per_s"] is None
     assert [one["payload_bytes"] for one in document["parities"]] == [1024]
 
 
-def job(tool: str, case: Case, world: World, folder: Path) -> tuple[Job, Means]:
+def job(tool: str, case: Case, world: World, folder: Path) -> tuple[Job, RunContext]:
     """The job of a tool alone, as a plan on a machine with GPUs has it, and what carries it out."""
     from bench.commands import _plan
 
-    machine = Machine(2, world.num_ranks, {}, sys.executable, "mpirun", {})
+    machine = LocalMachine(2, world.num_ranks, {}, sys.executable, "mpirun", {})
     tools: dict[str, Installed] = _plan.installed([tool], folder)
     launchers, patterns = _plan.all_launchers(), _plan.all_patterns()
-    made = job_of(f"{case.pattern}-{tool}", case, world, {}, Cluster("local"), machine, patterns, launchers, 1, tool,
-                  tools)  # fmt: skip
-    return made, Means(ROOT, launchers, tools, 60.0, lambda line: None, lambda line: None, lambda cluster, jobs: None)
+    made = job_of(
+        f"{case.pattern}-{tool}", case, world, {}, Cluster("local"), machine, patterns, launchers, 1, tool, tools
+    )
+    return made, RunContext(
+        ROOT, launchers, tools, 60.0, lambda line: None, lambda line: None, lambda cluster, jobs: None
+    )
 
 
 def test_a_build_without_mpi_is_one_process_that_may_end_well_without_all_its_rows(

@@ -50,9 +50,16 @@ def test_ranks_that_all_think_they_are_alone_are_refused(run: Any) -> None:
 def test_a_rank_that_never_comes_is_named_with_its_host(run: Any) -> None:
     rank = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     done = run(
-        sys.executable, *ALLREDUCE, "--transport", "gloo", "--timeout", "1", "--expect", "here,therex1",
+        sys.executable,
+        *ALLREDUCE,
+        "--transport",
+        "gloo",
+        "--timeout",
+        "1",
+        "--expect",
+        "here,therex1",
         env={**rank, "MASTER_PORT": str(free_port())},
-    )  # fmt: skip
+    )
     assert (done.code, done.out) == (3, "")
     [said] = told(done.err)
     assert said.startswith("rank 1 on there: did not come to rank 0 on ")

@@ -85,8 +85,23 @@ def test_without_a_compiler_python_times_and_says_so(run: Run, mpirun: Start, tm
 def test_the_compiled_loop_times_every_call(run: Run, mpirun: Start, sync: str) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
-    ran = run(*mpirun(3), "-m", "bench.reduce", "--in-place", "1", "--sizes", "4K", "-n", "7", "--sync", sync,
-              "--loop", "compiled", "--format", "json")  # fmt: skip
+    ran = run(
+        *mpirun(3),
+        "-m",
+        "bench.reduce",
+        "--in-place",
+        "1",
+        "--sizes",
+        "4K",
+        "-n",
+        "7",
+        "--sync",
+        sync,
+        "--loop",
+        "compiled",
+        "--format",
+        "json",
+    )
     rows = json.loads(ran.out)["summaries"]
     assert {(row["loop"], row["num_samples"], row["verified"]) for row in rows} == {("compiled", 7, True)}
 
@@ -264,7 +279,7 @@ def _started(words: tuple[str, ...], tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
-def _beat_of(folder: Path, rank: int) -> heartbeat.Beat:
+def _beat_of(folder: Path, rank: int) -> heartbeat.Heartbeat:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for beat in heartbeat.read_all(folder):

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from bench.core import plugins
 from bench.core.pattern import Pattern, Shape
-from bench.explain.evidence import Seen, gathered
+from bench.explain.evidence import RunEvidence, gathered
 from bench.explain.log_evidence import Hint
 from bench.hardware.machine import machine_of
-from bench.logs.foreign import Cell, Matrix, Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, MatrixCell
 
 SIZES = tuple(1 << power for power in range(3, 35))
 
@@ -22,30 +22,37 @@ def pattern(name: str) -> Pattern:
 
 def curve(
     name: str, num_ranks: int, busbw_gb: float, latency_s: float = 20e-6, sizes: Sequence[int] = SIZES
-) -> list[Row]:
+) -> list[ForeignRow]:
     """Rows out of place, whose bandwidth tends to `busbw_gb`."""
     rows = []
     for size in sizes:
         factor = pattern(name).bus_factor(Shape(num_ranks, size)) or 1.0
         seconds = latency_s + size * factor / (busbw_gb * 1e9)
-        row = Row(
-            payload_bytes=size, num_elements=size // 4, dtype="float32", time_s=seconds, num_wrong=0,
-            algbw_bytes_per_s=size / seconds, busbw_bytes_per_s=size * factor / seconds,
-        )  # fmt: skip
+        row = ForeignRow(
+            payload_bytes=size,
+            num_elements=size // 4,
+            dtype="float32",
+            time_s=seconds,
+            num_wrong=0,
+            algbw_bytes_per_s=size / seconds,
+            busbw_bytes_per_s=size * factor / seconds,
+        )
         rows.append(row)
     return rows
 
 
-def a_run(busbw_gb: float, num_ranks: int = 8, num_nodes: int = 1, name: str = "allreduce", **changes: object) -> Run:
+def a_run(
+    busbw_gb: float, num_ranks: int = 8, num_nodes: int = 1, name: str = "allreduce", **changes: object
+) -> ForeignRun:
     rows = tuple(curve(name, num_ranks, busbw_gb))
     hosts = tuple(f"node{index}" for index in range(num_nodes))
-    plain = Run("nccl_tests", pattern=name, num_ranks=num_ranks, num_nodes=num_nodes, hosts=hosts, rows=rows)
+    plain = ForeignRun("nccl_tests", pattern=name, num_ranks=num_ranks, num_nodes=num_nodes, hosts=hosts, rows=rows)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def seen_of(
-    run: Run, instance: str | None = None, gpu: str | None = None, said: Mapping[str, str] | None = None
-) -> Seen:
+    run: ForeignRun, instance: str | None = None, gpu: str | None = None, said: Mapping[str, str] | None = None
+) -> RunEvidence:
     """The run on a machine. `said`: what its log says, by kind."""
     per_node = (run.num_ranks or 1) // (run.num_nodes or 1)
     machine = machine_of(instance, (gpu,) if gpu else (), run.hosts, per_node)
@@ -57,7 +64,7 @@ def matrix(
     direction: str, values: Mapping[tuple[str, str], float], engine: str | None = "ce", name: str = ""
 ) -> Matrix:
     """One test of copies, in GB/s."""
-    cells = tuple(Cell(src, dst, rate * 1e9) for (src, dst), rate in values.items())
+    cells = tuple(MatrixCell(src, dst, rate * 1e9) for (src, dst), rate in values.items())
     return Matrix(name or f"{direction}_memcpy_{engine}", "bytes_per_s", direction, engine, cells)
 
 

@@ -13,14 +13,14 @@ from bench.explain.copies import Copying
 from bench.explain.explain import page
 from bench.explain.log_evidence import Hint, Listener
 from bench.hardware.machine import machine_of
-from bench.logs.foreign import TRUNCATED, Cell, Matrix, Remark, Run
+from bench.logs.foreign import TRUNCATED, ForeignRun, Matrix, MatrixCell, Remark
 from tests.explain.logs import from_host, matrix, pairs, to_host
 
 G6E = (matrix("h2d", from_host(*[13.47] * 8)), matrix("d2h", to_host(*[13.21] * 8)))
 
 
 def seen(*matrices: Matrix, instance: str | None = None, gpu: str | None = None, **changes: object) -> Copying:
-    run = replace(Run("nvbandwidth", matrices=matrices), **changes)  # type: ignore[arg-type]
+    run = replace(ForeignRun("nvbandwidth", matrices=matrices), **changes)  # type: ignore[arg-type]
     return copies.gathered(run, machine_of(instance, (gpu,) if gpu else ()))
 
 
@@ -134,11 +134,11 @@ def test_pairs_without_a_value_are_counted() -> None:
     cut = {(pair[0], pair[1]): rate for pair, rate in pairs(4, 54.0).items() if pair[0] == "gpu0"}
     first_row = matrix("d2d", cut)
     lost = replace(
-        first_row, cells=(*first_row.cells, *(Cell("gpu1", f"gpu{to}", None, "unreadable") for to in (0, 2)))
+        first_row, cells=(*first_row.cells, *(MatrixCell("gpu1", f"gpu{to}", None, "unreadable") for to in (0, 2)))
     )
     for short in (first_row, lost):  # nothing says that the others can not reach each other
         assert rules.some_pairs(seen(short, instance="g7e.48xlarge", status=TRUNCATED)) is None
-    refused = replace(first_row, cells=(*first_row.cells, Cell("gpu1", "gpu0", None, "waived")))
+    refused = replace(first_row, cells=(*first_row.cells, MatrixCell("gpu1", "gpu0", None, "waived")))
     told = rules.some_pairs(seen(refused, instance="g7e.48xlarge", status=TRUNCATED))
     assert told is not None and told.evidence.startswith("11 of 12 pairs")
 
@@ -172,7 +172,7 @@ def test_waived_copies_are_told_with_their_line() -> None:
 
 
 def test_refused_peer_access_is_told_by_its_own_line_and_waives_nothing() -> None:
-    empty = Matrix("P2P=Enabled", "bytes_per_s", "d2d", "ce", (Cell("gpu0", "gpu1", None, "waived"),))
+    empty = Matrix("P2P=Enabled", "bytes_per_s", "d2d", "ce", (MatrixCell("gpu0", "gpu1", None, "waived"),))
     detour = matrix("through_host", pairs(2, 5.7), None)
     found = rules.refused(replace(seen(empty, detour), hints=(Hint("refused", "CANNOT Access Peer", 6),)))
     assert found is not None and "CANNOT Access Peer (line 6)" in found.evidence and "5.7 GB/s" in found.evidence
@@ -231,7 +231,7 @@ def test_memory_inside_a_gpu_and_latencies_are_no_links() -> None:
 
 
 def test_no_section_of_a_page_is_empty() -> None:
-    found = page(Run("nvbandwidth", status="failed"), machine_of(None), None)
+    found = page(ForeignRun("nvbandwidth", status="failed"), machine_of(None), None)
     assert found.possible and found.others and found.got
 
 

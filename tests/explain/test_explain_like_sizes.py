@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.explain import copies, stored
-from bench.explain.assessment import LIKE, NORMAL, UNJUDGED, Standing, shown, stand
+from bench.explain.assessment import LIKE, NORMAL, UNJUDGED, Assessment, shown, stand
 from bench.explain.evidence import _comparable, gathered
 from bench.explain.explain import page, page_of
 from bench.explain.like_sizes import all_beside, at
@@ -17,16 +17,16 @@ from bench.explain.log_evidence import Listener
 from bench.explain.network_reasons import no_rdma
 from bench.explain.reasons import small_sizes
 from bench.hardware.machine import machine_of
-from bench.logs.foreign import TRUNCATED, Row, Run
+from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun
 from bench.store import runs
 from tests.explain.logs import SIZES, a_run, curve, matrix, pairs, pattern, seen_of
 
 H200 = "NVIDIA H200"
 
 
-def rows(**rates: float) -> tuple[Row, ...]:
+def rows(**rates: float) -> tuple[ForeignRow, ...]:
     """s25=160.0: 160 GB/s at 2^25 bytes."""
-    return tuple(Row(1 << int(name[1:]), busbw_bytes_per_s=rate * 1e9) for name, rate in rates.items())
+    return tuple(ForeignRow(1 << int(name[1:]), busbw_bytes_per_s=rate * 1e9) for name, rate in rates.items())
 
 
 def test_a_rate_between_two_points_is_straight_in_the_logarithm_of_size() -> None:
@@ -86,7 +86,7 @@ def test_another_machine_than_the_logs_is_not_judged() -> None:
 
 
 def test_copies_of_another_machine_are_not_judged_either() -> None:
-    run = Run("nvbandwidth", gpus=(H200,), matrices=(matrix("d2d", pairs(4, 48.0)),))
+    run = ForeignRun("nvbandwidth", gpus=(H200,), matrices=(matrix("d2d", pairs(4, 48.0)),))
     standing = copies.stand(copies.gathered(run, machine_of("p3.16xlarge", run.gpus)))
     assert standing.word == UNJUDGED and "another machine" in standing.sentence
 
@@ -99,8 +99,8 @@ def test_far_more_than_the_best_known_is_warned_of() -> None:
 
 
 def test_like_pairs_beside_like_pairs() -> None:
-    def standing(rate: float) -> Standing:
-        run = Run("p2p_bandwidth_latency", matrices=(matrix("d2d", pairs(4, rate)),))
+    def standing(rate: float) -> Assessment:
+        run = ForeignRun("p2p_bandwidth_latency", matrices=(matrix("d2d", pairs(4, rate)),))
         return copies.stand(copies.gathered(run, machine_of("p3.16xlarge")))
 
     assert standing(48.5).ratio == pytest.approx(1.0, abs=0.01)

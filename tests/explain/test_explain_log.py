@@ -13,7 +13,9 @@ SAID = {
     INFO + "Using network AWS Libfabric": ("network", "AWS Libfabric"),
     INFO + "Using network Socket": ("network", "Socket"),
     INFO + "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>": (
-        "nics", "[0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"),
+        "nics",
+        "[0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+    ),
     INFO + "NET/OFI Selected Provider is efa": ("provider", "efa"),
     INFO + "NET/OFI Running on P4d platform, Setting NCCL_TOPO_FILE": ("platform", "P4d"),
     INFO + "NCCL_P2P_DISABLE set by environment to 1.": ("setting", "NCCL_P2P_DISABLE set by environment to 1."),
@@ -23,12 +25,14 @@ SAID = {
     INFO + "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct": ("path", "SHM/direct/direct"),
     INFO + "24 coll channels, 24 collnet channels, 0 nvls channels": ("channels", "24"),
     INFO + "Pattern 4, crossNic 0, nChannels 12, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1": (
-        "search", "12, bw 20/20, type NVL"),
+        "search",
+        "12, bw 20/20, type NVL",
+    ),
     INFO + "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'": ("no_rdma", "GPU Direct RDMA Disabled"),
     INFO + "NVLS multicast support is not available on dev 0": ("no_nvls", "NVLS multicast support is not available"),
     "NCCL version 2.27.3+cuda12.9": ("nccl", "2.27.3"),
     "Device=0 CANNOT Access Peer Device=1": ("refused", "CANNOT Access Peer"),
-}  # fmt: skip
+}
 
 
 def test_each_saying_is_heard_with_its_line_also_behind_a_launchers_tag() -> None:

@@ -9,14 +9,14 @@ import pytest
 from bench.explain import network_reasons as network
 from bench.explain import reasons as rules
 from bench.explain.assessment import LOW, NORMAL, stand
-from bench.explain.evidence import Seen
+from bench.explain.evidence import RunEvidence
 from bench.explain.failures import failure_reason
 from bench.explain.remarks import remarks
-from bench.logs.foreign import FAILED, TRUNCATED, Remark, Row, Run
+from bench.logs.foreign import FAILED, TRUNCATED, ForeignRow, ForeignRun, Remark
 from tests.explain.logs import SIZES, a_run, curve, from_host, matrix, seen_of, to_host
 
 
-def two_h200(busbw_gb: float) -> Seen:
+def two_h200(busbw_gb: float) -> RunEvidence:
     return seen_of(a_run(busbw_gb, 16, 2), gpu="NVIDIA H200")
 
 
@@ -120,7 +120,7 @@ def test_nvls_is_not_missed_where_it_is_on_of_no_use_or_not_there() -> None:
 
 
 def test_without_anybody_to_compare_with_the_port_and_the_number_of_gpus_tell_of_nvls() -> None:
-    def alone(busbw_gb: float, num_ranks: int) -> Seen:
+    def alone(busbw_gb: float, num_ranks: int) -> RunEvidence:
         return replace(seen_of(a_run(busbw_gb, num_ranks), "p5.48xlarge"), references=())
 
     assert rules.no_nvls(alone(366.0, 8)) is not None
@@ -197,7 +197,7 @@ def test_sizes_that_end_on_the_slope_are_too_small() -> None:
     assert found is not None and "still rises" in found.evidence
     assert rules.small_sizes(seen_of(a_run(300.0), "p5.48xlarge")) is None
     rates = {1 << 20: 100e9, 1 << 21: 106e9, 1 << 22: 110e9}
-    bent = a_run(1.0, rows=tuple(Row(size, busbw_bytes_per_s=rate) for size, rate in rates.items()))
+    bent = a_run(1.0, rows=tuple(ForeignRow(size, busbw_bytes_per_s=rate) for size, rate in rates.items()))
     assert rules.small_sizes(seen_of(bent, "p5.48xlarge")) is None
 
 
@@ -214,26 +214,39 @@ def test_wrong_elements_come_before_everything() -> None:
     assert failure_reason(a_run(480.0), 0, 30) is None
 
 
-@pytest.mark.parametrize(("failure", "what"), [
-    ("CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized", "the NVSwitch fabric is not up"),
-    ("unhandled cuda error", "CUDA failed"), ("out of memory", "the buffers do not fit"), ("boom", "the tool failed"),
-    ("[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(...) in MultinodeMemoryAllocation",
-     "the IMEX daemon does not run, or its channel is not there"),
-    ("several runs print into one log at once, of one rank each",
-     "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("failure", "what"),
+    [
+        ("CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized", "the NVSwitch fabric is not up"),
+        ("unhandled cuda error", "CUDA failed"),
+        ("out of memory", "the buffers do not fit"),
+        ("boom", "the tool failed"),
+        (
+            "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(...) "
+            "in MultinodeMemoryAllocation",
+            "the IMEX daemon does not run, or its channel is not there",
+        ),
+        (
+            "several runs print into one log at once, of one rank each",
+            "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
+        ),
+    ],
+)
 def test_failures_are_told_by_their_words(failure: str, what: str) -> None:
-    found = failure_reason(Run("nccl_tests", status=FAILED, failure=failure), 0, 0)
+    found = failure_reason(ForeignRun("nccl_tests", status=FAILED, failure=failure), 0, 0)
     assert found is not None and found.what == what and found.evidence == failure
-    assert failure_reason(Run("nccl_tests", status=TRUNCATED), 0, 0) is None
+    assert failure_reason(ForeignRun("nccl_tests", status=TRUNCATED), 0, 0) is None
 
 
 def test_wrong_data_between_gpus_are_an_iommu_before_they_are_broken_hardware() -> None:
     said = "Invalid value when checking the pattern"
     hosts = (matrix("h2d", from_host(6.3)), matrix("d2h", to_host(6.7)))
-    peers = Run("nvbandwidth", status=FAILED, failure=f"{said}; device_to_device_memcpy_read_ce never finished")
-    unnamed = replace(peers, failure=said, remarks=(Remark(4, "device_to_device_memcpy_read_ce has no table: it never "
-                                                          "finished, or the log was cut"),))  # fmt: skip
+    peers = ForeignRun("nvbandwidth", status=FAILED, failure=f"{said}; device_to_device_memcpy_read_ce never finished")
+    unnamed = replace(
+        peers,
+        failure=said,
+        remarks=(Remark(4, "device_to_device_memcpy_read_ce has no table: it never finished, or the log was cut"),),
+    )
     kernels = replace(unnamed, remarks=(Remark(4, "one_to_all_read_sm has no table: it never finished"),))
     for run in (peers, replace(peers, failure=said, matrices=hosts), unnamed, kernels):
         found = failure_reason(run, 0, 0)
@@ -244,7 +257,7 @@ def test_wrong_data_between_gpus_are_an_iommu_before_they_are_broken_hardware() 
     assert own is not None and "IOMMU" not in own.what
 
 
-def in_place(rows: list[Row], factor: float) -> tuple[Row, ...]:
+def in_place(rows: list[ForeignRow], factor: float) -> tuple[ForeignRow, ...]:
     both = [replace(row, in_place=True, busbw_bytes_per_s=(row.busbw_bytes_per_s or 0) * factor) for row in rows]
     return (*rows, *both)
 

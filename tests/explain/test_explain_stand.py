@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bench.explain.assessment import ABOVE, FAR, LOW, NORMAL, UNJUDGED, stand, tightest
-from bench.explain.evidence import Seen, gathered
+from bench.explain.evidence import RunEvidence, gathered
 from bench.explain.stored import measured
 from bench.hardware.machine import machine_of
-from bench.logs.foreign import Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun
 from tests.explain.logs import SIZES, a_run, curve, pattern, seen_of
 from tests.gate import gate_runs
 
@@ -30,14 +30,16 @@ def test_beside_its_bound_where_nobody_is_known(busbw_gb: float, word: str) -> N
 
 
 def test_a_figure_that_is_rounded_up_is_not_above() -> None:
-    exact = a_run(1.0, rows=(Row(1 << 30, algbw_bytes_per_s=171e9, busbw_bytes_per_s=300.2e9),))
+    exact = a_run(1.0, rows=(ForeignRow(1 << 30, algbw_bytes_per_s=171e9, busbw_bytes_per_s=300.2e9),))
     assert not seen_of(exact, "p4d.24xlarge").above
     more = replace(exact, rows=(replace(exact.rows[0], busbw_bytes_per_s=302e9),))
     assert seen_of(more, "p4d.24xlarge").above
 
 
 def test_small_sizes_are_set_beside_small_sizes() -> None:
-    short = a_run(230.0, rows=(Row(1 << 25, busbw_bytes_per_s=160e9), Row(1 << 24, busbw_bytes_per_s=120e9)))
+    short = a_run(
+        230.0, rows=(ForeignRow(1 << 25, busbw_bytes_per_s=160e9), ForeignRow(1 << 24, busbw_bytes_per_s=120e9))
+    )
     standing = stand(seen_of(short, gpu="NVIDIA A100-SXM4-40GB"))
     assert standing.word == UNJUDGED and "Azure" not in standing.sentence
     assert "160 GB/s at 32 MiB is 96% of the best that others reached" in standing.sentence
@@ -62,7 +64,7 @@ def test_cards_that_talk_through_the_host_are_low_and_less_is_far_too_low() -> N
     assert stand(seen_of(a_run(1.0, 4), gpu="NVIDIA L40S")).word == FAR
 
 
-def bare(run: Run, **changes: object) -> Run:
+def bare(run: ForeignRun, **changes: object) -> ForeignRun:
     return replace(run, num_ranks=None, num_nodes=None, hosts=(), **changes)  # type: ignore[arg-type]
 
 
@@ -72,11 +74,12 @@ def bare(run: Run, **changes: object) -> Run:
 def test_ranks_follow_from_busbw_over_algbw(name: str, num_ranks: int) -> None:
     rows = [
         replace(
-            row, algbw_bytes_per_s=round((row.algbw_bytes_per_s or 0) / 1e7) * 1e7,
+            row,
+            algbw_bytes_per_s=round((row.algbw_bytes_per_s or 0) / 1e7) * 1e7,
             busbw_bytes_per_s=round((row.busbw_bytes_per_s or 0) / 1e7) * 1e7,
         )
         for row in curve(name, num_ranks, 400.0)
-    ]  # fmt: skip
+    ]
     seen = gathered(bare(a_run(1.0, name=name), rows=tuple(rows)), machine_of("p5.48xlarge"), pattern(name))
     assert seen.num_ranks == num_ranks
     assert any(f"{num_ranks} ranks, as busbw / algbw" in words for words in seen.counted)
@@ -90,7 +93,7 @@ def test_ranks_do_not_follow_where_the_factor_is_1(name: str) -> None:
 
 
 def test_figures_too_coarse_to_tell_give_no_number_of_ranks() -> None:
-    coarse = tuple(Row(size, algbw_bytes_per_s=0.1e9, busbw_bytes_per_s=0.2e9) for size in SIZES[:5])
+    coarse = tuple(ForeignRow(size, algbw_bytes_per_s=0.1e9, busbw_bytes_per_s=0.2e9) for size in SIZES[:5])
     assert gathered(bare(a_run(1.0), rows=coarse), machine_of(None), pattern("allreduce")).num_ranks is None
 
 
@@ -101,11 +104,17 @@ def test_one_host_of_a_long_list_is_no_node_count() -> None:
     assert gathered(many, machine_of(None), pattern("allreduce"), num_nodes=9).num_nodes == 9
 
 
-@pytest.mark.parametrize(("hosts", "ranks", "may_be"), [
-    (("test-4w-0", "test-4w-1"), 8, True), (("worker-0.set", "worker-1.set"), 2, True),
-    (("worker-0", "worker-1"), 16, False),
-    (("ip-10-0-0-1", "ip-10-0-0-2"), 2, False), (("red", "blue-1"), 2, False), (("worker-0",), 4, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "may_be"),
+    [
+        (("test-4w-0", "test-4w-1"), 8, True),
+        (("worker-0.set", "worker-1.set"), 2, True),
+        (("worker-0", "worker-1"), 16, False),
+        (("ip-10-0-0-1", "ip-10-0-0-2"), 2, False),
+        (("red", "blue-1"), 2, False),
+        (("worker-0",), 4, False),
+    ],
+)
 def test_hosts_that_may_be_pods_make_the_number_of_nodes_uncertain(
     hosts: tuple[str, ...], ranks: int, may_be: bool
 ) -> None:
@@ -126,14 +135,14 @@ def test_a_likely_network_bounds_as_a_reference_only() -> None:
 
 
 def test_times_alone_give_bandwidths() -> None:
-    times = tuple(Row(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
-    seen: Seen = gathered(a_run(1.0, rows=times), machine_of("p4d.24xlarge"), pattern("allreduce"))
+    times = tuple(ForeignRow(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
+    seen: RunEvidence = gathered(a_run(1.0, rows=times), machine_of("p4d.24xlarge"), pattern("allreduce"))
     assert seen.best is not None and seen.best.busbw_bytes_per_s == pytest.approx((1 << 22) / 1e-3 * 1.75)
 
 
 def test_two_ends_of_verbs_are_set_beside_line_rates() -> None:
-    row = Row(1 << 20, algbw_bytes_per_s=24.2e9, busbw_bytes_per_s=24.2e9)
-    ends = Run("perftest", pattern="pingpong", num_ranks=2, num_nodes=2, rows=(row,))
+    row = ForeignRow(1 << 20, algbw_bytes_per_s=24.2e9, busbw_bytes_per_s=24.2e9)
+    ends = ForeignRun("perftest", pattern="pingpong", num_ranks=2, num_nodes=2, rows=(row,))
     standing = stand(gathered(ends, machine_of(None), pattern("pingpong")))
     assert standing.word == NORMAL and "97% of the line rate of 200 Gb/s" in standing.sentence
     slow = replace(ends, rows=(replace(row, algbw_bytes_per_s=15e9, busbw_bytes_per_s=15e9),))
@@ -141,7 +150,7 @@ def test_two_ends_of_verbs_are_set_beside_line_rates() -> None:
 
 
 def test_mpi_from_host_memory_is_not_judged_by_gpus() -> None:
-    rows = tuple(Row(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
+    rows = tuple(ForeignRow(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
     osu = replace(a_run(1.0, 16, 2, rows=rows), tool="osu")
     seen = gathered(osu, machine_of("p4d.24xlarge"), pattern("allreduce"))
     assert {bound.name for bound in seen.bounds} == {"network"} and seen.references == ()

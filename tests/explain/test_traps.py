@@ -12,7 +12,7 @@ from bench.explain.explain import page_of
 from bench.explain.network_reasons import fewer_nics
 from bench.hardware.catalogue import instance, node_network, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import machine_of
-from bench.logs.foreign import Run, read_all
+from bench.logs.foreign import ForeignRun, read_all
 from bench.logs.readers import _lines, nccl_tests
 from tests.explain.logs import a_run, curve, from_host, matrix, pairs, pattern, seen_of
 
@@ -30,7 +30,7 @@ def test_the_mean_over_sizes_that_tools_print_is_no_bandwidth_of_the_machine() -
 
 def test_a_mean_over_pairs_says_nothing_where_pairs_differ() -> None:
     two = {f"a{a}_{b}": 48.4 for a in range(4) for b in range(4) if (a + b) % 2 == 1}
-    run = Run("nvbandwidth", matrices=(matrix("d2d", pairs(4, 24.2, **two)),))
+    run = ForeignRun("nvbandwidth", matrices=(matrix("d2d", pairs(4, 24.2, **two)),))
     said = " ".join(copies.got(copies.gathered(run, machine_of("p3.16xlarge"))))
     assert "24.2 GB/s to 48.4 GB/s" in said
     assert format_rate((4 * 24.2e9 + 8 * 48.4e9) / 12) not in said
@@ -88,7 +88,7 @@ def test_an_idle_gpu_that_reads_generation_1_is_linked_at_its_highest() -> None:
     assert pcie_as_linked({**idle, "pcie_max_generation": None}) == (1, 8)
     assert pcie_as_linked({**idle, "pcie_lanes": None}) is None
     # Taken at its word, generation 1 x8 (2 GB/s) would make 13.5 GB/s an impossible figure.
-    run = Run("nvbandwidth", matrices=(matrix("h2d", from_host(13.47)),))
+    run = ForeignRun("nvbandwidth", matrices=(matrix("h2d", from_host(13.47)),))
     assert copies.stand(copies.gathered(run, machine_of("g6e.48xlarge"))).word == "normal"
     assert pcie_bytes_per_s(1, 8) < 13.47e9
 

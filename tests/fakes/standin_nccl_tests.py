@@ -182,16 +182,29 @@ def document(one: Started, words: Sequence[str]) -> str:
         for rank in range(one.processes)
     ]
     config = {
-        "nthreads": 1, "ngpus": int(given.get("g", "1")), "minimum_bytes": int(given["b"]),
-        "maximum_bytes": int(given["e"]), "step_factor": int(given.get("f", "2")), "devices": devices,
-    }  # fmt: skip
+        "nthreads": 1,
+        "ngpus": int(given.get("g", "1")),
+        "minimum_bytes": int(given["b"]),
+        "maximum_bytes": int(given["e"]),
+        "step_factor": int(given.get("f", "2")),
+        "devices": devices,
+    }
     average = {"bandwidth": sum(one.rates) / len(one.rates), "okay": "unchecked"}
-    return json.dumps({
-        "version": 3, "start_time": "2026-01-02 03:04:05", "args": list(words), "env": ["SECRET=hunter2"],
-        "nccl_version": 22907, "config": config, "results": one.results,
-        "out_of_bounds": {"count": one.num_wrong, "okay": str(not one.num_wrong).lower()},
-        "average_bus_bandwidth": average, "errors": [], "end_time": "2026-01-02 03:04:06",
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "version": 3,
+            "start_time": "2026-01-02 03:04:05",
+            "args": list(words),
+            "env": ["SECRET=hunter2"],
+            "nccl_version": 22907,
+            "config": config,
+            "results": one.results,
+            "out_of_bounds": {"count": one.num_wrong, "okay": str(not one.num_wrong).lower()},
+            "average_bus_bandwidth": average,
+            "errors": [],
+            "end_time": "2026-01-02 03:04:06",
+        }
+    )
 
 
 def of_mpi(*names: str) -> int | None:
@@ -205,7 +218,9 @@ if __name__ == "__main__":
         sys.exit(1 if "wrong" in os.environ["STANDIN"] else 0)
     sys.exit(
         run(
-            sys.argv[1:], os.environ.get("STANDIN", "2.19.6"), lambda line: print(line, flush=True),
+            sys.argv[1:],
+            os.environ.get("STANDIN", "2.19.6"),
+            lambda line: print(line, flush=True),
             of_mpi("PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1,
         )
-    )  # fmt: skip
+    )

@@ -55,22 +55,39 @@ def document(tests: Sequence[str], gpus: int, mishaps: Collection[str]) -> str:
     for test in tests:
         found = tables(test, gpus, mishaps)
         matrix = [["N/A" if value is None else f"{value:g}" for value in row] for *_, rows in found for row in rows]
-        passed = {"name": test, "status": "Passed", "bandwidth_description": found[-1][1], "bandwidth_matrix": matrix,
-                  "sum": total(found[-1][2])}  # fmt: skip
+        passed = {
+            "name": test,
+            "status": "Passed",
+            "bandwidth_description": found[-1][1],
+            "bandwidth_matrix": matrix,
+            "sum": total(found[-1][2]),
+        }
         if "waived" in mishaps:
             cases.append({"name": test, "status": "Waived"})
         else:
             cases.append({"name": test, "status": "Error", "error": "wrong data"} if "corrupt" in mishaps else passed)
     listed = [f"{gpu}: NVIDIA H200 (00000000:0{gpu}:00): (node7)" for gpu in range(gpus)]
-    held = {"CUDA Runtime Version": 13000, "Driver Version": "580.65", "GPU Device list": listed, "testcases": cases,
-            "version": "v0.8"}  # fmt: skip
+    held = {
+        "CUDA Runtime Version": 13000,
+        "Driver Version": "580.65",
+        "GPU Device list": listed,
+        "testcases": cases,
+        "version": "v0.8",
+    }
     return json.dumps({"nvbandwidth": held}, indent=3)
 
 
 def text(tests: Sequence[str], gpus: int, mishaps: Collection[str]) -> str:
     """As v0.4 prints it."""
-    lines = ["nvbandwidth Version: v0.4", "Built from Git version: ", "", "CUDA Runtime Version: 12040",
-             "CUDA Driver Version: 12040", "Driver Version: 550.54", ""]  # fmt: skip
+    lines = [
+        "nvbandwidth Version: v0.4",
+        "Built from Git version: ",
+        "",
+        "CUDA Runtime Version: 12040",
+        "CUDA Driver Version: 12040",
+        "Driver Version: 550.54",
+        "",
+    ]
     lines += [f"Device {gpu}: NVIDIA H200" for gpu in range(gpus)]
     for test in tests:
         if "waived" in mishaps:

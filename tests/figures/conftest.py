@@ -51,27 +51,66 @@ def summary(of: Header, mode: str, payload: int, median: float, spread: float = 
     busbw = algbw * factor if algbw and factor else None
     bound = overrides.get("bound_bytes_per_s")
     given: dict[str, Any] = {
-        "job": of.job, "pattern": of.pattern, "transport": of.transport, "mode": mode, "dtype": of.dtype,
-        "reduce_op": of.reduce_op, "root": of.root, "in_place": False, "direction": of.direction, "group": "world",
-        "src": None, "dst": None, "requested_bytes": payload, "also_requested_bytes": (), "payload_bytes": payload,
-        "num_ranks": of.num_ranks, "num_nodes": of.num_nodes, "num_samples": 100, "num_effective": 60.0,
-        "median_s": median, "ci_low_s": median * (1 - spread), "ci_high_s": median * (1 + spread),
-        "min_s": median * (1 - 4 * spread), "max_s": median * (1 + 30 * spread),
-        "p95_s": median * (1 + 9 * spread) if mode == "isolated" else None, "p99_s": None, "last_arriver_s": None,
-        "slowest_rank": None, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw, "bound_bytes_per_s": None,
-        "bound_name": None, "bound_kind": None, "bound_fraction": busbw / bound if bound and busbw else None,
-        "floor_s": None, "floor_name": None, "verified": None if of.modelled else True,
-        "num_wrong": None if of.modelled else 0, "modelled": of.modelled, "algorithm": None,
-        "topology": of.topology, "cache": "cold", "stop_reason": "ci", "flags": ("modelled",) if of.modelled else (),
-    }  # fmt: skip
+        "job": of.job,
+        "pattern": of.pattern,
+        "transport": of.transport,
+        "mode": mode,
+        "dtype": of.dtype,
+        "reduce_op": of.reduce_op,
+        "root": of.root,
+        "in_place": False,
+        "direction": of.direction,
+        "group": "world",
+        "src": None,
+        "dst": None,
+        "requested_bytes": payload,
+        "also_requested_bytes": (),
+        "payload_bytes": payload,
+        "num_ranks": of.num_ranks,
+        "num_nodes": of.num_nodes,
+        "num_samples": 100,
+        "num_effective": 60.0,
+        "median_s": median,
+        "ci_low_s": median * (1 - spread),
+        "ci_high_s": median * (1 + spread),
+        "min_s": median * (1 - 4 * spread),
+        "max_s": median * (1 + 30 * spread),
+        "p95_s": median * (1 + 9 * spread) if mode == "isolated" else None,
+        "p99_s": None,
+        "last_arriver_s": None,
+        "slowest_rank": None,
+        "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": busbw,
+        "bound_bytes_per_s": None,
+        "bound_name": None,
+        "bound_kind": None,
+        "bound_fraction": busbw / bound if bound and busbw else None,
+        "floor_s": None,
+        "floor_name": None,
+        "verified": None if of.modelled else True,
+        "num_wrong": None if of.modelled else 0,
+        "modelled": of.modelled,
+        "algorithm": None,
+        "topology": of.topology,
+        "cache": "cold",
+        "stop_reason": "ci",
+        "flags": ("modelled",) if of.modelled else (),
+    }
     return Summary(**(given | overrides))
 
 
 def sweep(
-    of: Header, *, alpha: float, rate: float, bound: tuple[float, str, str] | None = None, floor: float | None = None,
-    sizes: Iterable[int] = SIZES, noise: float = 0.02, modes: Iterable[str] =
-    ("isolated", "pipelined"), **overrides: Any,
-) -> list[Summary]:  # fmt: skip
+    of: Header,
+    *,
+    alpha: float,
+    rate: float,
+    bound: tuple[float, str, str] | None = None,
+    floor: float | None = None,
+    sizes: Iterable[int] = SIZES,
+    noise: float = 0.02,
+    modes: Iterable[str] = ("isolated", "pipelined"),
+    **overrides: Any,
+) -> list[Summary]:
     """Rows of a library with this latency (s) and rate (bytes/s of busbw); some do not converge."""
     draw = random.Random(f"{of.job}")
     factor = FACTORS[of.pattern](known(of.num_ranks)) or 0.0
@@ -120,8 +159,16 @@ def modelled_p4d() -> Document:
     runs = []
     for nodes, alpha, rate, bound in ((1, 15e-6, 298 * GB, NVLINK), (2, 30e-6, 93 * GB, NIC)):
         for pattern in ("allreduce", "alltoall"):
-            of = header(f"{pattern}-{nodes}n", pattern, "model", modelled=True, clock="virtual",
-                        instance="p4d.24xlarge", num_nodes=nodes, num_ranks=8 * nodes)  # fmt: skip
+            of = header(
+                f"{pattern}-{nodes}n",
+                pattern,
+                "model",
+                modelled=True,
+                clock="virtual",
+                instance="p4d.24xlarge",
+                num_nodes=nodes,
+                num_ranks=8 * nodes,
+            )
             runs.append((of, sweep(of, alpha=alpha, rate=rate, bound=bound, floor=alpha)))
     return document(runs)
 
@@ -129,8 +176,16 @@ def modelled_p4d() -> Document:
 def pairs_of(num_ranks: int, two_way: bool = False) -> Document:
     """All pairs of ranks on nodes of 4; rank 5's path to the other node is slow."""
     draw = random.Random(7)
-    of = header("pairs-nccl", "pairs", "nccl", topology="pairs", num_ranks=num_ranks, ranks_per_node=4,
-                num_nodes=num_ranks // 4, direction="two-way" if two_way else "one-way")  # fmt: skip
+    of = header(
+        "pairs-nccl",
+        "pairs",
+        "nccl",
+        topology="pairs",
+        num_ranks=num_ranks,
+        ranks_per_node=4,
+        num_nodes=num_ranks // 4,
+        direction="two-way" if two_way else "one-way",
+    )
     rows = []
     for src in range(num_ranks):
         for dst in range(num_ranks):

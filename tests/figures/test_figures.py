@@ -163,10 +163,25 @@ def test_pairs_of_a_thousand_ranks_share_cells_in_which_the_worst_pair_shows(doc
 def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
     document = documents["pairs_of_8"]()
     of = document.headers["pairs-nccl"]
-    both = [replace(row, src=a, dst=b, group=f"{a}-{b}", mode="pipelined", direction="one-way",
-                    ci_low_s=row.payload_bytes / rate, median_s=row.payload_bytes / rate, busbw_bytes_per_s=rate)
-            for row in document.summaries[:1] for a in range(8) for b in range(8) if a != b for _ in range(2)
-            for rate in (5e8 if 6 in (a, b) else 1e9,)]  # fmt: skip
+    both = [
+        replace(
+            row,
+            src=a,
+            dst=b,
+            group=f"{a}-{b}",
+            mode="pipelined",
+            direction="one-way",
+            ci_low_s=row.payload_bytes / rate,
+            median_s=row.payload_bytes / rate,
+            busbw_bytes_per_s=rate,
+        )
+        for row in document.summaries[:1]
+        for a in range(8)
+        for b in range(8)
+        if a != b
+        for _ in range(2)
+        for rate in (5e8 if 6 in (a, b) else 1e9,)
+    ]
     hosts = tuple({"host": f"h{rank}", "local_rank": 0} for rank in range(8))
     headers = {of.job: replace(of, direction="one-way", ranks=hosts, clock="host", ranks_per_node=1, num_nodes=8)}
     [(_, figure)] = pairs.draw(replace(document, headers=headers, summaries=tuple(both)))
@@ -232,15 +247,28 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     document = documents["modelled_p4d"]()
     assert len(scaling.draw(document)) == 1  # nothing has a reference
     base: dict[str, Any] = dict.fromkeys(field.name for field in fields(Scaling)) | {
-        "pattern": "allreduce", "transport": "nccl", "mode": "pipelined", "payload_bytes": 1 << 20, "modelled": True,
-        "ranks_per_node": 8, "bound_fraction": 0.5,
-    }  # fmt: skip
+        "pattern": "allreduce",
+        "transport": "nccl",
+        "mode": "pipelined",
+        "payload_bytes": 1 << 20,
+        "modelled": True,
+        "ranks_per_node": 8,
+        "bound_fraction": 0.5,
+    }
     worlds = [(2, 1, 1.0), (4, 1, 0.9), (16, 2, 1.0), (32, 4, 0.7)]
     rows = tuple(
-        Scaling(**base | {"num_ranks": ranks, "num_nodes": nodes, "efficiency": share, "efficiency_low": share - 0.1,
-                          "factor": "nodes" if nodes > 1 else "ranks per node"})
+        Scaling(
+            **base
+            | {
+                "num_ranks": ranks,
+                "num_nodes": nodes,
+                "efficiency": share,
+                "efficiency_low": share - 0.1,
+                "factor": "nodes" if nodes > 1 else "ranks per node",
+            }
+        )
         for ranks, nodes, share in worlds
-    )  # fmt: skip
+    )
     [_, (name, figure)] = scaling.draw(replace(document, scalings=rows))
     (panel,) = figure.axes
     drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "os"}
@@ -310,8 +338,10 @@ def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memo
 
 def test_a_legend_of_long_labels_stays_inside_the_figure(documents: Documents) -> None:
     document = documents["two_libraries"]()
-    long = {job: replace(each, transport=f"a transport of a very long name that fills its column {job}")
-            for job, each in document.headers.items()}  # fmt: skip
+    long = {
+        job: replace(each, transport=f"a transport of a very long name that fills its column {job}")
+        for job, each in document.headers.items()
+    }
     rows = tuple(replace(row, transport=long[row.job].transport) for row in document.summaries)
     [(_, figure)] = bandwidth.draw(replace(document, headers=long, summaries=rows))
     figure.canvas.draw()

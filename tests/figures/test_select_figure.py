@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bench.figures import _select
 from bench.hardware import catalogue
 from bench.predict import predict
-from bench.predict.candidate import Question
+from bench.predict.candidate import SelectionQuestion
 from bench.predict.select import select
 from bench.predict.workload_file import load_workload
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "workloads"
 
 @pytest.fixture(scope="module")
 def figure() -> Figure:
-    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), date(2026, 8, 1))
+    question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), date(2026, 8, 1))
     return _select.draw(select([(catalogue.instance(name), 1) for name in ("p4d.24xlarge", "g6e.48xlarge")], question))
 
 
@@ -68,7 +68,7 @@ def test_bars_end_where_the_medians_add_up(figure: Figure) -> None:
 
 
 def test_the_interval_is_drawn_in_the_unit_of_the_bars() -> None:
-    question = Question(load_workload("llama-3-70b", FOLDER), predict.published(), date(2026, 8, 1))
+    question = SelectionQuestion(load_workload("llama-3-70b", FOLDER), predict.published(), date(2026, 8, 1))
     found = select([(catalogue.instance("p5.48xlarge"), 8), (catalogue.instance("p4d.24xlarge"), 8)], question)
     axes = _select.draw(found).axes[0]
     assert "step time (s)" in axes.get_xlabel()

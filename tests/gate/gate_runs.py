@@ -12,7 +12,7 @@ from bench.core.case import from_argv
 from bench.core.contention import rounds
 from bench.core.record import Failure, Header, Record, Samples
 from bench.core.world import World
-from bench.gate.gate import Gate, Material, Retest, gate
+from bench.gate.gate import GateInput, GateResult, Retest, gate
 from bench.gate.rules_file import load_rules
 from bench.results import summary
 from bench.results.document import Document, Summary
@@ -41,10 +41,19 @@ def times(middle_s: float, num: int = 400) -> Samples:
 def record(mode: str, size: int, seconds: Samples | None = None, **overrides: Any) -> Record:
     """A verified, converged row; at 100 us a MiB on 4 ranks."""
     given: dict[str, Any] = {
-        "mode": mode, "requested_bytes": (size,), "payload_bytes": size, "num_ranks": 4, "num_nodes": 2,
-        "bus_factor": 1.5, "rank_bytes": 1.5 * size, "node_bytes": 1.0 * size, "min_steps": 2,
-        "verified": True, "num_wrong": 0, "stop_reason": "converged",
-    }  # fmt: skip
+        "mode": mode,
+        "requested_bytes": (size,),
+        "payload_bytes": size,
+        "num_ranks": 4,
+        "num_nodes": 2,
+        "bus_factor": 1.5,
+        "rank_bytes": 1.5 * size,
+        "node_bytes": 1.0 * size,
+        "min_steps": 2,
+        "verified": True,
+        "num_wrong": 0,
+        "stop_reason": "converged",
+    }
     if not {"reported", "failed", "skipped"} & set(overrides):
         given["samples"] = seconds or times(1e-4 * size / (1 << 20) * (1.01 if mode == "isolated" else 1))
     return Record(**(given | overrides))
@@ -54,22 +63,40 @@ def header(job: str = "allreduce-mpi-2x2", case: Sequence[str] | None = None, **
     """Of an allreduce over MPI on h0 and h1."""
     nodes, per_node = overrides.get("num_nodes", 2), overrides.get("ranks_per_node", 2)
     given: dict[str, Any] = {
-        "job": job, "case": tuple(case or ("allreduce", "--transport", "mpi", "--sizes", "1M,2M")),
-        "pattern": "allreduce", "transport": "mpi", "dtype": "float32", "reduce_op": "sum", "root": None,
-        "direction": None, "topology": "world", "num_ranks": nodes * per_node, "num_nodes": nodes,
-        "ranks_per_node": per_node, "clock": "host", "modelled": False, "started": STARTED, "instance": "toy.2x",
-        "ranks": tuple({"host": f"h{rank // per_node}", "local_rank": rank % per_node}
-                       for rank in range(nodes * per_node)),
+        "job": job,
+        "case": tuple(case or ("allreduce", "--transport", "mpi", "--sizes", "1M,2M")),
+        "pattern": "allreduce",
+        "transport": "mpi",
+        "dtype": "float32",
+        "reduce_op": "sum",
+        "root": None,
+        "direction": None,
+        "topology": "world",
+        "num_ranks": nodes * per_node,
+        "num_nodes": nodes,
+        "ranks_per_node": per_node,
+        "clock": "host",
+        "modelled": False,
+        "started": STARTED,
+        "instance": "toy.2x",
+        "ranks": tuple(
+            {"host": f"h{rank // per_node}", "local_rank": rank % per_node} for rank in range(nodes * per_node)
+        ),
         "nodes": {f"h{node}": {"gpus": [{"name": "NVIDIA H100"}]} for node in range(nodes)},
-    }  # fmt: skip
+    }
     return Header(**(given | overrides))
 
 
 def bounded(row: Summary) -> Summary:
     """Beside a hard bound of 20 GB/s, of which a good row reaches 0.78."""
     rate = row.busbw_bytes_per_s
-    return replace(row, bound_bytes_per_s=20e9, bound_name="network", bound_kind="hard",
-                   bound_fraction=rate / 20e9 if rate else None)  # fmt: skip
+    return replace(
+        row,
+        bound_bytes_per_s=20e9,
+        bound_name="network",
+        bound_kind="hard",
+        bound_fraction=rate / 20e9 if rate else None,
+    )
 
 
 @dataclass
@@ -90,12 +117,19 @@ class Run:
         found = summary.document([(job, head, tuple(records)) for job, head, records in self.told])
         return replace(found, summaries=tuple(self.edit(bounded(row)) for row in found.summaries))
 
-    def material(self, **overrides: Any) -> Material:
+    def material(self, **overrides: Any) -> GateInput:
         """What the gate is given."""
-        given: dict[str, Any] = {"name": "run", "document": self.document(), "plan": self.plan, "now": NOW,
-                                 "outcomes": self.outcomes, "warnings": self.warnings, "networks": self.networks,
-                                 "baseline": self.baseline}  # fmt: skip
-        return Material(**(given | overrides))
+        given: dict[str, Any] = {
+            "name": "run",
+            "document": self.document(),
+            "plan": self.plan,
+            "now": NOW,
+            "outcomes": self.outcomes,
+            "warnings": self.warnings,
+            "networks": self.networks,
+            "baseline": self.baseline,
+        }
+        return GateInput(**(given | overrides))
 
     def headers(self, **changed: Any) -> None:
         """Change every header."""
@@ -111,9 +145,12 @@ def good() -> Run:
     """Allreduce of two sizes in both modes; planned, and all of it there."""
     head = header()
     records = [record(mode, size) for size in SIZES for mode in ("isolated", "pipelined")]
-    plan = {"cluster": {"name": "toy"}, "scenario": "toy", "skipped": [],
-            "jobs": [{"name": head.job, "case": list(head.case),
-                      "world": {"num_nodes": 2, "ranks_per_node": 2}}]}  # fmt: skip
+    plan = {
+        "cluster": {"name": "toy"},
+        "scenario": "toy",
+        "skipped": [],
+        "jobs": [{"name": head.job, "case": list(head.case), "world": {"num_nodes": 2, "ranks_per_node": 2}}],
+    }
     return Run([(head.job, head, records)], plan, {head.job: {"exit_code": 0, "seconds": 1.0, "what": None}})
 
 
@@ -121,8 +158,14 @@ def imported(status: str = "ok", tool: str = "nccl_tests") -> Run:
     """A log of nccl-tests: two sizes, a mean and a rate each; `status`: how it ended."""
     told: dict[str, Any] = {"tool": tool, "source": "a.log", "line": 1, "status": status, "failure": None}
     head = header("a-allreduce", ["all_reduce_perf"], transport=tool, clock="", started="", ranks=(), imported=told)
-    rows = [record("pipelined", size, reported={"mean_s": 1e-4 * size / (1 << 20), "busbw_bytes_per_s": 15e9,
-                                                "algbw_bytes_per_s": 10e9}) for size in SIZES]  # fmt: skip
+    rows = [
+        record(
+            "pipelined",
+            size,
+            reported={"mean_s": 1e-4 * size / (1 << 20), "busbw_bytes_per_s": 15e9, "algbw_bytes_per_s": 10e9},
+        )
+        for size in SIZES
+    ]
     if status != "ok":
         rows.append(record("pipelined", 0, reported=None, failed=Failure("rows were left out")))
     jobs: list[dict[str, Any]] = [{"name": "a-allreduce", "case": []}]
@@ -130,30 +173,56 @@ def imported(status: str = "ok", tool: str = "nccl_tests") -> Run:
     return Run([("a-allreduce", head, rows)], plan)
 
 
-def pairs(slow: Mapping[int, float], ranks: Iterable[int] = range(6), job: str = "pairs-mpi-6x1",
-          ladder: str = "") -> tuple[str, Header, list[Record]]:  # fmt: skip
+def pairs(
+    slow: Mapping[int, float], ranks: Iterable[int] = range(6), job: str = "pairs-mpi-6x1", ladder: str = ""
+) -> tuple[str, Header, list[Record]]:
     """Every pair of hosts of one rank each; `slow`: hosts at a share of the rate. `ladder`: the stage."""
     ranks = list(ranks)
     words = ["pairs", "--transport", "mpi", "--sizes", "1M", "--mode", "pipelined"]
     words += ["--schedule", "ladder"] if ladder else []
-    head = header(job, words, pattern="pairs", topology="pairs", direction="one-way", num_nodes=len(ranks),
-                  ranks_per_node=1, ranks=tuple({"host": f"h{rank}", "local_rank": 0} for rank in ranks),
-                  nodes={f"h{rank}": {"gpus": [{"name": "NVIDIA H100"}]} for rank in ranks})  # fmt: skip
+    head = header(
+        job,
+        words,
+        pattern="pairs",
+        topology="pairs",
+        direction="one-way",
+        num_nodes=len(ranks),
+        ranks_per_node=1,
+        ranks=tuple({"host": f"h{rank}", "local_rank": 0} for rank in ranks),
+        nodes={f"h{rank}": {"gpus": [{"name": "NVIDIA H100"}]} for rank in ranks},
+    )
     records: list[Record] = []
     asked = rounds(from_argv(words), World(len(ranks), 1), "pairs") if not ladder else ()
     named = {(group.ranks[0], group.ranks[1]): group.name for groups in asked for group in groups}
-    everybody = {(src, dst): f"{ladder}{6 * src + dst}:{src}-{dst}" for src in range(len(ranks))
-                 for dst in range(len(ranks)) if src != dst}  # fmt: skip
+    everybody = {
+        (src, dst): f"{ladder}{6 * src + dst}:{src}-{dst}"
+        for src in range(len(ranks))
+        for dst in range(len(ranks))
+        if src != dst
+    }
     for (src, dst), group in (everybody if ladder else named).items():
         share = min(slow.get(ranks[src], 1.0), slow.get(ranks[dst], 1.0))
         middle_s = 1e-4 / share * (1 + 0.003 * ((5 * src + 3 * dst) % 7))
-        records.append(record("pipelined", 1 << 20, times(middle_s, 60), group=group, src=src, dst=dst,
-                              num_ranks=2, num_nodes=2, bus_factor=1.0,
-                              rank_bytes=1.0 * (1 << 20), node_bytes=1.0 * (1 << 20), min_steps=1))  # fmt: skip
+        records.append(
+            record(
+                "pipelined",
+                1 << 20,
+                times(middle_s, 60),
+                group=group,
+                src=src,
+                dst=dst,
+                num_ranks=2,
+                num_nodes=2,
+                bus_factor=1.0,
+                rank_bytes=1.0 * (1 << 20),
+                node_bytes=1.0 * (1 << 20),
+                min_steps=1,
+            )
+        )
     return job, head, records
 
 
-def judge(run: Run, folder: Path, rules: str = RULES, **overrides: Any) -> Gate:
+def judge(run: Run, folder: Path, rules: str = RULES, **overrides: Any) -> GateResult:
     """The verdict by rules as they would be written."""
     path = folder / "rules.yaml"
     path.write_text(rules, encoding="utf-8")

@@ -35,9 +35,18 @@ def test_64_nodes_of_8_gpus_are_planned_in_20_minutes(config: str, capsys: Out) 
     assert not plan["skipped"] and not [note for note in plan["notes"] if "thinned" in note or "left out" in note]
     assert {(job["world"]["num_nodes"], job["world"]["ranks_per_node"]) for job in plan["jobs"]} == {(64, 8)}
     cases = [" ".join(job["case"]) for job in plan["jobs"]]
-    for words in ("host_device --transport cuda_copy", "--topology single ranks", "--topology groups of 1",
-                  "local_copy ", "--topology single pairs", "--topology node", "--topology rail",
-                  "pairs ", "--schedule ladder", "pingpong "):  # fmt: skip
+    for words in (
+        "host_device --transport cuda_copy",
+        "--topology single ranks",
+        "--topology groups of 1",
+        "local_copy ",
+        "--topology single pairs",
+        "--topology node",
+        "--topology rail",
+        "pairs ",
+        "--schedule ladder",
+        "pingpong ",
+    ):
         assert any(words in case for case in cases), words
     assert main(["plan", "acceptance", "--cluster", "big", "--config", config]) == 0
     assert "# estimate: " in capsys.readouterr().out
@@ -69,8 +78,10 @@ def test_nodes_without_gpus_are_judged_over_mpi_and_what_gloo_does_beside_it_is_
     words = tuple(word.replace("mpi", "gloo") for word in head.case)
     gloo = replace(head, job="allreduce-gloo-2x2", case=words, transport="gloo")
     run.told = [*([(job, head, records)] if with_mpi else []), (gloo.job, gloo, records)]
-    jobs = [{"name": each.job, "case": list(each.case), "world": {"num_nodes": 2, "ranks_per_node": 2}}
-            for _, each, _ in run.told]  # fmt: skip
+    jobs = [
+        {"name": each.job, "case": list(each.case), "world": {"num_nodes": 2, "ranks_per_node": 2}}
+        for _, each, _ in run.told
+    ]
     run.plan = {"cluster": {"name": "toy"}, "scenario": "acceptance", "skipped": [], "jobs": jobs}
     run.outcomes = {each.job: {"exit_code": 0, "seconds": 1.0, "what": None} for _, each, _ in run.told}
     rules = (ROOT / "rules" / "acceptance-no-gpu.yaml").read_text(encoding="utf-8")

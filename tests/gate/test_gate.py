@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.core.record import Failure
+from bench.core.record import Failure, Skip
 from bench.gate.gate import Retest, networks_in, unreadable
 from bench.gate.rules import ALLOWED, FAILURES
 from bench.gate.rules_file import load_rules
@@ -92,9 +92,17 @@ def launched(run: Run, factor: float, spread: float = 0.001) -> Run:
     for launch in range(1, 6):
         name = JOB + (f"-launch{launch}" if launch > 1 else "")
         own = factor * (1 + spread * (launch - 3))
-        made.append((name, header(name, launch=launch),
-                     [record(mode, size, times(1e-4 * size / SIZES[0] * own * (1.01 if mode == "isolated" else 1)))
-                      for size in SIZES for mode in ("isolated", "pipelined")]))  # fmt: skip
+        made.append(
+            (
+                name,
+                header(name, launch=launch),
+                [
+                    record(mode, size, times(1e-4 * size / SIZES[0] * own * (1.01 if mode == "isolated" else 1)))
+                    for size in SIZES
+                    for mode in ("isolated", "pipelined")
+                ],
+            )
+        )
     return Run(made, NO_JOBS)
 
 
@@ -142,19 +150,29 @@ WAYS: list[tuple[str, Break, str]] = [
     ("missing-rows", lambda run: None, RULES.replace("[1M, 2M]", "[1M, 2M, 4M]")),
     ("missing-rows", lambda run: None, RULES.replace("pattern: allreduce", "patterns: [allreduce, alltoall]")),
     ("missing-rows", lambda run: None, RULES + "diagnose: true\n"),
-    ("size-skipped", records(samples=None, skipped="out of memory"), RULES),
+    ("size-skipped", records(samples=None, skipped=Skip.uncoded("out of memory")), RULES),
     ("wrong-fabric", heads(transport="gloo"), RULES),
     ("wrong-fabric", lambda run: None, RULES + "expect: {transport: nccl}\n"),
     ("wrong-fabric", unknown_fabric, NETWORK),
     ("wrong-fabric", lambda run: run.networks.update({JOB: frozenset({"tcp"})}), NETWORK),
     ("wrong-fabric", unknown_fabric, RULES.replace("transport: mpi", "network: efa")),
     ("no-baseline", lambda run: None, BASELINE),
-    ("imported", records(samples=None, stop_reason=None, reported={"median_s": 2e-4, "p95_s": 3e-4, "num_samples": 100,
-                         "busbw_bytes_per_s": 1.5e10}), RULES),
+    (
+        "imported",
+        records(
+            samples=None,
+            stop_reason=None,
+            reported={"median_s": 2e-4, "p95_s": 3e-4, "num_samples": 100, "busbw_bytes_per_s": 1.5e10},
+        ),
+        RULES,
+    ),
     ("modelled", rows(modelled=True), RULES),
     ("modelled", heads(modelled=True), RULES),
-    ("size-skipped", lambda run: (run.plan or {}).update(notes=["sizes thinned from 10 to 2"]),
-     RULES.replace("[1M, 2M]", "1M:2M")),
+    (
+        "size-skipped",
+        lambda run: (run.plan or {}).update(notes=["sizes thinned from 10 to 2"]),
+        RULES.replace("[1M, 2M]", "1M:2M"),
+    ),
     ("failed-job", lambda run: run.outcomes.clear(), RULES),
     ("undecided-part", lambda run: run.told.append(pairs({}, ranks=range(1, 6))), RULES + "diagnose: true\n"),
     ("wrong-data", records(verified=False, num_wrong=3), RULES),
@@ -175,8 +193,11 @@ WAYS: list[tuple[str, Break, str]] = [
     ("not-converged", records(stop_reason="max_time"), RULES),
     ("above-bound", flagged("above-bound"), RULES),
     ("contradicts", flagged("contradicts"), RULES),
-    ("tail-not-known", lambda run: run.records(lambda one: True, lambda one: replace(one, samples=times(1e-4, 20))),
-     TAIL.replace("50%", "5%")),
+    (
+        "tail-not-known",
+        lambda run: run.records(lambda one: True, lambda one: replace(one, samples=times(1e-4, 20))),
+        TAIL.replace("50%", "5%"),
+    ),
     ("tail-not-known", rows(p99_s=1e-4, num_samples=20), TAIL),
     ("no-bound", rows(bound_bytes_per_s=None), RULES),
     ("no-reference", lambda run: None, REFERENCE),
@@ -186,7 +207,7 @@ WAYS: list[tuple[str, Break, str]] = [
     ("slower", slower_than_before, BASELINE),
     ("inconclusive", noisy_beside_before, BASELINE),
     ("too-few-launches", lambda run: setattr(run, "baseline", run.document()), BASELINE),
-]  # fmt: skip
+]
 
 
 def test_a_good_run_passes(tmp_path: Path) -> None:
@@ -210,11 +231,16 @@ def test_a_good_run_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "kinds", "wanted"),
     [
-        ("efa", ("efa",), "efa"), ("ib", ("infiniband",), "ib"), ("ib", ("roce",), "roce"), ("ib", (), "ib or roce"),
-        ("ib", ("infiniband", "roce"), "ib or roce"), ("socket", ("efa",), "tcp"), ("efa + socket", (), "efa, tcp"),
+        ("efa", ("efa",), "efa"),
+        ("ib", ("infiniband",), "ib"),
+        ("ib", ("roce",), "roce"),
+        ("ib", (), "ib or roce"),
+        ("ib", ("infiniband", "roce"), "ib or roce"),
+        ("socket", ("efa",), "tcp"),
+        ("efa + socket", (), "efa, tcp"),
         ("none, within one node", (), "nothing tells"),
     ],
-)  # fmt: skip
+)
 def test_the_network_that_the_transport_heard_of_counts(
     told: str, kinds: tuple[str, ...], wanted: str, tmp_path: Path
 ) -> None:
@@ -256,8 +282,13 @@ def test_what_can_not_be_read_fails(tmp_path: Path) -> None:
 def test_a_job_that_was_planned_and_left_nothing_fails_though_no_rule_asks_for_it(tmp_path: Path) -> None:
     run = good()
     assert run.plan is not None
-    run.plan["jobs"].append({"name": "barrier-mpi-2x2", "case": ["barrier", "--transport", "mpi"],
-                             "world": {"num_nodes": 2, "ranks_per_node": 2}})  # fmt: skip
+    run.plan["jobs"].append(
+        {
+            "name": "barrier-mpi-2x2",
+            "case": ["barrier", "--transport", "mpi"],
+            "world": {"num_nodes": 2, "ranks_per_node": 2},
+        }
+    )
     assert list(judge(run, tmp_path).names) == ["failed-job"]
 
 
@@ -304,9 +335,14 @@ def test_imported_rows_pass_by_rules_that_are_written_for_them(tmp_path: Path) -
     assert judge(imported(), tmp_path, IMPORTED.replace("14 GB/s", "14 Gb/s")).passed, "Gbit, as it is written"
 
 
-@pytest.mark.parametrize(("status", "name"), [
-    ("truncated", "truncated-import"), ("failed", "failed-job"), ("unheard of", "failed-job"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        ("truncated", "truncated-import"),
+        ("failed", "failed-job"),
+        ("unheard of", "failed-job"),
+    ],
+)
 def test_a_log_that_did_not_end_well_fails_whatever_it_reached(status: str, name: str, tmp_path: Path) -> None:
     run = imported(status)
     assert list(judge(run, tmp_path, IMPORTED).names) == [name]
@@ -314,10 +350,15 @@ def test_a_log_that_did_not_end_well_fails_whatever_it_reached(status: str, name
     assert list(judge(run, tmp_path, IMPORTED).names) == [name]
 
 
-@pytest.mark.parametrize(("name", "changed"), [
-    ("one-rank", {"num_ranks": None}), ("one-rank", {"num_ranks": 1}), ("unverified", {"verified": None}),
-    ("wrong-data", {"num_wrong": 7, "verified": False}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("one-rank", {"num_ranks": None}),
+        ("one-rank", {"num_ranks": 1}),
+        ("unverified", {"verified": None}),
+        ("wrong-data", {"num_wrong": 7, "verified": False}),
+    ],
+)
 def test_what_a_log_does_not_tell_is_not_taken_for_good(name: str, changed: dict[str, Any], tmp_path: Path) -> None:
     run = imported()
     run.records(lambda one: one.payload_bytes == SIZES[0], lambda one: replace(one, **changed))
@@ -413,14 +454,18 @@ def test_the_weakest_node_is_found_by_its_peers(tmp_path: Path) -> None:
     words = ("allreduce", "--transport", "mpi", "--sizes", "1M", "--mode", "pipelined", "--topology", "node")
     rates = (1.0, 0.99, 1.01, 0.7)
     head = header("allreduce-mpi-4x2-node", words, topology="node", num_nodes=4)
-    rows_ = [record("pipelined", 1 << 20, times(1e-4 / rate), group=f"node{node}", num_ranks=2, num_nodes=1)
-             for node, rate in enumerate(rates)]  # fmt: skip
+    rows_ = [
+        record("pipelined", 1 << 20, times(1e-4 / rate), group=f"node{node}", num_ranks=2, num_nodes=1)
+        for node, rate in enumerate(rates)
+    ]
     run = Run([("allreduce-mpi-4x2-node", head, rows_)], NO_JOBS)
     rule = "rules: [{pattern: allreduce, topology: node, sizes: 1M, weakest: at least 90% of median}]"
     told = judge(run, tmp_path, rule)
     assert told.names == {"too-low": 1}
-    assert [(node.host, node.status) for node in told.nodes] == [*((f"h{n}", "passed") for n in range(3)),
-                                                                 ("h3", "failed")]  # fmt: skip
+    assert [(node.host, node.status) for node in told.nodes] == [
+        *((f"h{n}", "passed") for n in range(3)),
+        ("h3", "failed"),
+    ]
     assert judge(run, tmp_path, rule.replace("90%", "60%")).passed
     rows_.pop()
     assert list(judge(run, tmp_path, rule.replace("90%", "60%")).names) == ["missing-rows"]

@@ -10,7 +10,7 @@ import pytest
 
 from bench.core.inventory import Gpu
 from bench.core.record import Header, Record
-from bench.gate.gate import Gate
+from bench.gate.gate import GateResult
 from tests.gate.gate_runs import Run, header, judge, record, times
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,17 +31,37 @@ def job(name: str, words: str, size: int, bytes_per_s: float, gpus: int = 1) -> 
     case = (pattern, "--transport", "cuda_copy", "--mode", "pipelined", "--sizes", str(size), *options)
     direction = options[options.index("--direction") + 1] if "--direction" in options else None
     factor = 2.0 if pattern == "local_copy" else 1.0
-    head = header(name, case, pattern=pattern, transport="cuda_copy", direction=direction, num_nodes=1,
-                  ranks_per_node=1, instance=None, nodes=shown("NVIDIA L4", gpus))  # fmt: skip
-    row = record("pipelined", size, times(factor * size / bytes_per_s, 60), num_ranks=1, num_nodes=1,
-                 bus_factor=factor, rank_bytes=0.0, node_bytes=None, min_steps=1)  # fmt: skip
+    head = header(
+        name,
+        case,
+        pattern=pattern,
+        transport="cuda_copy",
+        direction=direction,
+        num_nodes=1,
+        ranks_per_node=1,
+        instance=None,
+        nodes=shown("NVIDIA L4", gpus),
+    )
+    row = record(
+        "pipelined",
+        size,
+        times(factor * size / bytes_per_s, 60),
+        num_ranks=1,
+        num_nodes=1,
+        bus_factor=factor,
+        rank_bytes=0.0,
+        node_bytes=None,
+        min_steps=1,
+    )
     return name, head, [row]
 
 
 def run_of(*jobs: Job, **cluster: Any) -> Run:
     """A run of these jobs, each planned and ended well."""
-    planned = [{"name": name, "case": list(head.case), "world": {"num_nodes": 1, "ranks_per_node": 1}}
-               for name, head, _ in jobs]  # fmt: skip
+    planned = [
+        {"name": name, "case": list(head.case), "world": {"num_nodes": 1, "ranks_per_node": 1}}
+        for name, head, _ in jobs
+    ]
     plan = {"cluster": {"name": "toy"} | cluster, "scenario": "acceptance", "skipped": [], "jobs": planned}
     outcomes = {name: {"exit_code": 0, "seconds": 1.0, "what": None} for name, _, _ in jobs}
     return Run(list(jobs), plan, outcomes)
@@ -58,7 +78,7 @@ def one_gpu(gpus: int = 1, **cluster: Any) -> Run:
     )
 
 
-def told(gate: Gate) -> dict[str, list[str]]:
+def told(gate: GateResult) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for fault in gate.all_faults:
         found.setdefault(fault.name, []).append(fault.what)
@@ -68,13 +88,16 @@ def told(gate: Gate) -> dict[str, list[str]]:
 COPIES = "rules: [{pattern: host_device, sizes: 64M, busbw: at least 80%% of bound%s}]"
 
 
-@pytest.mark.parametrize(("selected", "names"), [
-    (", memory: pinned", []),
-    ("", ["too-low"]),
-    (", memory: pageable", ["too-low"]),
-    (", memory: [pinned, pageable]", ["too-low"]),
-    (", memory: pinned, engine: ce", ["missing-rows"]),  # host_device has no such choice: no row of it fits
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("selected", "names"),
+    [
+        (", memory: pinned", []),
+        ("", ["too-low"]),
+        (", memory: pageable", ["too-low"]),
+        (", memory: [pinned, pageable]", ["too-low"]),
+        (", memory: pinned, engine: ce", ["missing-rows"]),  # host_device has no such choice: no row of it fits
+    ],
+)
 def test_a_rule_for_pinned_copies_does_not_meet_pageable_ones(selected: str, names: list[str], tmp_path: Path) -> None:
     pinned = job("pinned", "host_device --direction h2d", 64 << 20, GOOD_BYTES_PER_S)
     pageable = job("pageable", "host_device --direction h2d --memory pageable", 64 << 20, PAGEABLE_BYTES_PER_S)
@@ -83,10 +106,16 @@ def test_a_rule_for_pinned_copies_does_not_meet_pageable_ones(selected: str, nam
 
 def test_engine_access_and_way_of_copies_between_gpus_select_too(tmp_path: Path) -> None:
     words = {"by-ce": "", "by-sm": "--engine sm", "read": "--access read", "in-one": "--via process"}
-    jobs = [job(name, f"local_copy {more}" if name == "by-sm" else f"peer_copy {more}", 1 << 20, 17e9)
-            for name, more in words.items()]  # fmt: skip
-    for key, fits in (("engine: sm", {"by-sm"}), ("access: read", {"read"}), ("via: process", {"in-one"}),
-                      ("access: write, via: ipc", {"by-ce"})):  # fmt: skip
+    jobs = [
+        job(name, f"local_copy {more}" if name == "by-sm" else f"peer_copy {more}", 1 << 20, 17e9)
+        for name, more in words.items()
+    ]
+    for key, fits in (
+        ("engine: sm", {"by-sm"}),
+        ("access: read", {"read"}),
+        ("via: process", {"in-one"}),
+        ("access: write, via: ipc", {"by-ce"}),
+    ):
         rules = f"rules: [{{patterns: [peer_copy, local_copy], busbw: at least 1 TB/s, {key}}}]"
         gate = judge(run_of(*jobs), tmp_path, rules)
         low = {fault.job for fault in gate.all_faults if fault.name in ("too-low", "one-rank")}
@@ -120,9 +149,12 @@ def test_a_machine_that_is_built_with_one_gpu_passes(tmp_path: Path) -> None:
 def test_the_way_back_may_be_as_slow_as_of_a_good_gh200_and_not_as_half_a_link(tmp_path: Path) -> None:
     def back(share: float) -> Run:
         size, link = 64 << 20, 20e9
-        return run_of(job("h2d", "host_device --direction h2d", size, 0.92 * link),
-                      job("d2h", "host_device --direction d2h", size, share * link),
-                      job("memory", "local_copy", 1 << 30, GOOD_BYTES_PER_S), ranks_per_node=1)  # fmt: skip
+        return run_of(
+            job("h2d", "host_device --direction h2d", size, 0.92 * link),
+            job("d2h", "host_device --direction d2h", size, share * link),
+            job("memory", "local_copy", 1 << 30, GOOD_BYTES_PER_S),
+            ranks_per_node=1,
+        )
 
     assert judge(back(0.66), tmp_path, ONE_GPU).passed
     assert not judge(back(0.5), tmp_path, ONE_GPU).passed
@@ -131,14 +163,17 @@ def test_the_way_back_may_be_as_slow_as_of_a_good_gh200_and_not_as_half_a_link(t
         assert "busbw: at least 60% of bound" in alone
 
 
-@pytest.mark.parametrize(("run", "what"), [
-    (one_gpu(), "the site does not say how many there should be: name `instance:` or `ranks_per_node:`"),
-    (one_gpu(ranks_per_node=None), "the site does not say"),
-    (one_gpu(ranks_per_node=8), "1 GPU a node is expected, bench.yaml says 8"),
-    (one_gpu(instance="p4d.24xlarge"), "1 GPU a node is expected, bench.yaml says 8"),
-    (one_gpu(gpus=8, ranks_per_node=1), "the driver of h0 shows 8"),
-    (one_gpu(gpus=0, ranks_per_node=1), "the driver of h0 shows 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "what"),
+    [
+        (one_gpu(), "the site does not say how many there should be: name `instance:` or `ranks_per_node:`"),
+        (one_gpu(ranks_per_node=None), "the site does not say"),
+        (one_gpu(ranks_per_node=8), "1 GPU a node is expected, bench.yaml says 8"),
+        (one_gpu(instance="p4d.24xlarge"), "1 GPU a node is expected, bench.yaml says 8"),
+        (one_gpu(gpus=8, ranks_per_node=1), "the driver of h0 shows 8"),
+        (one_gpu(gpus=0, ranks_per_node=1), "the driver of h0 shows 0"),
+    ],
+)
 def test_a_node_that_lost_seven_of_its_eight_gpus_does_not(run: Run, what: str, tmp_path: Path) -> None:
     """What a node shows is not asked: it shows one GPU as well."""
     gate = judge(run, tmp_path, ONE_GPU)
@@ -160,11 +195,19 @@ def test_fewer_gpus_than_the_instance_type_has_fail_any_gate(tmp_path: Path) -> 
     assert told(gate) == {"wrong-world": ["p4d.24xlarge has 8 GPUs, the driver of h0 shows 1"]}
 
 
-@pytest.mark.parametrize(("shows", "ranks", "given", "passed"), [
-    (4, 4, 4, True),  # a container that is given four of eight, as bench.yaml says
-    (4, 4, None, False), (7, 4, 4, False), (7, 7, None, False), (8, 4, 4, True),  # half of a node's GPUs by choice
-    (None, 8, None, True), (None, 4, None, False), (None, 4, 4, True),  # NVML is not there: those that took part are
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shows", "ranks", "given", "passed"),
+    [
+        (4, 4, 4, True),  # a container that is given four of eight, as bench.yaml says
+        (4, 4, None, False),
+        (7, 4, 4, False),
+        (7, 7, None, False),
+        (8, 4, 4, True),  # half of a node's GPUs by choice
+        (None, 8, None, True),
+        (None, 4, None, False),
+        (None, 4, 4, True),  # NVML is not there: those that took part are
+    ],
+)
 def test_a_part_of_a_nodes_gpus_is_a_word_of_the_site(
     shows: int | None, ranks: int, given: int | None, passed: bool, tmp_path: Path
 ) -> None:
@@ -177,9 +220,15 @@ def test_a_part_of_a_nodes_gpus_is_a_word_of_the_site(
     assert passed or [node.status for node in gate.nodes] == ["failed" if shows else "not judged"]
 
 
-@pytest.mark.parametrize(("shows", "passed", "status"), [
-    (4, True, "passed"), (3, False, "failed"), (8, False, "not judged"), (None, False, "not judged"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shows", "passed", "status"),
+    [
+        (4, True, "passed"),
+        (3, False, "failed"),
+        (8, False, "not judged"),
+        (None, False, "not judged"),
+    ],
+)
 def test_a_container_of_four_gpus_is_held_to_four(shows: int | None, passed: bool, status: str, tmp_path: Path) -> None:
     """Its ranks_per_node count before its type; a node is accused only where its driver shows too few."""
     run = one_gpu(instance="p5en.48xlarge", ranks_per_node=4)

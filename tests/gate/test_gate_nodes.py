@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.record import Failure, Record
+from bench.core.record import Failure, Record, Skip
 from bench.gate.gate import Retest, again
 from tests.gate.gate_runs import Run, good, header, judge, old, pairs, record
 
@@ -85,38 +85,45 @@ ONE_FAILED = record("pipelined", 1 << 22, group="node1", num_ranks=2, num_nodes=
 REPORTED = {"samples": None, "stop_reason": None, "reported": {"mean_s": 1e-4, "busbw_bytes_per_s": 15e9}}
 
 
-@pytest.mark.parametrize(("broken", "rules", "h0", "h1"), [
-    (lambda run: None, EACH, PASSED, PASSED),
-    (lambda run: None, WORLD, OPEN, OPEN),  # a row of several nodes is good: it is no word on each
-    (ended(), EACH, OPEN, OPEN),
-    (ended(host="h1"), EACH, PASSED, FAILED),
-    (ended(exit_code=0, what=None), EACH, OPEN, OPEN),  # it left nothing
-    (added(ONE_FAILED), EACH, PASSED, FAILED),
-    (added(replace(ONE_FAILED, group="world")), EACH, OPEN, OPEN),
-    (lambda run: run.told[1][2].extend([ONE_FAILED, replace(ONE_FAILED, group="node0")]), EACH, FAILED, FAILED),
-    (second(samples=None, skipped="no time left"), EACH, PASSED, OPEN),
-    (second(), EACH, PASSED, OPEN),
-    (second(modelled=True), EACH, PASSED, OPEN),
-    (second(verified=None), EACH, PASSED, OPEN),
-    (second(verified=False, num_wrong=3), EACH, PASSED, FAILED),
-    (second(**REPORTED), EACH, PASSED, OPEN),
-    (second(num_ranks=1), EACH, PASSED, OPEN),
-    (second(num_ranks=1), EACH + "allow: [one-rank]\n", PASSED, OPEN),
-    (second(stop_reason="max_time"), EACH, PASSED, OPEN),
-    (second(stop_reason="max_time"), EACH + "allow: [not-converged]\n", PASSED, PASSED),
-    (lambda run: setattr(run, "edit", lambda row: replace(row, flags=(*row.flags, "through-host"))),
-     EACH, FAILED, FAILED),
-    (lambda run: run.headers(facts={"shared_gpu": "yes"}), EACH, OPEN, OPEN),
-    (lambda run: run.headers(modelled=True), EACH, OPEN, OPEN),
-    (together(verified=False, num_wrong=1), EACH, OPEN, OPEN),
-    (lambda run: run.headers(started=old(8)), EACH + "expect: {max_age: 7d}\n", OPEN, OPEN),
-    (lambda run: None, EACH + "expect: {network: efa}\n", OPEN, OPEN),
-    (lambda run: None, EACH + "diagnose: true\n", OPEN, OPEN),
-    (lambda run: setattr(run, "warnings", ("a.jsonl:7: a line cut short was left out",)), EACH, OPEN, OPEN),
-    (no_plan, EACH, OPEN, OPEN),
-    (gpus(8, 8), EACH, PASSED, PASSED),
-    (gpus(8, 7), EACH, PASSED, FAILED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("broken", "rules", "h0", "h1"),
+    [
+        (lambda run: None, EACH, PASSED, PASSED),
+        (lambda run: None, WORLD, OPEN, OPEN),  # a row of several nodes is good: it is no word on each
+        (ended(), EACH, OPEN, OPEN),
+        (ended(host="h1"), EACH, PASSED, FAILED),
+        (ended(exit_code=0, what=None), EACH, OPEN, OPEN),  # it left nothing
+        (added(ONE_FAILED), EACH, PASSED, FAILED),
+        (added(replace(ONE_FAILED, group="world")), EACH, OPEN, OPEN),
+        (lambda run: run.told[1][2].extend([ONE_FAILED, replace(ONE_FAILED, group="node0")]), EACH, FAILED, FAILED),
+        (second(samples=None, skipped=Skip.uncoded("no time left")), EACH, PASSED, OPEN),
+        (second(), EACH, PASSED, OPEN),
+        (second(modelled=True), EACH, PASSED, OPEN),
+        (second(verified=None), EACH, PASSED, OPEN),
+        (second(verified=False, num_wrong=3), EACH, PASSED, FAILED),
+        (second(**REPORTED), EACH, PASSED, OPEN),
+        (second(num_ranks=1), EACH, PASSED, OPEN),
+        (second(num_ranks=1), EACH + "allow: [one-rank]\n", PASSED, OPEN),
+        (second(stop_reason="max_time"), EACH, PASSED, OPEN),
+        (second(stop_reason="max_time"), EACH + "allow: [not-converged]\n", PASSED, PASSED),
+        (
+            lambda run: setattr(run, "edit", lambda row: replace(row, flags=(*row.flags, "through-host"))),
+            EACH,
+            FAILED,
+            FAILED,
+        ),
+        (lambda run: run.headers(facts={"shared_gpu": "yes"}), EACH, OPEN, OPEN),
+        (lambda run: run.headers(modelled=True), EACH, OPEN, OPEN),
+        (together(verified=False, num_wrong=1), EACH, OPEN, OPEN),
+        (lambda run: run.headers(started=old(8)), EACH + "expect: {max_age: 7d}\n", OPEN, OPEN),
+        (lambda run: None, EACH + "expect: {network: efa}\n", OPEN, OPEN),
+        (lambda run: None, EACH + "diagnose: true\n", OPEN, OPEN),
+        (lambda run: setattr(run, "warnings", ("a.jsonl:7: a line cut short was left out",)), EACH, OPEN, OPEN),
+        (no_plan, EACH, OPEN, OPEN),
+        (gpus(8, 8), EACH, PASSED, PASSED),
+        (gpus(8, 7), EACH, PASSED, FAILED),
+    ],
+)
 def test_each_way_to_be_called_passed(broken: Break, rules: str, h0: str, h1: str, tmp_path: Path) -> None:
     run = own()
     broken(run)
@@ -136,9 +143,13 @@ def test_a_node_that_did_not_pass_says_why(tmp_path: Path) -> None:
     assert judge(run, tmp_path, EACH).nodes[0].reasons == ("failed-job: 2 times, and no node is named",)
 
 
-@pytest.mark.parametrize(("broken", "rules"), [
-    (lambda run: None, EACH + "expect: {hosts: 'h[0-2]'}\n"), (also_planned, EACH),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("broken", "rules"),
+    [
+        (lambda run: None, EACH + "expect: {hosts: 'h[0-2]'}\n"),
+        (also_planned, EACH),
+    ],
+)
 def test_a_node_that_took_no_part_is_in_the_list(broken: Break, rules: str, tmp_path: Path) -> None:
     run = own()
     broken(run)

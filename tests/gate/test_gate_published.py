@@ -30,10 +30,18 @@ def test_the_figure_of_the_same_shape_is_found_with_its_source() -> None:
     assert small is not None and 1e-6 < small[0] < 1e-3
 
 
-@pytest.mark.parametrize("changed", [
-    {"num_ranks": 6144}, {"num_ranks": None}, {"num_nodes": 3}, {"pattern": "barrier"}, {"payload_bytes": 8},
-    {"nodes": {}}, {"nodes": {"h0": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}, {"name": "Tesla T4"}]}}},
-    {"metric": "p99"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"num_ranks": 6144},
+        {"num_ranks": None},
+        {"num_nodes": 3},
+        {"pattern": "barrier"},
+        {"payload_bytes": 8},
+        {"nodes": {}},
+        {"nodes": {"h0": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}, {"name": "Tesla T4"}]}}},
+        {"metric": "p99"},
+    ],
+)
 def test_there_is_none_of_another_shape_or_of_what_is_not_known(changed: dict[str, Any]) -> None:
     assert figure(**changed) is None

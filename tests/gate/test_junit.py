@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.gate import junit, page
-from bench.gate.gate import Gate
-from bench.gate.rules import Fault
+from bench.gate.gate import GateResult
+from bench.gate.rules import GateFault
 from tests.gate.gate_runs import RULES, good, judge, pairs
 
 WHEN = "2026-01-03T00:00:00"
@@ -43,7 +43,7 @@ def parsed(content: bytes) -> ElementTree.Element:
     return suite
 
 
-def a_gate(folder: Path, rules: str = RULES) -> Gate:
+def a_gate(folder: Path, rules: str = RULES) -> GateResult:
     return judge(good(), folder, rules)
 
 
@@ -72,7 +72,7 @@ def test_a_gate_that_could_not_be_asked_is_an_error_not_a_pass() -> None:
 @given(text=st.text(st.characters(codec=None)))
 def test_any_text_survives_as_xml(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     gate = a_gate(tmp_path_factory.mktemp("gate"))
-    odd = replace(gate, run=text, faults=(Fault("failed-job", text),))
+    odd = replace(gate, run=text, faults=(GateFault("failed-job", text),))
     [failure] = parsed(junit.render(odd, WHEN)).findall("testcase/failure")
     assert failure.get("type") == "failed-job"
     parsed(junit.broken(text, text, WHEN))

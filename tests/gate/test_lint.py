@@ -12,7 +12,7 @@ import pytest
 
 from bench.core.links import NodeLinks
 from bench.core.record import Header, Record, Samples
-from bench.gate.lint import FAILED, NOT_APPLICABLE, PASSED, RULES, Finding, lint
+from bench.gate.lint import FAILED, NOT_APPLICABLE, PASSED, RULES, LintFinding, lint
 from bench.results import summary
 from bench.results.document import Document, Parity, Spread, Summary
 from bench.store import jsonl
@@ -40,7 +40,7 @@ def document() -> Document:
     return summary.document([told()])
 
 
-def failed(found: tuple[Finding, ...]) -> dict[int, Finding]:
+def failed(found: tuple[LintFinding, ...]) -> dict[int, LintFinding]:
     return {each.rule: each for each in found if each.status == FAILED}
 
 
@@ -221,8 +221,25 @@ def test_several_launches_must_tell_their_spread_and_an_interval_takes_three() -
     job, header, records = told()
     both = [(job, header, records), ("again", replace(header, launch=2), records)]
     plain = summary.document(both)
-    spread = Spread(JOB, (JOB, "again"), "allreduce", "mpi", "isolated", "world", None, None, 8, 2, 1e-6, None, None,
-                    9e-7, 2e-6, 0.01, 0.02)  # fmt: skip
+    spread = Spread(
+        JOB,
+        (JOB, "again"),
+        "allreduce",
+        "mpi",
+        "isolated",
+        "world",
+        None,
+        None,
+        8,
+        2,
+        1e-6,
+        None,
+        None,
+        9e-7,
+        2e-6,
+        0.01,
+        0.02,
+    )
     assert 5 in failed(lint(replace(plain, spreads=()), both))
     assert not failed(lint(replace(plain, spreads=(spread,)), both))
     early = replace(plain, spreads=(replace(spread, ci_low_s=9e-7, ci_high_s=2e-6),))
@@ -242,14 +259,24 @@ def test_modelled_rows_are_marked_and_have_nothing_to_say_of_timing(a_header: Ma
     job, measured, _ = told()
     links = NodeLinks("p4d.24xlarge", 4, "memory").to_dict()
     header = a_header(
-        modelled=True, clock="virtual", case=("allreduce", "--transport", "model", "--sizes", "1M"),
-        versions=measured.versions, settings={"seed": 1}, links=links,
-    )  # fmt: skip
+        modelled=True,
+        clock="virtual",
+        case=("allreduce", "--transport", "model", "--sizes", "1M"),
+        versions=measured.versions,
+        settings={"seed": 1},
+        links=links,
+    )
     records = tuple(
-        a_record(mode=mode, modelled=True, verified=None, stop_reason="exact", bus_factor=None,
-                 samples=Samples((1e-4,), loop="virtual"))
+        a_record(
+            mode=mode,
+            modelled=True,
+            verified=None,
+            stop_reason="exact",
+            bus_factor=None,
+            samples=Samples((1e-4,), loop="virtual"),
+        )
         for mode in ("isolated", "pipelined")
-    )  # fmt: skip
+    )
     run = [(job, header, records)]
     document = summary.document(run)
     found = {each.rule: each.status for each in lint(document, run)}

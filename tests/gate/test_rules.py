@@ -9,7 +9,7 @@ import pytest
 from bench.config.scenario import load_scenario
 from bench.config.yaml_file import find
 from bench.core.errors import UsageError
-from bench.gate.rules import Limit
+from bench.gate.rules import Demand
 from bench.gate.rules_file import load_rules
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -74,20 +74,27 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert (whole.patterns, whole.transports, whole.ranks) == (("allreduce", "alltoall"), ("nccl", "mpi"), (8, 16))
     assert whole.allow == {"contradicts", "not-converged"} and second.allow == {"contradicts"}
     assert whole.limits == (
-        Limit("busbw", "least", 0.8, "bound", "at least 80% of bound"),
-        Limit("algbw", "most", 50e9, "", "at most 400 Gbit/s"),
-        Limit("time", "not-slower", 0.05, "baseline", "not slower than baseline"),
-        Limit("p99", "most", 1.5e-3, "", "at most 1.5ms"),
-        Limit("max", "most", 2.0, "reference", "at most 200% of reference"),
-        Limit("min", "least", 1e-6, "", "at least 1us"),
-        Limit("weakest", "least", 0.9, "median", "at least 90% of median"),
+        Demand("busbw", "least", 0.8, "bound", "at least 80% of bound"),
+        Demand("algbw", "most", 50e9, "", "at most 400 Gbit/s"),
+        Demand("time", "not-slower", 0.05, "baseline", "not slower than baseline"),
+        Demand("p99", "most", 1.5e-3, "", "at most 1.5ms"),
+        Demand("max", "most", 2.0, "reference", "at most 200% of reference"),
+        Demand("min", "least", 1e-6, "", "at least 1us"),
+        Demand("weakest", "least", 0.9, "median", "at least 90% of median"),
     )
     assert (second.name, second.limits[0].value) == ("pingpong", 0.025)
 
 
-@pytest.mark.parametrize(("typed", "bytes_per_s"), [
-    ("400 GB/s", 400e9), ("400 Gb/s", 50e9), ("400 Gbit/s", 50e9), ("400 Gbps", 50e9), ("400GB/s", 400e9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "bytes_per_s"),
+    [
+        ("400 GB/s", 400e9),
+        ("400 Gb/s", 50e9),
+        ("400 Gbit/s", 50e9),
+        ("400 Gbps", 50e9),
+        ("400GB/s", 400e9),
+    ],
+)
 def test_bits_are_bits_and_bytes_are_bytes(typed: str, bytes_per_s: float, tmp_path: Path) -> None:
     [rule] = load_rules(written(tmp_path, f"rules: [{{pattern: allreduce, busbw: at least {typed}}}]")).rules
     assert rule.limits[0].value == bytes_per_s
@@ -96,42 +103,49 @@ def test_bits_are_bits_and_bytes_are_bytes(typed: str, bytes_per_s: float, tmp_p
 RULE = "rules:\n  - pattern: allreduce\n    busbw: at least 1 GB/s\n"
 
 
-@pytest.mark.parametrize(("text", "place", "words"), [
-    ("", "rules.yaml", "is empty"),
-    ("rules: []\n", "rules.yaml:1:8: rules", "at least one rule"),
-    ("rules:\n", "rules.yaml:1:7: rules", "at least one rule"),
-    ("description: none\n", "rules.yaml:1:1", "'rules' is missing"),
-    (RULE + "  - 5\n", "rules.yaml:4:5: rules.1", "lines of `key: value`"),
-    (RULE + "rule: []\n", "rules.yaml:4:1: rule", "no key is called 'rule'; did you mean 'rules'?"),
-    (RULE + "    buswb: at least 1 GB/s\n", "rules.yaml:4:5: rules.0.buswb", "did you mean 'busbw'?"),
-    (RULE + "    pattern: alltoall\n", "rules.yaml:4:5", "is there twice"),
-    (RULE + "    patterns: alltoall\n", "rules.yaml:4:5: rules.0.patterns", "also there as 'pattern'"),
-    (RULE.replace("allreduce", "allreduec"), "rules.yaml:2:14: rules.0.pattern", "did you mean 'allreduce'?"),
-    (RULE.replace("1 GB/s", "400"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
-    (RULE.replace("1 GB/s", "80%"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
-    (RULE.replace("1 GB/s", "1 GiB/s"), "rules.yaml:3:12: rules.0.busbw", "is not one such as"),
-    (RULE.replace("1 GB/s", "0 GB/s"), "rules.yaml:3:12: rules.0.busbw", "above zero"),
-    (RULE.replace("1 GB/s", "0% of bound"), "rules.yaml:3:12: rules.0.busbw", "asks for nothing"),
-    (RULE.replace("1 GB/s", "80% of median"), "rules.yaml:3:12: rules.0.busbw", "not of 'median'"),
-    (RULE.replace("at least 1 GB/s", "'>= 1 GB/s'"), "rules.yaml:3:12: rules.0.busbw", "is no demand"),
-    (RULE.replace("at least 1 GB/s", "__import__('os').getpid()"), "rules.yaml:3:12: rules.0.busbw", "is no demand"),
-    (RULE.replace("at least 1 GB/s", "not slower than baseline"), "rules.yaml:3:12", "compared by their times"),
-    (RULE.replace("    busbw: at least 1 GB/s\n", ""), "rules.yaml:2:5: rules.0", "demands something of a figure"),
-    (RULE.replace("pattern: allreduce", "sizes: 1M"), "rules.yaml:2:5: rules.0", "names its pattern"),
-    (RULE + "    sizes: 1G:1M\n", "rules.yaml:4:12: rules.0.sizes", "end before they begin"),
-    (RULE + "    sizes: []\n", "rules.yaml:4:12: rules.0.sizes", "the list is empty"),
-    (RULE + "    samples: 0\n", "rules.yaml:4:14: rules.0.samples", "1 or more"),
-    (RULE + "    allow: wrong-data\n", "rules.yaml:4:12: rules.0.allow", "always fails the gate"),
-    (RULE + "    allow: anything\n", "rules.yaml:4:12: rules.0.allow", "is no failure's name"),
-    (RULE + "    transport: infiniband\n", "rules.yaml:4:16: rules.0.transport", "no transport is called"),
-    (RULE + "    network: socket\n", "rules.yaml:4:14: rules.0.network", "no network is called"),
-    (RULE + "    imported: perhaps\n", "rules.yaml:4:15: rules.0.imported", "must be true or false"),
-    (RULE + "expect: {nods: 2}\n", "rules.yaml:4:10: expect.nods", "did you mean 'nodes'?"),
-    (RULE + "expect: 5\n", "rules.yaml:4:9: expect", "lines of `key: value`"),
-    (RULE + "diagnose: maybe\n", "rules.yaml:4:11: diagnose", "must be true or false"),
-    (RULE + RULE.removeprefix("rules:\n"), "rules.yaml:4:5: rules.1", "two rules are called 'allreduce'"),
-    (RULE + "    name: *x\n", "rules.yaml:4:11", "aliases"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("", "rules.yaml", "is empty"),
+        ("rules: []\n", "rules.yaml:1:8: rules", "at least one rule"),
+        ("rules:\n", "rules.yaml:1:7: rules", "at least one rule"),
+        ("description: none\n", "rules.yaml:1:1", "'rules' is missing"),
+        (RULE + "  - 5\n", "rules.yaml:4:5: rules.1", "lines of `key: value`"),
+        (RULE + "rule: []\n", "rules.yaml:4:1: rule", "no key is called 'rule'; did you mean 'rules'?"),
+        (RULE + "    buswb: at least 1 GB/s\n", "rules.yaml:4:5: rules.0.buswb", "did you mean 'busbw'?"),
+        (RULE + "    pattern: alltoall\n", "rules.yaml:4:5", "is there twice"),
+        (RULE + "    patterns: alltoall\n", "rules.yaml:4:5: rules.0.patterns", "also there as 'pattern'"),
+        (RULE.replace("allreduce", "allreduec"), "rules.yaml:2:14: rules.0.pattern", "did you mean 'allreduce'?"),
+        (RULE.replace("1 GB/s", "400"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
+        (RULE.replace("1 GB/s", "80%"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
+        (RULE.replace("1 GB/s", "1 GiB/s"), "rules.yaml:3:12: rules.0.busbw", "is not one such as"),
+        (RULE.replace("1 GB/s", "0 GB/s"), "rules.yaml:3:12: rules.0.busbw", "above zero"),
+        (RULE.replace("1 GB/s", "0% of bound"), "rules.yaml:3:12: rules.0.busbw", "asks for nothing"),
+        (RULE.replace("1 GB/s", "80% of median"), "rules.yaml:3:12: rules.0.busbw", "not of 'median'"),
+        (RULE.replace("at least 1 GB/s", "'>= 1 GB/s'"), "rules.yaml:3:12: rules.0.busbw", "is no demand"),
+        (
+            RULE.replace("at least 1 GB/s", "__import__('os').getpid()"),
+            "rules.yaml:3:12: rules.0.busbw",
+            "is no demand",
+        ),
+        (RULE.replace("at least 1 GB/s", "not slower than baseline"), "rules.yaml:3:12", "compared by their times"),
+        (RULE.replace("    busbw: at least 1 GB/s\n", ""), "rules.yaml:2:5: rules.0", "demands something of a figure"),
+        (RULE.replace("pattern: allreduce", "sizes: 1M"), "rules.yaml:2:5: rules.0", "names its pattern"),
+        (RULE + "    sizes: 1G:1M\n", "rules.yaml:4:12: rules.0.sizes", "end before they begin"),
+        (RULE + "    sizes: []\n", "rules.yaml:4:12: rules.0.sizes", "the list is empty"),
+        (RULE + "    samples: 0\n", "rules.yaml:4:14: rules.0.samples", "1 or more"),
+        (RULE + "    allow: wrong-data\n", "rules.yaml:4:12: rules.0.allow", "always fails the gate"),
+        (RULE + "    allow: anything\n", "rules.yaml:4:12: rules.0.allow", "is no failure's name"),
+        (RULE + "    transport: infiniband\n", "rules.yaml:4:16: rules.0.transport", "no transport is called"),
+        (RULE + "    network: socket\n", "rules.yaml:4:14: rules.0.network", "no network is called"),
+        (RULE + "    imported: perhaps\n", "rules.yaml:4:15: rules.0.imported", "must be true or false"),
+        (RULE + "expect: {nods: 2}\n", "rules.yaml:4:10: expect.nods", "did you mean 'nodes'?"),
+        (RULE + "expect: 5\n", "rules.yaml:4:9: expect", "lines of `key: value`"),
+        (RULE + "diagnose: maybe\n", "rules.yaml:4:11: diagnose", "must be true or false"),
+        (RULE + RULE.removeprefix("rules:\n"), "rules.yaml:4:5: rules.1", "two rules are called 'allreduce'"),
+        (RULE + "    name: *x\n", "rules.yaml:4:11", "aliases"),
+    ],
+)
 def test_a_mistake_is_told_with_its_place(text: str, place: str, words: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as told:
@@ -157,9 +171,14 @@ def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:
         find("rules", "acceptence", ROOT / "rules")
 
 
-@pytest.mark.parametrize("demand", [
-    "time: at most 1e999s", "busbw: at most 1e999 GB/s", f"busbw: at most {'9' * 400}% of bound",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "demand",
+    [
+        "time: at most 1e999s",
+        "busbw: at most 1e999 GB/s",
+        f"busbw: at most {'9' * 400}% of bound",
+    ],
+)
 def test_no_demand_is_infinite(demand: str, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(f"rules:\n  - pattern: allreduce\n    {demand}\n", encoding="utf-8")

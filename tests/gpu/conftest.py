@@ -45,9 +45,14 @@ def _why_no_nccl() -> str | None:
     words = (sys.executable, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "8", "-n", "3")
     try:
         tried = subprocess.run(
-            words, capture_output=True, text=True, cwd=ROOT, timeout=_FIRST_START_S, check=False,
+            words,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=_FIRST_START_S,
+            check=False,
             env={**os.environ, "PYTHONPATH": PATH},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return f"one rank was not done after {_FIRST_START_S} s"
     if tried.returncode == 0:

@@ -20,8 +20,13 @@ def document(*words: str) -> Any:
     """What one rank on one GPU prints as JSON."""
     ran = subprocess.run(
         (sys.executable, "-m", "bench.gpu_baseline", "--transport", "nccl", "--format", "json", *words),
-        capture_output=True, text=True, timeout=100, check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": PATH},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": PATH},
+    )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 

@@ -15,20 +15,20 @@ import pytest
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.errors import MeasurementError, RefusedError
-from bench.core.program import Copies, Copy, Group
+from bench.core.program import Copy, CopyStep, Group
 from bench.core.record import Record
 from bench.core.transport import Options, Reduction
-from bench.core.world import Place, World
+from bench.core.world import RankInfo, World
 from bench.rank import measure
 from bench.transports import _cuda_device, _cuda_kernels, cuda_copy
-from bench.transports._cuda_gate import Gate
+from bench.transports._cuda_gate import StreamGate
 from benchmarks import gpu_started
 from tests.gpu.conftest import Missing
 
 # CuPy may warn as it is imported (of a toolkit that it does not find, of another numpy): that is no failure of ours.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
-ALONE = Place(0, 1, 0, 1, "direct")
+ALONE = RankInfo(0, 1, 0, 1, "direct")
 ME, BYTES = Group("me", (0,)), Reduction("uint8", "sum")
 _NOT_READY = 600  # cudaErrorNotReady
 MIB = 1 << 20
@@ -109,7 +109,7 @@ def test_what_the_machine_says_of_itself(opened: Any) -> None:
 
 def test_the_gate_holds_copies_back_until_the_host_opens_it(opened: Any) -> None:
     transport = opened(Options())
-    steps = (Copies((Copy(0, 0, MIB, 0, 0),)),)
+    steps = (CopyStep((Copy(0, 0, MIB, 0, 0),)),)
     compiled = transport.compile(steps, ME, transport.allocate(MIB, MIB, 2, steps), BYTES, False)
     compiled.calls[0]()
     program, runtime = compiled.native, transport._runtime
@@ -128,7 +128,7 @@ def test_the_gate_holds_copies_back_until_the_host_opens_it(opened: Any) -> None
 
 def test_a_gate_that_nobody_opens_opens_by_itself_and_says_so(opened: Any) -> None:
     transport = opened(Options())
-    gate = Gate(transport._cupy, limit_s=0.05)
+    gate = StreamGate(transport._cupy, limit_s=0.05)
     stream = transport._stream(0)
     gate.warm(stream)
     ticket = gate.shut(stream)
@@ -162,9 +162,27 @@ def test_two_processes_copy_between_each_other_on_one_gpu(
     if importlib.util.find_spec("torch") is None:
         missing("gpu", "torch is not installed, over whose Gloo two ranks agree here")
     # By its address, since a sandbox may not resolve its own name.
-    words = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "-m",
-             "bench.peer_copy", "--sizes", "1M", "-n", "5", "--share-gpu", "1", "--engine", engine, "--format",
-             "json")  # fmt: skip
+    words = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "bench.peer_copy",
+        "--sizes",
+        "1M",
+        "-n",
+        "5",
+        "--share-gpu",
+        "1",
+        "--engine",
+        engine,
+        "--format",
+        "json",
+    )
     document = printed((sys.executable, *words), tmp_path)
     if not document["summaries"] and document["skipped"]:
         pytest.skip(f"CUDA IPC does not work here: {document['skipped'][0]['reason']}")

@@ -29,8 +29,20 @@ def bench(nccl: None, tmp_path: Path) -> Bench:
 
     def run(pattern: str, *words: str, num: int = 1, env: Mapping[str, str] | None = None) -> tuple[int, Any, str]:
         base = {**os.environ, "PYTHONPATH": PATH, **(env or {})}
-        line = (sys.executable, "-m", f"bench.{pattern}", "--transport", "nccl", "--format", "json", "--timeout", "40",
-                "--max-seconds", "0.1s", *words)  # fmt: skip
+        line = (
+            sys.executable,
+            "-m",
+            f"bench.{pattern}",
+            "--transport",
+            "nccl",
+            "--format",
+            "json",
+            "--timeout",
+            "40",
+            "--max-seconds",
+            "0.1s",
+            *words,
+        )
         jobs = []
         for rank in range(num):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num, "LOCAL_WORLD_SIZE": num}
@@ -148,8 +160,19 @@ def test_a_captured_batch_is_replayed_and_right(bench: Bench) -> None:
 
 
 def test_two_ranks_on_one_gpu_work_and_are_marked(bench: Bench) -> None:
-    code, document, err = bench("allreduce", "--sizes", "8,64K", "--mode", "isolated", "-n", "3", "--share-gpu", "1",
-                                num=2, env={"CUDA_VISIBLE_DEVICES": _first_gpu()})  # fmt: skip
+    code, document, err = bench(
+        "allreduce",
+        "--sizes",
+        "8,64K",
+        "--mode",
+        "isolated",
+        "-n",
+        "3",
+        "--share-gpu",
+        "1",
+        num=2,
+        env={"CUDA_VISIBLE_DEVICES": _first_gpu()},
+    )
     assert code == 0, err
     facts = document["headers"]["allreduce"]["facts"]
     assert facts["shared_gpu"] == "yes" and facts["nccl_network"]
@@ -158,8 +181,19 @@ def test_two_ranks_on_one_gpu_work_and_are_marked(bench: Bench) -> None:
 
 
 def test_products_run_beside_a_collective_on_a_shared_gpu(bench: Bench) -> None:
-    code, document, err = bench("overlap", "--sizes", "64K", "--mode", "isolated", "-n", "21", "--share-gpu", "1",
-                                num=2, env={"CUDA_VISIBLE_DEVICES": _first_gpu()})  # fmt: skip
+    code, document, err = bench(
+        "overlap",
+        "--sizes",
+        "64K",
+        "--mode",
+        "isolated",
+        "-n",
+        "21",
+        "--share-gpu",
+        "1",
+        num=2,
+        env={"CUDA_VISIBLE_DEVICES": _first_gpu()},
+    )
     assert code == 0, err
     (row,) = document["summaries"]
     assert row["verified"] and "shared_gpu" in row["flags"]

@@ -16,10 +16,23 @@ SIZE = 1 << 30
 
 def header(pattern: str, links: NodeLinks | None, ranks_per_node: int = 8, **changes: object) -> Header:
     plain = Header(
-        job="job", case=(pattern,), pattern=pattern, transport="nccl", dtype="float32", reduce_op="sum", root=0,
-        direction=None, topology="world", num_ranks=8, num_nodes=1, ranks_per_node=ranks_per_node, clock="device",
-        modelled=False, started="", links=links.to_dict() if links else {},
-    )  # fmt: skip
+        job="job",
+        case=(pattern,),
+        pattern=pattern,
+        transport="nccl",
+        dtype="float32",
+        reduce_op="sum",
+        root=0,
+        direction=None,
+        topology="world",
+        num_ranks=8,
+        num_nodes=1,
+        ranks_per_node=ranks_per_node,
+        clock="device",
+        modelled=False,
+        started="",
+        links=links.to_dict() if links else {},
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -27,11 +40,17 @@ def record(pattern: str, num_ranks: int, num_nodes: int = 1, **changes: object) 
     each: Pattern = plugins.load("pattern", pattern).PATTERN
     shape = Shape(num_ranks, SIZE)
     plain = Record(
-        mode="isolated", requested_bytes=(SIZE,), payload_bytes=SIZE, num_ranks=num_ranks, num_nodes=num_nodes,
-        bus_factor=each.bus_factor(shape), rank_bytes=each.crossing(shape, num_ranks),
+        mode="isolated",
+        requested_bytes=(SIZE,),
+        payload_bytes=SIZE,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        bus_factor=each.bus_factor(shape),
+        rank_bytes=each.crossing(shape, num_ranks),
         node_bytes=each.crossing(shape, num_nodes) if num_nodes > 1 else None,
-        min_steps=each.min_steps(num_ranks), samples=Samples((1.0,)),
-    )  # fmt: skip
+        min_steps=each.min_steps(num_ranks),
+        samples=Samples((1.0,)),
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -106,9 +125,11 @@ def test_only_allreduce_gains_from_a_switch_that_reduces() -> None:
 def test_published_figures_lie_below_the_hard_bounds() -> None:
     # nccl-tests, 16 GiB: p5.48xlarge one node 483.4 GB/s, two nodes 487.3; two p4de 78.3; eight A100 on OCI 232.0
     cases = (
-        ("p5.48xlarge", 8, 1, 483.4), ("p5.48xlarge", 16, 2, 487.3), ("p4de.24xlarge", 16, 2, 78.3),
+        ("p5.48xlarge", 8, 1, 483.4),
+        ("p5.48xlarge", 16, 2, 487.3),
+        ("p4de.24xlarge", 16, 2, 78.3),
         ("p4d.24xlarge", 8, 1, 232.0),
-    )  # fmt: skip
+    )
     for instance, num_ranks, num_nodes, reached in cases:
         found = bounds(instance, "allreduce", num_ranks, num_nodes).values()
         assert all(gb(bound) > reached for bound in found if bound.kind == "hard"), instance
@@ -245,13 +266,16 @@ def test_the_floor_is_a_measured_message_times_the_steps() -> None:
     assert floor[1] == "ping-pong x 4 steps"
 
 
-@pytest.mark.parametrize(("instance", "num_ranks", "num_nodes", "floor"), [
-    ("p4d.24xlarge", 8, 1, (3 * 0.6e-6, "NVLink latency x 3 steps")),
-    ("g6e.48xlarge", 8, 1, (3 * 1.0e-6, "host latency x 3 steps")),
-    ("p4d.24xlarge", 2, 2, (2.7e-6, "network latency x 1 step")),
-    ("p4d.24xlarge", 16, 2, (4 * 0.6e-6, "NVLink latency x 4 steps")),
-    ("p5.48xlarge", 8, 1, (2 * 0.6e-6, "NVLink latency x 2 steps")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("instance", "num_ranks", "num_nodes", "floor"),
+    [
+        ("p4d.24xlarge", 8, 1, (3 * 0.6e-6, "NVLink latency x 3 steps")),
+        ("g6e.48xlarge", 8, 1, (3 * 1.0e-6, "host latency x 3 steps")),
+        ("p4d.24xlarge", 2, 2, (2.7e-6, "network latency x 1 step")),
+        ("p4d.24xlarge", 16, 2, (4 * 0.6e-6, "NVLink latency x 4 steps")),
+        ("p5.48xlarge", 8, 1, (2 * 0.6e-6, "NVLink latency x 2 steps")),
+    ],
+)
 def test_else_the_floor_is_the_smallest_latency_crossed_times_the_steps(
     instance: str, num_ranks: int, num_nodes: int, floor: tuple[float, str]
 ) -> None:

@@ -58,10 +58,19 @@ def test_every_instance_can_be_read_and_its_links_written_to_a_header(name: str)
     assert found.links.num_nics and found.links.nic_bytes_per_s and found.links.network_s
 
 
-@pytest.mark.parametrize(("name", "rate_gb"), [
-    ("g6e.48xlarge", 15.754), ("g5.48xlarge", 15.754), ("g4dn.12xlarge", 7.877), ("g7e.48xlarge", 63.015),
-    ("p4d.24xlarge", 15.754), ("a2-highgpu-8g", 15.754), ("a3-highgpu-8g", 31.508), ("a3-ultragpu-8g", 63.015),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "rate_gb"),
+    [
+        ("g6e.48xlarge", 15.754),
+        ("g5.48xlarge", 15.754),
+        ("g4dn.12xlarge", 7.877),
+        ("g7e.48xlarge", 63.015),
+        ("p4d.24xlarge", 15.754),
+        ("a2-highgpu-8g", 15.754),
+        ("a3-highgpu-8g", 31.508),
+        ("a3-ultragpu-8g", 63.015),
+    ],
+)
 def test_pcie_is_what_is_really_linked(name: str, rate_gb: float) -> None:
     rate = node_links(name).pcie_bytes_per_s
     assert rate is not None

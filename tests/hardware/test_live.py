@@ -74,9 +74,15 @@ def test_a_chip_that_is_joined_to_its_processor_by_nvlink_has_no_pcie() -> None:
     assert shared.pcie_bytes_per_s is None and "pcie" not in shared.sources
 
 
-@pytest.mark.parametrize(("kind", "access", "peer"), [
-    ("PIX", True, "pcie_p2p"), ("SYS", True, "pcie_p2p"), ("PHB", False, "host"), ("PHB", None, "host"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "access", "peer"),
+    [
+        ("PIX", True, "pcie_p2p"),
+        ("SYS", True, "pcie_p2p"),
+        ("PHB", False, "host"),
+        ("PHB", None, "host"),
+    ],
+)
 def test_gpus_without_nvlink(kind: str, access: bool | None, peer: str) -> None:
     found = links(pcie_pair(kind, access))
     assert (found.peer, found.nvlink_bytes_per_s) == (peer, None)
@@ -90,8 +96,10 @@ def test_bridges_between_two_and_meshes_of_four() -> None:
             ends[a] += [f"gpu{b}"] * links_each
             ends[b] += [f"gpu{a}"] * links_each
         gpus = [gpu(k, nvlinks=[nvlink(n, peer=end) for n, end in enumerate(ends[k])]) for k in range(num)]
-        between = [path(f"gpu{a}", f"gpu{b}", f"NV{links_each}" if (a, b) in pairs else "SYS")
-                   for a, b in combinations(range(num), 2)]  # fmt: skip
+        between = [
+            path(f"gpu{a}", f"gpu{b}", f"NV{links_each}" if (a, b) in pairs else "SYS")
+            for a, b in combinations(range(num), 2)
+        ]
         return node(gpus, between)
 
     bridged = links(joined([(0, 1), (2, 3)], 4, 12))
@@ -162,13 +170,18 @@ def test_a_recorded_machine_with_half_the_lanes_is_bound_by_them() -> None:
 
 
 @pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
-@pytest.mark.parametrize(("name", "peer"), [
-    ("topo_logs/01_2gpu_nv2.txt", "nvlink_pairs"), ("topo_logs/03_8xa100_nv12_nonic_spaces.txt", "nvswitch"),
-    ("topo_logs/04_8xh100_nv18_nonic_spaces.txt", "nvswitch"), ("topo_logs/02_2gpu_phb.txt", "host"),
-    ("topo_logs/06_gke_a4_8xb200_8nic_pix_node_sys.txt", "nvswitch"),
-    ("topo_logs/12_8gpu_pix_phb_switches_nolegend.txt", "host"),
-    ("pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml.txt", "host"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("topo_logs/01_2gpu_nv2.txt", "nvlink_pairs"),
+        ("topo_logs/03_8xa100_nv12_nonic_spaces.txt", "nvswitch"),
+        ("topo_logs/04_8xh100_nv18_nonic_spaces.txt", "nvswitch"),
+        ("topo_logs/02_2gpu_phb.txt", "host"),
+        ("topo_logs/06_gke_a4_8xb200_8nic_pix_node_sys.txt", "nvswitch"),
+        ("topo_logs/12_8gpu_pix_phb_switches_nolegend.txt", "host"),
+        ("pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml.txt", "host"),
+    ],
+)
 def test_recorded_machines(name: str, peer: str) -> None:
     found = inventory_of((Path(str(CORPUS)) / name).read_text(errors="replace"))
     assert found is not None and links(asdict(found)).peer == peer

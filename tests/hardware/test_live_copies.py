@@ -22,17 +22,39 @@ SIZE = 1 << 30
 def header(pattern: str, facts: dict[str, Any], **changes: Any) -> Header:
     links, num = links_of(facts), len(facts["gpus"])
     plain = Header(
-        job="job", case=(pattern,), pattern=pattern, transport="cuda_copy", dtype="uint8", reduce_op="", root=None,
-        direction=None, topology="world", num_ranks=num, num_nodes=1, ranks_per_node=num, clock="device",
-        modelled=False, started="", links=links.to_dict() if links else {}, nodes={"h0": facts},
+        job="job",
+        case=(pattern,),
+        pattern=pattern,
+        transport="cuda_copy",
+        dtype="uint8",
+        reduce_op="",
+        root=None,
+        direction=None,
+        topology="world",
+        num_ranks=num,
+        num_nodes=1,
+        ranks_per_node=num,
+        clock="device",
+        modelled=False,
+        started="",
+        links=links.to_dict() if links else {},
+        nodes={"h0": facts},
         ranks=tuple({"host": "h0", "local_rank": k} for k in range(num)),
-    )  # fmt: skip
+    )
     return replace(plain, **changes)
 
 
 def record(num_ranks: int = 2, **changes: Any) -> Record:
-    plain = Record(mode="pipelined", requested_bytes=(SIZE,), payload_bytes=SIZE, num_ranks=num_ranks, num_nodes=1,
-                   bus_factor=1.0, rank_bytes=SIZE, samples=Samples((1.0,)))  # fmt: skip
+    plain = Record(
+        mode="pipelined",
+        requested_bytes=(SIZE,),
+        payload_bytes=SIZE,
+        num_ranks=num_ranks,
+        num_nodes=1,
+        bus_factor=1.0,
+        rank_bytes=SIZE,
+        samples=Samples((1.0,)),
+    )
     return replace(plain, **changes)
 
 
@@ -52,17 +74,24 @@ def gb(of: Header, row: Record) -> float:
 def uneven() -> dict[str, Any]:
     """Four GPUs: two and three NVLinks, PCIe of one switch, of two NUMA nodes, and none at all."""
     ends = {0: ["gpu1", "gpu1", "gpu2"], 1: ["gpu0", "gpu0"], 2: ["gpu0"], 3: []}
-    gpus = [loaded(k, lanes=8 if k == 3 else 16, nvlinks=[nvlink(n, peer=end) for n, end in enumerate(ends[k])])
-            for k in range(4)]  # fmt: skip
+    gpus = [
+        loaded(k, lanes=8 if k == 3 else 16, nvlinks=[nvlink(n, peer=end) for n, end in enumerate(ends[k])])
+        for k in range(4)
+    ]
     kinds = {(0, 1): "NV2", (0, 2): "NV1", (0, 3): "PIX", (1, 2): "PHB", (1, 3): "SYS", (2, 3): "NODE"}
     return node(gpus, [path(f"gpu{a}", f"gpu{b}", kinds[a, b], (a, b) != (1, 3)) for a, b in combinations(range(4), 2)])
 
 
-@pytest.mark.parametrize(("a", "b", "rate", "words"), [
-    (0, 1, 50.0, "joined by 2 NVLinks (NV2)"), (2, 0, 25.0, "joined by 1 NVLinks (NV1)"),
-    (0, 3, 31.508, "joined by PCIe switches (PIX)"), (1, 2, 63.015, "through the host's bridges (PHB)"),
-    (1, 3, 31.508, "by way of the host's memory only (SYS)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "rate", "words"),
+    [
+        (0, 1, 50.0, "joined by 2 NVLinks (NV2)"),
+        (2, 0, 25.0, "joined by 1 NVLinks (NV1)"),
+        (0, 3, 31.508, "joined by PCIe switches (PIX)"),
+        (1, 2, 63.015, "through the host's bridges (PHB)"),
+        (1, 3, 31.508, "by way of the host's memory only (SYS)"),
+    ],
+)
 def test_the_bound_of_a_copy_follows_from_what_is_between_the_two(a: int, b: int, rate: float, words: str) -> None:
     for direction in ("one-way", "two-way"):
         of = header("peer_copy", uneven(), direction=direction)
@@ -154,7 +183,13 @@ def test_what_a_machine_promises() -> None:
     )
     assert [len(each.members) for each in told.values()] == [8, 28, 8, 8]
     classes = [each for each in promises(uneven()) if each.what.startswith("GPU to GPU")]
-    assert [each.members for each in classes] == [("gpu0-gpu1",), ("gpu0-gpu2",), ("gpu0-gpu3",), ("gpu1-gpu2",),
-                                                  ("gpu1-gpu3",), ("gpu2-gpu3",)]  # fmt: skip
+    assert [each.members for each in classes] == [
+        ("gpu0-gpu1",),
+        ("gpu0-gpu2",),
+        ("gpu0-gpu3",),
+        ("gpu1-gpu2",),
+        ("gpu1-gpu3",),
+        ("gpu2-gpu3",),
+    ]
     assert "by way of the host's memory (SYS)" in classes[4].what
     assert promises(node([], [])) == ()

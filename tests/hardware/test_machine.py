@@ -9,26 +9,52 @@ from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, gpus, node_lin
 from bench.hardware.machine import machine_of
 
 
-@pytest.mark.parametrize(("printed", "known"), [
-    ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"), ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"), ("NVIDIA L40S", "L40S"),
-    ("A100-SXM4-40GB", "A100-SXM4-40GB"), ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
-    ("NVIDIA H200", "H200-SXM-141GB"),
-    ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"), ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"), ("Tesla T4", "T4"),
-    ("NVIDIA GB200", "GB200"), ("NVIDIA B200", "B200-SXM-180GB"), ("NVIDIA H100 NVL", "H100-NVL-94GB"),
-    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell SE"), ("NVIDIA Graphics Device", None),
-    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell WS"),
-    ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Blackwell WS"),
-    ("NVIDIA GH200 120GB", "GH200"), ("NVIDIA GH200 480GB", "GH200"), ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
-    ("NVIDIA GB10", "GB10"), ("NVIDIA H20", "H20"), ("NVIDIA H20-3e", "H20-141GB"),
-    ("NVIDIA H200 NVL", "H200-NVL-141GB"),
-    ("NVIDIA H800", "H800-SXM5-80GB"), ("NVIDIA H800 PCIe", "H800-PCIe-80GB"),
-    ("NVIDIA A800-SXM4-80GB", "A800-SXM4-80GB"), ("NVIDIA A800 80GB PCIe", "A800-PCIe-80GB"),
-    ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"), ("NVIDIA A40", "A40"), ("NVIDIA A40-8Q", None), ("NVIDIA A30", "A30"),
-    ("NVIDIA RTX A6000", "RTX A6000"), ("NVIDIA RTX A5000", "RTX A5000"), ("NVIDIA RTX A5000 Laptop GPU", None),
-    ("Quadro RTX 8000", "Quadro RTX 8000"), ("Quadro RTX 6000", "Quadro RTX 6000"), ("NVIDIA TITAN RTX", "TITAN RTX"),
-    ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"), ("Tesla V100-SXM3-32GB", "V100-SXM3-32GB"),
-    ("NVIDIA T4G", "T4G"), ("AMD Instinct MI325X", "MI325X"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("printed", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"),
+        ("NVIDIA L40S", "L40S"),
+        ("A100-SXM4-40GB", "A100-SXM4-40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("NVIDIA H200", "H200-SXM-141GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA B200", "B200-SXM-180GB"),
+        ("NVIDIA H100 NVL", "H100-NVL-94GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell SE"),
+        ("NVIDIA Graphics Device", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell WS"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Blackwell WS"),
+        ("NVIDIA GH200 120GB", "GH200"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
+        ("NVIDIA GB10", "GB10"),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA H20-3e", "H20-141GB"),
+        ("NVIDIA H200 NVL", "H200-NVL-141GB"),
+        ("NVIDIA H800", "H800-SXM5-80GB"),
+        ("NVIDIA H800 PCIe", "H800-PCIe-80GB"),
+        ("NVIDIA A800-SXM4-80GB", "A800-SXM4-80GB"),
+        ("NVIDIA A800 80GB PCIe", "A800-PCIe-80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("NVIDIA A40", "A40"),
+        ("NVIDIA A40-8Q", None),
+        ("NVIDIA A30", "A30"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX A5000", "RTX A5000"),
+        ("NVIDIA RTX A5000 Laptop GPU", None),
+        ("Quadro RTX 8000", "Quadro RTX 8000"),
+        ("Quadro RTX 6000", "Quadro RTX 6000"),
+        ("NVIDIA TITAN RTX", "TITAN RTX"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("Tesla V100-SXM3-32GB", "V100-SXM3-32GB"),
+        ("NVIDIA T4G", "T4G"),
+        ("AMD Instinct MI325X", "MI325X"),
+    ],
+)
 def test_a_gpu_is_known_by_the_name_that_drivers_print(printed: str, known: str | None) -> None:
     assert gpu_printed(printed) == known
 
@@ -96,12 +122,22 @@ def test_each_name_that_drivers_print_means_one_gpu() -> None:
     assert all(gpu_printed(f"NVIDIA {word}") for name in gpus() for word in gpu(name).drivers)
 
 
-@pytest.mark.parametrize(("name", "peer", "rate"), [
-    ("RTX A6000", "nvlink_pairs", 56.25e9), ("A40", "nvlink_pairs", 56.25e9), ("A100-PCIe-40GB", "nvlink_pairs", 300e9),
-    ("Quadro RTX 8000", "nvlink_pairs", 50e9), ("H800-SXM5-80GB", "nvswitch", 200e9), ("H20", "nvswitch", 450e9),
-    ("MI325X", "infinity_fabric", 448e9), ("GB10", "host", None), ("L20", "host", None),
-    ("A30", "nvlink_pairs", None), ("MI250X", "infinity_fabric", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "peer", "rate"),
+    [
+        ("RTX A6000", "nvlink_pairs", 56.25e9),
+        ("A40", "nvlink_pairs", 56.25e9),
+        ("A100-PCIe-40GB", "nvlink_pairs", 300e9),
+        ("Quadro RTX 8000", "nvlink_pairs", 50e9),
+        ("H800-SXM5-80GB", "nvswitch", 200e9),
+        ("H20", "nvswitch", 450e9),
+        ("MI325X", "infinity_fabric", 448e9),
+        ("GB10", "host", None),
+        ("L20", "host", None),
+        ("A30", "nvlink_pairs", None),
+        ("MI250X", "infinity_fabric", None),
+    ],
+)
 def test_a_card_has_the_links_of_its_own_kind(name: str, peer: str, rate: float | None) -> None:
     links = gpu_links(name, 2)
     assert (links.peer, links.nvlink_bytes_per_s) == (peer, rate)
@@ -116,10 +152,14 @@ def test_no_port_has_more_than_its_generations_links() -> None:
             assert links.nvlink_bytes_per_s <= most["gbyte_per_s"] * most["most_links"] * 1e9, name
 
 
-@pytest.mark.parametrize(("names", "least"), [
-    (("RTX 3080",), 912.4e9),  # two cards print this name
-    (("GH200", "H20"), 4022e9), (("B200-SXM-180GB", "B300-SXM", "GB200", "GB300"), 8184e9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "least"),
+    [
+        (("RTX 3080",), 912.4e9),  # two cards print this name
+        (("GH200", "H20"), 4022e9),
+        (("B200-SXM-180GB", "B300-SXM", "GB200", "GB300"), 8184e9),
+    ],
+)
 def test_the_memory_of_a_card_bounds_no_other_card_of_its_name_or_stacks(names: tuple[str, ...], least: float) -> None:
     assert {gpu(name).memory_bytes_per_s for name in names} == {least}
 

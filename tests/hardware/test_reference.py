@@ -11,13 +11,13 @@ import yaml
 
 from bench.core import plugins
 from bench.explain.assessment import ABOVE, stand
-from bench.explain.evidence import Seen, gathered
+from bench.explain.evidence import RunEvidence, gathered
 from bench.hardware import reference
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu_links, gpus, instance, instances, pcie_bytes_per_s
 from bench.hardware.machine import machine_of
 from bench.hardware.reference import Reference, best_of_each, collectives, copies, limits, same_machine, same_shape
-from bench.logs.foreign import Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun
 
 FILE = yaml.safe_load((Path(reference.__file__).parent / "reference.yaml").read_text())
 CORPUS = os.environ.get("BENCH_LOG_CORPUS")
@@ -40,10 +40,10 @@ def test_every_fact_names_known_hardware(entry: dict[str, object]) -> None:
         assert entry["pattern"] in plugins.names("pattern")
 
 
-def seen(each: Reference) -> Seen:
+def seen(each: Reference) -> RunEvidence:
     """The reference as if it were a log of its machine."""
-    rows = tuple(Row(size, busbw_bytes_per_s=rate) for size, rate in each.busbw.items())
-    run = Run("nccl_tests", pattern=each.pattern, num_ranks=each.num_ranks, num_nodes=each.num_nodes, rows=rows)
+    rows = tuple(ForeignRow(size, busbw_bytes_per_s=rate) for size, rate in each.busbw.items())
+    run = ForeignRun("nccl_tests", pattern=each.pattern, num_ranks=each.num_ranks, num_nodes=each.num_nodes, rows=rows)
     per_node = each.num_ranks // each.num_nodes
     machine = machine_of(each.instance, () if each.instance else (each.gpu,), (), per_node)
     return gathered(run, machine, plugins.load("pattern", each.pattern).PATTERN)
@@ -61,7 +61,7 @@ def test_no_published_collective_is_above_a_hard_bound(each: Reference) -> None:
 
 
 @pytest.mark.parametrize("each", copies(), ids=lambda each: each.where)
-def test_no_published_copy_is_above_its_link(each: reference.Copies) -> None:
+def test_no_published_copy_is_above_its_link(each: reference.CopyReference) -> None:
     links = instance(each.instance).links if each.instance else gpu_links(each.gpu, each.gpus)
     for name, (least, most) in each.rates.items():
         bounds = copy_bounds(links, "peer" if name == "peer" else "host")
@@ -115,14 +115,21 @@ def test_copies_are_those_of_the_instance_or_of_its_gpu() -> None:
 
 # Read in text, and in no table of the corpus: what is known of each, and no more than that may stand in the file.
 READ = {
-    ("stas-network", "allreduce", 8, 1, 1.44), ("stas-network", "allgather", 8, 1, 361.0),
-    ("stas-network", "reducescatter", 8, 1, 363.0), ("stas-network", "allreduce", 8, 1, 845.7),
-    ("stas-network", "allreduce", 32, 4, 381.8), ("voltage-park", "allreduce", 8, 1, 479.7),
-    ("voltage-park", "allreduce", 32, 4, 330.9), ("nccl-527", "allreduce", 8, 1, 230.8),
-    ("nccl-527", "allreduce", 16, 2, 57.2), ("nccl-527", "allreduce", 24, 3, 31.8),
-    ("nccl-527", "allreduce", 32, 4, 29.6), ("rtx6kpro", "allreduce", 8, 1, 22.2),
-    ("cluster-toolkit", "allgather", 16, 2, 188.9), ("nccl-tests-309", "allreduce", 16, 2, 450.37),
-}  # fmt: skip
+    ("stas-network", "allreduce", 8, 1, 1.44),
+    ("stas-network", "allgather", 8, 1, 361.0),
+    ("stas-network", "reducescatter", 8, 1, 363.0),
+    ("stas-network", "allreduce", 8, 1, 845.7),
+    ("stas-network", "allreduce", 32, 4, 381.8),
+    ("voltage-park", "allreduce", 8, 1, 479.7),
+    ("voltage-park", "allreduce", 32, 4, 330.9),
+    ("nccl-527", "allreduce", 8, 1, 230.8),
+    ("nccl-527", "allreduce", 16, 2, 57.2),
+    ("nccl-527", "allreduce", 24, 3, 31.8),
+    ("nccl-527", "allreduce", 32, 4, 29.6),
+    ("rtx6kpro", "allreduce", 8, 1, 22.2),
+    ("cluster-toolkit", "allgather", 16, 2, 188.9),
+    ("nccl-tests-309", "allreduce", 16, 2, 450.37),
+}
 
 
 @pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
@@ -130,8 +137,12 @@ def test_every_figure_was_read_somewhere() -> None:
     with Path(str(CORPUS), "published_results.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     names = ("busbw_GBps", "busbw_oop", "busbw_ip")
-    known = {(int(row["msg_bytes"]), round(float(row[name]), 2))
-             for row in rows for name in names if row[name] and row["msg_bytes"]}  # fmt: skip
+    known = {
+        (int(row["msg_bytes"]), round(float(row[name]), 2))
+        for row in rows
+        for name in names
+        if row[name] and row["msg_bytes"]
+    }
     for entry in FILE["collectives"]:
         first = next(iter(entry["busbw"].values()))
         if any((size, round(rate, 2)) not in known for size, rate in entry["busbw"].items()):

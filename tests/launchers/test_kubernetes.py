@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from bench.core.errors import UsageError
-from bench.core.launcher import Site
+from bench.core.launcher import LaunchSite
 from bench.core.world import World
 from bench.launchers import kubernetes
 
@@ -24,9 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NCCL = ["-m", "bench.allreduce", "--transport", "nccl"]
 MPI = ["-m", "bench.allreduce", "--transport", "mpi"]
 OPTIONS = {
-    "image": "example/bench:1", "namespace": "team", "resources": "nvidia.com/gpu=8 vpc.amazonaws.com/efa=4",
-    "shm": "16Gi", "results": "claim", "node-selector": "pool=gpu", "service-account": "bench",
-}  # fmt: skip
+    "image": "example/bench:1",
+    "namespace": "team",
+    "resources": "nvidia.com/gpu=8 vpc.amazonaws.com/efa=4",
+    "shm": "16Gi",
+    "results": "claim",
+    "node-selector": "pool=gpu",
+    "service-account": "bench",
+}
 VERSION = "1.28"
 Document = dict[str, Any]
 
@@ -84,7 +89,7 @@ MPIJOB = {
 
 def documents(program: list[str], num_nodes: int = 2, **options: str) -> list[Document]:
     """What kubectl would be given."""
-    site = Site(python="python3", options={**OPTIONS, **options})
+    site = LaunchSite(python="python3", options={**OPTIONS, **options})
     text = kubernetes.LAUNCHER.manifest("job", program, World(num_nodes, 8), site, {"NCCL_DEBUG": "WARN"}, 900.0)
     return list(yaml.safe_load_all(text.partition("<<'EOF'\n")[2].partition("\nEOF\n")[0]))
 
@@ -162,10 +167,18 @@ def test_torchruns_meet_at_the_first_pod() -> None:
     [container] = pod["containers"]
     assert {"name": "BENCH_MASTER", "value": "bench-job-0.bench-job"} in container["env"]
     assert container["command"] == [
-        "python3", "-m", "torch.distributed.run", "--nproc-per-node=8", "--nnodes=2",
-        "--node-rank=$(JOB_COMPLETION_INDEX)", "--master-addr=$(BENCH_MASTER)", "--master-port=29500", *NCCL,
-        "--records", "/results/job.jsonl",
-    ]  # fmt: skip
+        "python3",
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=8",
+        "--nnodes=2",
+        "--node-rank=$(JOB_COMPLETION_INDEX)",
+        "--master-addr=$(BENCH_MASTER)",
+        "--master-port=29500",
+        *NCCL,
+        "--records",
+        "/results/job.jsonl",
+    ]
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
     assert job["spec"]["backoffLimit"] == 0 and job["spec"]["activeDeadlineSeconds"] == 900
 
@@ -297,8 +310,14 @@ def test_ctrl_c_leaves_nothing_on_the_cluster(cluster: Path) -> None:
     path = os.pathsep.join([str(cluster / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "STORE": str(cluster / "store"), "RESULTS": "r"}
     plan = shell(cluster, PLAN.removesuffix(" | sh")).stdout
-    with subprocess.Popen(["sh", "-c", plan], cwd=cluster, env=env | {"ENDED": "Running"}, start_new_session=True,
-                          stderr=subprocess.PIPE, text=True) as running:  # fmt: skip
+    with subprocess.Popen(
+        ["sh", "-c", plan],
+        cwd=cluster,
+        env=env | {"ENDED": "Running"},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
         assert running.stderr is not None
         assert "Pending" in running.stderr.readline()
         os.killpg(running.pid, signal.SIGINT)

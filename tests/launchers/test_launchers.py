@@ -15,32 +15,57 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import UsageError
-from bench.core.launcher import Launcher, Site
-from bench.core.world import Place, World
+from bench.core.launcher import Launcher, LaunchSite
+from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
 from bench.rank import place
 
 PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
-SITE = Site(python="/opt/python", hosts=("h0", "h1"), rendezvous_port=29511)
-HERE = Site(python="/opt/python")
+SITE = LaunchSite(python="/opt/python", hosts=("h0", "h1"), rendezvous_port=29511)
+HERE = LaunchSite(python="/opt/python")
 
-TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8",
-            "MASTER_ADDR": "h0", "MASTER_PORT": "29500"}  # fmt: skip
-OPENMPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-           "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_RANK": "2"}  # fmt: skip
+TORCHRUN = {
+    "RANK": "9",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "8",
+    "MASTER_ADDR": "h0",
+    "MASTER_PORT": "29500",
+}
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_RANK": "2",
+}
 HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
-BATCH = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_NODEID": "0",
-         "SLURM_JOB_NODELIST": "n[3-4]", "SLURM_TASKS_PER_NODE": "2(x2)"}  # fmt: skip
-STEP = BATCH | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "4",
-                "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "n[3-4]"}  # fmt: skip
+BATCH = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_NODEID": "0",
+    "SLURM_JOB_NODELIST": "n[3-4]",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+STEP = BATCH | {
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[3-4]",
+}
 
 # launcher -> what a rank of it finds in its environment, and where it then is
 EXAMPLES = {
-    "direct": ({}, Place(0, 1, 0, 1, "direct")),
+    "direct": ({}, RankInfo(0, 1, 0, 1, "direct")),
     "kubernetes": ({"JOB_COMPLETION_INDEX": "1"}, None),  # in its pods torchrun or mpirun starts the ranks
-    "torchrun": (TORCHRUN, Place(9, 16, 1, 8, "torchrun", ("h0", 29500))),
-    "mpirun": (OPENMPI, Place(2, 4, 1, 2, "mpirun")),
-    "slurm": (STEP, Place(3, 4, 1, 2, "slurm", ("n3", 20000 + 77 * 31))),
+    "torchrun": (TORCHRUN, RankInfo(9, 16, 1, 8, "torchrun", ("h0", 29500))),
+    "mpirun": (OPENMPI, RankInfo(2, 4, 1, 2, "mpirun")),
+    "slurm": (STEP, RankInfo(3, 4, 1, 2, "slurm", ("n3", 20000 + 77 * 31))),
 }
 
 
@@ -72,7 +97,7 @@ def test_a_launcher_that_did_not_start_this_process_says_so(launcher: Launcher) 
 
 @pytest.mark.parametrize(("num_nodes", "site"), [(1, HERE), (1, SITE), (2, SITE)])
 def test_a_command_ends_with_the_program_as_the_sites_interpreter_runs_it(
-    launcher: Launcher, num_nodes: int, site: Site
+    launcher: Launcher, num_nodes: int, site: LaunchSite
 ) -> None:
     words = launcher.command(list(PROGRAM), World(num_nodes, 4), site, {"A": "b c"})
     assert words[-len(PROGRAM) :] == PROGRAM
@@ -82,7 +107,7 @@ def test_a_command_ends_with_the_program_as_the_sites_interpreter_runs_it(
 
 @pytest.mark.parametrize("name", ["mpirun", "torchrun"])
 def test_options_of_the_site_reach_the_command_but_not_the_program(name: str) -> None:
-    site = Site(python="/opt/python", options={"reservation": "night", "x": "1", "quiet": ""})
+    site = LaunchSite(python="/opt/python", options={"reservation": "night", "x": "1", "quiet": ""})
     words = named(name).command(list(PROGRAM), World(1, 2), site, {})
     before = " ".join(words[: -len(PROGRAM)])
     assert "--reservation=night" in before or "--reservation night" in before
@@ -110,9 +135,19 @@ def test_precedences_differ_and_direct_comes_last() -> None:
         (BATCH | {"SLURM_STEP_ID": "4294967290"}, "direct"),
         (BATCH | HYDRA, "mpirun"),
     ],
-    ids=["nothing", "torchrun in srun", "Open MPI in srun", "Hydra in srun", "torchrun in mpirun", "srun pmi2",
-         "srun pmix", "sbatch script", "salloc shell", "Hydra in sbatch"],
-)  # fmt: skip
+    ids=[
+        "nothing",
+        "torchrun in srun",
+        "Open MPI in srun",
+        "Hydra in srun",
+        "torchrun in mpirun",
+        "srun pmi2",
+        "srun pmix",
+        "sbatch script",
+        "salloc shell",
+        "Hydra in sbatch",
+    ],
+)
 def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: str) -> None:
     assert place.place(env).launcher == winner
 
@@ -151,30 +186,53 @@ def test_variables_that_make_no_sense_are_a_usage_error_that_names_them(env: dic
 
 def test_hydra_ranks_and_a_rendezvous_of_the_user_are_read() -> None:
     env = HYDRA | {"MASTER_ADDR": "h7", "MASTER_PORT": "1234"}
-    assert named("mpirun").place(env) == Place(3, 4, 1, 2, "mpirun", ("h7", 1234))
+    assert named("mpirun").place(env) == RankInfo(3, 4, 1, 2, "mpirun", ("h7", 1234))
 
 
 @pytest.mark.parametrize(
     ("env", "library"),
-    [(OPENMPI, "openmpi"), (HYDRA, "mpich"), (STEP | HYDRA, "mpich"), ({}, None), (TORCHRUN, None), (STEP, None),
-     (STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, None)],
-)  # fmt: skip
+    [
+        (OPENMPI, "openmpi"),
+        (HYDRA, "mpich"),
+        (STEP | HYDRA, "mpich"),
+        ({}, None),
+        (TORCHRUN, None),
+        (STEP, None),
+        (STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+    ],
+)
 def test_the_library_is_the_one_whose_mpirun_started_the_rank(env: dict[str, str], library: str | None) -> None:
     assert mpirun.mpi_of(env) == library
 
 
 def test_mpirun_on_one_host_forwards_nothing() -> None:
     assert named("mpirun").command(PROGRAM, World(1, 16), HERE, {"A": "1"}) == [
-        "mpirun", "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", "-n", "16", "/opt/python", *PROGRAM,
-    ]  # fmt: skip
+        "mpirun",
+        "--map-by",
+        "slot:OVERSUBSCRIBE",
+        "--bind-to",
+        "none",
+        "-n",
+        "16",
+        "/opt/python",
+        *PROGRAM,
+    ]
 
 
 def test_mpirun_names_its_hosts_and_carries_the_variables_to_them() -> None:
     env = {"NCCL_DEBUG": "WARN", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     assert named("mpirun").command(PROGRAM, World(2, 8), SITE, env)[5:] == [
-        "--host", "h0:8,h1:8", "-n", "16",
-        "env", "MASTER_ADDR=h0", "MASTER_PORT=29511", "NCCL_DEBUG=WARN", "/opt/python", *PROGRAM,
-    ]  # fmt: skip
+        "--host",
+        "h0:8,h1:8",
+        "-n",
+        "16",
+        "env",
+        "MASTER_ADDR=h0",
+        "MASTER_PORT=29511",
+        "NCCL_DEBUG=WARN",
+        "/opt/python",
+        *PROGRAM,
+    ]
 
 
 def test_mpirun_uses_fewer_hosts_than_named_but_never_more() -> None:
@@ -189,7 +247,7 @@ def test_mpirun_in_an_allocation_says_only_how_many_ranks_each_node_gets() -> No
 
 
 def test_an_option_of_the_site_replaces_ours() -> None:
-    site = Site(options={"bind-to": "core", "kill-on-bad-exit": "0"}, mpirun="/site/mpirun")
+    site = LaunchSite(options={"bind-to": "core", "kill-on-bad-exit": "0"}, mpirun="/site/mpirun")
     words = named("mpirun").command(PROGRAM, World(1, 2), site, {})
     assert words[0] == "/site/mpirun"
     assert words[words.index("--bind-to") + 1] == "core"
@@ -209,19 +267,42 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
     start = ["/opt/python", "-m", "torch.distributed.run"]
     everywhere = [sys.executable, "-m", "bench.controller.hosts"]
     assert named("torchrun").command(PROGRAM, World(1, 8), HERE, {}) == [
-        *start, "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=8", *PROGRAM,
-    ]  # fmt: skip
+        *start,
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        "--nproc-per-node=8",
+        *PROGRAM,
+    ]
     assert named("torchrun").command(PROGRAM, World(1, 8), SITE, {}) == [
-        *everywhere, "h0", "--", *start, "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=8", *PROGRAM,
-    ]  # fmt: skip
+        *everywhere,
+        "h0",
+        "--",
+        *start,
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        "--nproc-per-node=8",
+        *PROGRAM,
+    ]
     assert named("torchrun").command(PROGRAM, World(2, 8), SITE, {}) == [
-        *everywhere, "h0,h1", "--", *start, "--nproc-per-node=8", "--nnodes=2", "--node-rank={node}",
-        "--master-addr=h0", "--master-port=29511", *PROGRAM,
-    ]  # fmt: skip
+        *everywhere,
+        "h0,h1",
+        "--",
+        *start,
+        "--nproc-per-node=8",
+        "--nnodes=2",
+        "--node-rank={node}",
+        "--master-addr=h0",
+        "--master-port=29511",
+        *PROGRAM,
+    ]
     c10d = named("torchrun").command(PROGRAM, World(2, 8), replace(SITE, options={"rdzv-backend": "c10d"}), {})
-    assert c10d[8:-len(PROGRAM)] == [
-        "--nproc-per-node=8", "--nnodes=2", "--rdzv-endpoint=h0:29511", "--rdzv-id=bench", "--rdzv-backend=c10d",
-    ]  # fmt: skip
+    assert c10d[8 : -len(PROGRAM)] == [
+        "--nproc-per-node=8",
+        "--nnodes=2",
+        "--rdzv-endpoint=h0:29511",
+        "--rdzv-id=bench",
+        "--rdzv-backend=c10d",
+    ]
     with pytest.raises(UsageError, match=r"2 nodes, but `hosts:` names 0: .* name as many hosts"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
 
@@ -257,7 +338,7 @@ def test_the_real_mpirun_starts_more_ranks_than_cpus_and_each_finds_its_place(
         missing("mpi", f"there is no mpirun beside {sys.executable}")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    site = Site(python=sys.executable, mpirun=str(program), hosts=hosts)
+    site = LaunchSite(python=sys.executable, mpirun=str(program), hosts=hosts)
     launcher = named("mpirun")
     words = launcher.command([str(script), str(tmp_path)], World(1, 4), site, {"EXTRA": "a b"})
     said = ranks_started(words, tmp_path, launcher.environment(site))
@@ -275,6 +356,6 @@ def test_the_real_torchrun_starts_ranks_and_each_finds_its_place(
         missing("torch", "PyTorch is not installed")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    words = named("torchrun").command([str(script), str(tmp_path)], World(1, 2), Site(python=sys.executable), {})
+    words = named("torchrun").command([str(script), str(tmp_path)], World(1, 2), LaunchSite(python=sys.executable), {})
     said = ranks_started(words, tmp_path, {})
     assert [each["place"] for each in said] == [[rank, 2, rank, 2, "torchrun"] for rank in range(2)]

@@ -4,31 +4,62 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.launcher import Blame, Site
+from bench.core.launcher import Blame, LaunchSite
 from bench.core.world import World
 from bench.launchers import slurm
 
 PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
-STEP = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
-        "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "n[3-4]"}  # fmt: skip
-OPTIONS = {"partition": "gpu", "account": "team", "exclusive": "", "gpus-per-node": "8", "cpus-per-task": "12",
-           "cpu-bind": "cores", "container-image": "bench.sqsh", "kill-on-bad-exit": "0", "C": "a100&ib"}  # fmt: skip
+STEP = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[3-4]",
+}
+OPTIONS = {
+    "partition": "gpu",
+    "account": "team",
+    "exclusive": "",
+    "gpus-per-node": "8",
+    "cpus-per-task": "12",
+    "cpu-bind": "cores",
+    "container-image": "bench.sqsh",
+    "kill-on-bad-exit": "0",
+    "C": "a100&ib",
+}
 
 
 def test_srun_is_told_of_the_world_and_what_only_a_step_knows() -> None:
-    assert slurm.LAUNCHER.command(PROGRAM, World(2, 8), Site(python="/opt/python", options=OPTIONS), {}) == [
-        "srun", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--distribution=block", "--kill-on-bad-exit=0",
-        "--cpus-per-task=12", "--cpu-bind=cores", "--container-image=bench.sqsh", "/opt/python", *PROGRAM,
-    ]  # fmt: skip
+    assert slurm.LAUNCHER.command(PROGRAM, World(2, 8), LaunchSite(python="/opt/python", options=OPTIONS), {}) == [
+        "srun",
+        "--nodes=2",
+        "--ntasks=16",
+        "--ntasks-per-node=8",
+        "--distribution=block",
+        "--kill-on-bad-exit=0",
+        "--cpus-per-task=12",
+        "--cpu-bind=cores",
+        "--container-image=bench.sqsh",
+        "/opt/python",
+        *PROGRAM,
+    ]
 
 
-@pytest.mark.parametrize(("mpi", "options", "word"), [
-    ("mpich", {}, "--mpi=pmi2"), ("openmpi", {}, "--mpi=pmix"), ("mpich", {"mpi": "cray_shasta"}, "--mpi=cray_shasta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mpi", "options", "word"),
+    [
+        ("mpich", {}, "--mpi=pmi2"),
+        ("openmpi", {}, "--mpi=pmix"),
+        ("mpich", {"mpi": "cray_shasta"}, "--mpi=cray_shasta"),
+    ],
+)
 def test_each_mpi_is_told_its_own_way_to_meet(mpi: str, options: dict[str, str], word: str) -> None:
-    words = slurm.LAUNCHER.command(PROGRAM, World(1, 2), Site(options=options, mpi=mpi), {})
+    words = slurm.LAUNCHER.command(PROGRAM, World(1, 2), LaunchSite(options=options, mpi=mpi), {})
     assert [each for each in words if each.startswith("--mpi=")] == [word]
-    assert not any(each.startswith("--mpi") for each in slurm.LAUNCHER.command(PROGRAM, World(1, 2), Site(), {}))
+    assert not any(each.startswith("--mpi") for each in slurm.LAUNCHER.command(PROGRAM, World(1, 2), LaunchSite(), {}))
 
 
 def test_sbatch_is_told_what_asks_for_nodes_and_lines_run_once() -> None:
@@ -75,9 +106,16 @@ def test_tasks_per_node_are_spelt_out(text: str, counts: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize(
     ("nodelist", "host"),
-    [("n3", "n3"), ("n[3-4]", "n3"), ("n[03,07-09]", "n03"), ("a-b-1,c", "a-b-1"), ("gpu[1-2]-ib,x", "gpu1-ib"),
-     ("queue1-dy-p4d-[1-2]", "queue1-dy-p4d-1"), ("10.0.0.1", "10.0.0.1")],
-)  # fmt: skip
+    [
+        ("n3", "n3"),
+        ("n[3-4]", "n3"),
+        ("n[03,07-09]", "n03"),
+        ("a-b-1,c", "a-b-1"),
+        ("gpu[1-2]-ib,x", "gpu1-ib"),
+        ("queue1-dy-p4d-[1-2]", "queue1-dy-p4d-1"),
+        ("10.0.0.1", "10.0.0.1"),
+    ],
+)
 def test_the_first_host_of_a_node_list(nodelist: str, host: str) -> None:
     assert slurm.first_host(nodelist) == host
 

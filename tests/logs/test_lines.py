@@ -95,9 +95,15 @@ def test_colours_come_off() -> None:
 def test_line_numbers_are_those_of_the_file() -> None:
     text = b"\xef\xbb\xbffirst\r\n\r\nthird\nto be\rcontinued\n[1,0]<stdout>:a[1,1]<stderr>:b\n\0last\0"
     assert list(lines([text])) == [
-        Line(1, "first"), Line(2, ""), Line(3, "third"), Line(4, "to be"), Line(4, "continued"),
-        Line(5, "a"), Line(5, "b"), Line(6, "last"),
-    ]  # fmt: skip
+        Line(1, "first"),
+        Line(2, ""),
+        Line(3, "third"),
+        Line(4, "to be"),
+        Line(4, "continued"),
+        Line(5, "a"),
+        Line(5, "b"),
+        Line(6, "last"),
+    ]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.logs.foreign import FAILED, OK, TRUNCATED, Line, Row, Run, read_all
+from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Line, read_all
 from bench.logs.readers._lines import lines
 from bench.logs.readers.nccl_tests import READER
 
@@ -24,12 +24,12 @@ needs_corpus = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no 
 INFO = "node7:4711:4720 [0] NCCL INFO"
 
 
-def read(text: str | bytes) -> list[Run]:
+def read(text: str | bytes) -> list[ForeignRun]:
     """All runs in a text."""
     return read_all(READER(), lines([text]))
 
 
-def only(text: str | bytes) -> Run:
+def only(text: str | bytes) -> ForeignRun:
     """Its one run."""
     (run,) = read(text)
     return run
@@ -40,7 +40,7 @@ def corpus(name: str) -> bytes:
     return (Path(CORPUS or "") / "nccl_logs" / name).read_bytes()
 
 
-def remarks(run: Run) -> str:
+def remarks(run: ForeignRun) -> str:
     """All of them, as one text."""
     return "\n".join(remark.text for remark in run.remarks)
 
@@ -48,10 +48,16 @@ def remarks(run: Run) -> str:
 # ------------------------------------------------------------------------------------------ a table of our own figures
 
 FACTORS: dict[str, Callable[[int], float]] = {
-    "allreduce": lambda n: 2 * (n - 1) / n, "reducescatter": lambda n: (n - 1) / n, "allgather": lambda n: (n - 1) / n,
-    "alltoall": lambda n: (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0, "sendrecv": lambda n: 1.0,
-    "gather": lambda n: (n - 1) / n, "hypercube": lambda n: 1.0,
-}  # fmt: skip
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    "reducescatter": lambda n: (n - 1) / n,
+    "allgather": lambda n: (n - 1) / n,
+    "alltoall": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "sendrecv": lambda n: 1.0,
+    "gather": lambda n: (n - 1) / n,
+    "hypercube": lambda n: 1.0,
+}
 PARTS = ("reducescatter", "allgather", "alltoall", "gather", "hypercube")
 COMBINES = ("allreduce", "reducescatter", "reduce", "sendrecv")
 ROOTED = ("broadcast", "reduce", "gather")
@@ -109,7 +115,7 @@ def banner(ranks: int = 4, most: int = SIZES[-1]) -> list[str]:
         "# Using devices",
         *(f"#  Rank {r:2d} Group  0 Pid    31 on node7 device {r:2d} [0x1{r % 8}] ACME X1 96GB" for r in range(ranks)),
         "#",
-    ]  # fmt: skip
+    ]
 
 
 def footer(table: list[str]) -> list[str]:
@@ -126,13 +132,23 @@ def log(pattern: str = "allreduce", ranks: int = 4) -> str:
 WHOLE = only(log())
 
 
-def bare(found: tuple[Row, ...]) -> list[tuple[object, ...]]:
+def bare(found: tuple[ForeignRow, ...]) -> list[tuple[object, ...]]:
     """Rows without their line numbers."""
     return [
-        (r.payload_bytes, r.num_elements, r.dtype, r.reduce_op, r.root, r.in_place, r.time_s, r.algbw_bytes_per_s,
-         r.busbw_bytes_per_s, r.num_wrong)
+        (
+            r.payload_bytes,
+            r.num_elements,
+            r.dtype,
+            r.reduce_op,
+            r.root,
+            r.in_place,
+            r.time_s,
+            r.algbw_bytes_per_s,
+            r.busbw_bytes_per_s,
+            r.num_wrong,
+        )
         for r in found
-    ]  # fmt: skip
+    ]
 
 
 # -------------------------------------------------------------------------------------------------- logs of the corpus
@@ -142,9 +158,16 @@ def as_row(told: dict[str, Any]) -> tuple[object, ...]:
     """An expected row in SI units."""
     rates = [pytest.approx(told[key] * 1e9) for key in ("algbw", "busbw")]
     return (
-        told["size"], told["count"], told["dtype"], told["op"], told["root"], told["in_place"],
-        pytest.approx(told["time_us"] / 1e6), *rates, told["wrong"],
-    )  # fmt: skip
+        told["size"],
+        told["count"],
+        told["dtype"],
+        told["op"],
+        told["root"],
+        told["in_place"],
+        pytest.approx(told["time_us"] / 1e6),
+        *rates,
+        told["wrong"],
+    )
 
 
 @needs_corpus
@@ -172,7 +195,7 @@ def test_a_log_gives_what_is_in_it(name: str) -> None:
         assert [r.in_place for r in run.rows] == [False, True] * (len(run.rows) // 2)
 
 
-def sums(found: tuple[Row, ...]) -> list[float]:
+def sums(found: tuple[ForeignRow, ...]) -> list[float]:
     """Of size, time in us, algbw and busbw in GB/s, and wrong elements."""
     return [
         sum(r.payload_bytes or 0 for r in found),
@@ -235,8 +258,11 @@ def test_noise_changes_no_row_of_any_log(noise: str) -> None:
         assert bare(dirty.rows) == bare(clean.rows), name
         assert dirty.status == clean.status, name
         assert (dirty.pattern, dirty.num_ranks, dirty.hosts, dirty.gpus) == (
-            clean.pattern, clean.num_ranks, clean.hosts, clean.gpus,
-        ), name  # fmt: skip
+            clean.pattern,
+            clean.num_ranks,
+            clean.hosts,
+            clean.gpus,
+        ), name
 
 
 @pytest.mark.parametrize("noise", NOISE)
@@ -466,13 +492,24 @@ def test_in_place_only_is_what_its_header_says() -> None:
 @pytest.mark.parametrize(
     ("word", "dtype", "width"),
     [
-        ("half", "float16", 2), ("bfloat16", "bfloat16", 2), ("double", "float64", 8), ("float", "float32", 4),
-        ("fp8_e4m3", "float8_e4m3fn", 1), ("f8e4m3", "float8_e4m3fn", 1), ("fp8_e5m2", "float8_e5m2", 1),
-        ("f8e5m2", "float8_e5m2", 1), ("int8", "int8", 1), ("uint8", "uint8", 1), ("int32", "int32", 4),
-        ("uint32", "uint32", 4), ("int64", "int64", 8), ("uint64", "uint64", 8), ("char", "int8", 1),
+        ("half", "float16", 2),
+        ("bfloat16", "bfloat16", 2),
+        ("double", "float64", 8),
+        ("float", "float32", 4),
+        ("fp8_e4m3", "float8_e4m3fn", 1),
+        ("f8e4m3", "float8_e4m3fn", 1),
+        ("fp8_e5m2", "float8_e5m2", 1),
+        ("f8e5m2", "float8_e5m2", 1),
+        ("int8", "int8", 1),
+        ("uint8", "uint8", 1),
+        ("int32", "int32", 4),
+        ("uint32", "uint32", 4),
+        ("int64", "int64", 8),
+        ("uint64", "uint64", 8),
+        ("char", "int8", 1),
         ("int", "int32", 4),
     ],
-)  # fmt: skip
+)
 def test_types_have_torch_s_names(word: str, dtype: str, width: int) -> None:
     run = only("\n".join([TITLE, row("allreduce", 1 << 20, 4, "0", word, width)]))
     assert {r.dtype for r in run.rows} == {dtype}
@@ -751,14 +788,16 @@ def test_what_is_below_what_was_demanded_fails() -> None:
 def test_several_runs_come_one_by_one() -> None:
     reader = READER()
     text = log() + log("allgather", 8) + "a line of something else\n" + log("broadcast")
-    given: list[Run] = []
+    given: list[ForeignRun] = []
     for line in lines([text]):
         given += reader.feed(line)
     assert [run.pattern for run in given] == ["allreduce", "allgather"]
     given += reader.finish()
     assert [(run.pattern, run.num_ranks, run.status, len(run.rows)) for run in given] == [
-        ("allreduce", 4, OK, 10), ("allgather", 8, OK, 10), ("broadcast", 4, OK, 10),
-    ]  # fmt: skip
+        ("allreduce", 4, OK, 10),
+        ("allgather", 8, OK, 10),
+        ("broadcast", 4, OK, 10),
+    ]
     assert [run.line for run in given] == [1, 19, 42]
 
 
@@ -799,13 +838,22 @@ def test_lines_that_only_it_prints_begin_it(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "#", "# Size       Avg Latency(us)", "8                       1.22", "1048576 781.00 780.90 781.10 100",
-        "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", "   D\\D     0      1 ", "#bytes  #iterations  BW",
-        "65536      1000             0.00               96.52  \t\t   0.184088", "nvbandwidth Version: v0.8", "{",
+        "",
+        "#",
+        "# Size       Avg Latency(us)",
+        "8                       1.22",
+        "1048576 781.00 780.90 781.10 100",
+        "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
+        "   D\\D     0      1 ",
+        "#bytes  #iterations  BW",
+        "65536      1000             0.00               96.52  \t\t   0.184088",
+        "nvbandwidth Version: v0.8",
+        "{",
         '"version": "v0.8",',
-        "node7:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 2", "8 2 float",
+        "node7:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 2",
+        "8 2 float",
     ],
-)  # fmt: skip
+)
 def test_lines_of_others_do_not(text: str) -> None:
     assert not READER().begins(text)
 
@@ -826,11 +874,19 @@ def placed(size: int, time_us: float, wrong: float | None = 0.0) -> dict[str, fl
 def document(**more: Any) -> dict[str, Any]:
     """A run of two processes with two GPUs each, of which only the first is listed."""
     results = [
-        {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
-         "out_of_place": placed(size, 21 + size / 4e4), "in_place": placed(size, 22 + size / 4e4),
-         "actual_iterations": 20, "experiment_name": ""}
+        {
+            "size": size,
+            "count": size // 4,
+            "type": "float",
+            "redop": "sum",
+            "root": "    -1",
+            "out_of_place": placed(size, 21 + size / 4e4),
+            "in_place": placed(size, 22 + size / 4e4),
+            "actual_iterations": 20,
+            "experiment_name": "",
+        }
         for size in SIZES
-    ]  # fmt: skip
+    ]
     devices = [
         {
             "rank": 2 * n,
@@ -845,14 +901,28 @@ def document(**more: Any) -> dict[str, Any]:
     ]
     rates = [result[key]["bus_bw"] for result in results for key in ("out_of_place", "in_place")]  # type: ignore[index]
     return {
-        "version": 3, "start_time": "2026-01-02 03:04:05", "args": ["./build/all_reduce_perf", "-b", "1K"],
-        "env": ["SECRET=hunter2"], "nccl_version": 22907,
-        "config": {"nthreads": 1, "ngpus": 2, "minimum_bytes": 1024, "maximum_bytes": SIZES[-1], "step_factor": 64,
-                   "validation": 1, "blocking_collectives": "false", "devices": devices},
-        "results": results, "out_of_bounds": {"count": 0, "okay": "true"},
-        "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"}, "errors": [""],
-        "end_time": "2026-01-02 03:05:05", **more,
-    }  # fmt: skip
+        "version": 3,
+        "start_time": "2026-01-02 03:04:05",
+        "args": ["./build/all_reduce_perf", "-b", "1K"],
+        "env": ["SECRET=hunter2"],
+        "nccl_version": 22907,
+        "config": {
+            "nthreads": 1,
+            "ngpus": 2,
+            "minimum_bytes": 1024,
+            "maximum_bytes": SIZES[-1],
+            "step_factor": 64,
+            "validation": 1,
+            "blocking_collectives": "false",
+            "devices": devices,
+        },
+        "results": results,
+        "out_of_bounds": {"count": 0, "okay": "true"},
+        "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"},
+        "errors": [""],
+        "end_time": "2026-01-02 03:05:05",
+        **more,
+    }
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -860,8 +930,12 @@ def test_a_document_is_read(indent: int | None) -> None:
     text = json.dumps(document(), indent=indent, separators=None if indent else (",", ":"))
     run = only("a line before\n" + text)
     assert (run.pattern, run.num_ranks, run.num_nodes, run.hosts, run.gpus) == (
-        "allreduce", 4, 2, ("node0", "node1"), ("ACME X1",),
-    )  # fmt: skip
+        "allreduce",
+        4,
+        2,
+        ("node0", "node1"),
+        ("ACME X1",),
+    )
     assert (run.status, run.remarks, dict(run.settings)["nccl"]) == (OK, (), "2.29.7")
     assert [(r.payload_bytes, r.in_place) for r in run.rows] == [
         (size, where) for size in SIZES for where in (False, True)
@@ -912,15 +986,35 @@ def test_a_document_that_is_cut_keeps_its_whole_results() -> None:
 
 WORDS = st.sampled_from(
     [
-        *log().splitlines(), *log("broadcast").splitlines(), *rows(), "...", "8 2", "8 2 float", "-1", "0", "nan",
-        "8 2 float sum -1", "83.3 1.00 1.00 0", f"1 2 float sum -1{INFO} x", f"1.00 2.00 3.00 0{INFO}", "{", "}",
-        '{"version": 3,', '"start_time": "2026-01-02 ', "# Rank 99999999999999 Pid 1 on h device 0 [x] y",
-        "# Avg bus bandwidth : nan", "# Out of bounds values : 99999999999999999 FAILED", "Test NCCL failure",
-        "a: Test NCCL failure b.cu:1 'c'", "all_reduce_perf -g 999 -t 999", "# size count type time algbw busbw",
-        "100.0 83.89 146.80 " + "9" * 310, "1e999 1e999 1e999 1e+99",
+        *log().splitlines(),
+        *log("broadcast").splitlines(),
+        *rows(),
+        "...",
+        "8 2",
+        "8 2 float",
+        "-1",
+        "0",
+        "nan",
+        "8 2 float sum -1",
+        "83.3 1.00 1.00 0",
+        f"1 2 float sum -1{INFO} x",
+        f"1.00 2.00 3.00 0{INFO}",
+        "{",
+        "}",
+        '{"version": 3,',
+        '"start_time": "2026-01-02 ',
+        "# Rank 99999999999999 Pid 1 on h device 0 [x] y",
+        "# Avg bus bandwidth : nan",
+        "# Out of bounds values : 99999999999999999 FAILED",
+        "Test NCCL failure",
+        "a: Test NCCL failure b.cu:1 'c'",
+        "all_reduce_perf -g 999 -t 999",
+        "# size count type time algbw busbw",
+        "100.0 83.89 146.80 " + "9" * 310,
+        "1e999 1e999 1e999 1e+99",
         "8 2 float 1e999 nan inf 1e+99 1e999 nan inf 1e+99",
     ]
-)  # fmt: skip
+)
 
 
 def test_a_figure_of_very_many_digits_is_lost_and_said() -> None:

@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 
 from bench.config.yaml_file import load
 from bench.core import plugins
-from bench.logs.foreign import Line, Matrix, Run, read_all
+from bench.logs.foreign import ForeignRun, Line, Matrix, read_all
 
 READER = plugins.load("tool", "nvbandwidth").READER
 EXPECTED: Any = load(Path(__file__).parent / "expected" / "nvbandwidth_logs.yaml").value
 PRINTED = {"bytes_per_s": 1e9, "s": 1e-9}
 
 
-def read(text: str) -> list[Run]:
+def read(text: str) -> list[ForeignRun]:
     """The runs of a text."""
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
 
 
-def one(text: str) -> Run:
+def one(text: str) -> ForeignRun:
     """The only run of a text."""
     (run,) = read(text)
     return run
 
 
-def matrix(run: Run, name: str) -> Matrix:
+def matrix(run: ForeignRun, name: str) -> Matrix:
     """The only matrix of a name."""
     (found,) = [matrix for matrix in run.matrices if matrix.name == name]
     return found

@@ -49,8 +49,9 @@ def test_a_full_table_is_read_in_seconds_and_bytes() -> None:
     assert [record.payload_bytes for record in records] == [8, 16, 1 << 20]
     reported = records[0].reported
     assert reported is not None
-    assert reported == pytest.approx({"mean_s": 0.98e-6, "least_mean_s": 0.83e-6, "largest_mean_s": 1.13e-6,
-                                      "num_samples": 1000})  # fmt: skip
+    assert reported == pytest.approx(
+        {"mean_s": 0.98e-6, "least_mean_s": 0.83e-6, "largest_mean_s": 1.13e-6, "num_samples": 1000}
+    )
     assert OSU.version(FULL) == "7.4" and OSU.version("") is None
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from bench.config.yaml_file import load
 from bench.core import plugins
-from bench.logs.foreign import Line, Run, read_all
+from bench.logs.foreign import ForeignRun, Line, read_all
 
 READER = plugins.load("tool", "osu").READER
 FACTS: Any = load(Path(__file__).parent / "expected" / "osu_facts.yaml").value
 EXPECTED: Any = load(Path(__file__).parent / "expected" / "osu_logs.yaml").value
 
 
-def read(text: str) -> list[Run]:
+def read(text: str) -> list[ForeignRun]:
     """The runs of a text."""
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
 

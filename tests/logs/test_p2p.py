@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from bench.config.yaml_file import load
 from bench.core import plugins
-from bench.logs.foreign import Line, Matrix, Run, read_all
+from bench.logs.foreign import ForeignRun, Line, Matrix, read_all
 
 READER = plugins.load("tool", "p2p_bandwidth_latency").READER
 EXPECTED: Any = load(Path(__file__).parent / "expected" / "p2p_logs.yaml").value
 PRINTED = {"bytes_per_s": 1e9, "s": 1e-6}
 
 
-def read(text: str) -> list[Run]:
+def read(text: str) -> list[ForeignRun]:
     """The runs of a text."""
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
 
@@ -103,7 +103,7 @@ LATENCY = """P2P=Enabled Latency (P2P Writes) Matrix (us)
 FOOT = "\nNOTE: The CUDA Samples are not meant for performance measurements.\n"
 
 
-def found(run: Run) -> dict[str, dict[tuple[str, str], tuple[float | None, str]]]:
+def found(run: ForeignRun) -> dict[str, dict[tuple[str, str], tuple[float | None, str]]]:
     """Matrix name -> pair -> value as printed, status."""
     return {
         matrix.name: {
@@ -121,9 +121,11 @@ def test_pairs_without_access_go_through_the_host_even_where_it_is_enabled() -> 
     assert list(matrices) == [name, f"{name}, through host", f"{name}, inside the GPU"]
     assert matrices[name]["gpu0", "gpu1"] == (40.5, "ok") and matrices[name]["gpu0", "gpu2"] == (None, "waived")
     assert matrices[f"{name}, through host"] == {
-        ("gpu0", "gpu2"): (8.25, "ok"), ("gpu1", "gpu2"): (8.5, "ok"),
-        ("gpu2", "gpu0"): (8.75, "ok"), ("gpu2", "gpu1"): (9, "ok"),
-    }  # fmt: skip
+        ("gpu0", "gpu2"): (8.25, "ok"),
+        ("gpu1", "gpu2"): (8.5, "ok"),
+        ("gpu2", "gpu0"): (8.75, "ok"),
+        ("gpu2", "gpu1"): (9, "ok"),
+    }
     assert run.gpus == ("Accelerator X1", "Accelerator X2") and run.status == "ok"
     assert [(remark.line, remark.text[:6]) for remark in run.remarks] == [(7, "4 of 6")]
 

@@ -12,9 +12,9 @@ from bench.hardware import catalogue
 from bench.predict.compute import MATMUL_SHARE, MEMORY_SHARE, OF_ITS_OWN, Compute, compute
 from bench.predict.draws import Draws, range_of
 from bench.predict.training import layout
-from bench.predict.workload import Mesh, Model, Workload
+from bench.predict.workload import Mesh, ModelSizes, Workload
 
-SMALL = Model(196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128, flops_per_sample=3.12e12)
+SMALL = ModelSizes(196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128, flops_per_sample=3.12e12)
 
 
 def on(gpu: str, **others: Any) -> Compute:

@@ -80,9 +80,14 @@ def test_prices_of_a_command_line() -> None:
 
 @pytest.mark.parametrize(
     ("word", "told"),
-    [("p4d=1", "did you mean 'p4d.24xlarge'"), ("p4d.24xlarge", "is not INSTANCE"), ("p4d.24xlarge=x", "is no number"),
-     ("p4d.24xlarge=-3", "above zero"), ("p4d.24xlarge=nan", "above zero")],
-)  # fmt: skip
+    [
+        ("p4d=1", "did you mean 'p4d.24xlarge'"),
+        ("p4d.24xlarge", "is not INSTANCE"),
+        ("p4d.24xlarge=x", "is no number"),
+        ("p4d.24xlarge=-3", "above zero"),
+        ("p4d.24xlarge=nan", "above zero"),
+    ],
+)
 def test_a_price_that_is_none_is_refused(word: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         given_prices([word], catalogue.instances())

@@ -55,8 +55,9 @@ def test_looking_while_sampling_does_not_spoil_the_interval(mode: str, correlati
     for own in series(3, 250, 3000, correlation, sigma):
         num, reason = MIN_SAMPLES, None
         while reason is None:
-            reason = stats.should_stop(own[:num], target=TARGET_HALF_WIDTH[mode], n_min=MIN_SAMPLES, n_max=3000,
-                                       elapsed_s=0.0, max_s=1.0)  # fmt: skip
+            reason = stats.should_stop(
+                own[:num], target=TARGET_HALF_WIDTH[mode], n_min=MIN_SAMPLES, n_max=3000, elapsed_s=0.0, max_s=1.0
+            )
             num = num if reason else min(num + max(10, num // 10), 3000)
         held.append(holds(stats.interval(own[:num])))
     assert MAX_SAMPLES > 3000 and np.mean(held) >= PROMISED

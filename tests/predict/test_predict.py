@@ -17,8 +17,8 @@ from bench.core.record import Samples
 from bench.hardware import catalogue, curves
 from bench.predict import algorithms as engine
 from bench.predict import predict
-from bench.predict.pool import Curve, Query, estimate, student
-from bench.predict.predict import Evidence, Rows
+from bench.predict.pool import EfficiencyCurve, Query, estimate, student
+from bench.predict.predict import EfficiencyEvidence, PublishedCurve
 from bench.results import summary
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -27,7 +27,7 @@ P4D, P5, G6E = (catalogue.node_links(name) for name in ("p4d.24xlarge", "p5.48xl
 TWO_LEVELS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
 
 
-def middle(pattern: str, links: NodeLinks, nodes: int = 1, size: int = GIB, known: Evidence = KNOWN) -> float:
+def middle(pattern: str, links: NodeLinks, nodes: int = 1, size: int = GIB, known: EfficiencyEvidence = KNOWN) -> float:
     return predict.collective(pattern, size, links, nodes, 8, known).centre_s
 
 
@@ -49,8 +49,19 @@ def test_half_of_what_copies_through_the_host_cross_moves_the_least_that_they_ta
 
 
 @pytest.mark.parametrize("pattern", engine.LIBRARY)
-@pytest.mark.parametrize("name", ["p4d.24xlarge", "p5.48xlarge", "g6e.48xlarge", "g7e.48xlarge", "GB200 NVL72",
-                                  "Standard_ND96isr_MI300X_v5", "p3.16xlarge", "Standard_NC96ads_A100_v4"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p4d.24xlarge",
+        "p5.48xlarge",
+        "g6e.48xlarge",
+        "g7e.48xlarge",
+        "GB200 NVL72",
+        "Standard_ND96isr_MI300X_v5",
+        "p3.16xlarge",
+        "Standard_NC96ads_A100_v4",
+    ],
+)
 def test_every_interval_holds_its_middle_and_is_not_faster_than_the_links(pattern: str, name: str) -> None:
     found = catalogue.instance(name)
     for nodes in (1, 2):
@@ -87,10 +98,10 @@ def test_gradients_of_the_published_case_take_nine_milliseconds_by_nvlink_and_no
 
 def test_a_class_that_nobody_measured_has_an_interval_from_those_around_it_and_no_point() -> None:
     mi300 = catalogue.node_links("Standard_ND96isr_MI300X_v5")
-    only = Evidence(curves=tuple(each for each in KNOWN.curves if each.family == "nvswitch"))
+    only = EfficiencyEvidence(curves=tuple(each for each in KNOWN.curves if each.family == "nvswitch"))
     told = predict.collective("allreduce", GIB, mi300, 1, 8, only)
     assert told.middle_s is None and told.basis == "bound" and "nvswitch" in told.rests_on[0]
-    nothing = predict.collective("allreduce", GIB, mi300, 1, 8, Evidence())
+    nothing = predict.collective("allreduce", GIB, mi300, 1, 8, EfficiencyEvidence())
     assert nothing.middle_s is None and nothing.low_s < nothing.high_s and nothing.basis == "bound"
 
 
@@ -109,7 +120,9 @@ def test_beyond_the_ranks_of_the_evidence_there_is_no_point_and_it_is_said() -> 
 
 def test_what_the_user_measured_outweighs_what_was_published() -> None:
     slow = {size: 3 * engine.seconds_of("allreduce", size, 8, 230e9) for size in (256 * MIB, GIB, 4 * GIB)}
-    own = predict.evidence_of([Rows("p4d.24xlarge", "measured", "my run (2026-11-22)", "allreduce", P4D, 1, 8, slow)])
+    own = predict.evidence_of(
+        [PublishedCurve("p4d.24xlarge", "measured", "my run (2026-11-22)", "allreduce", P4D, 1, 8, slow)]
+    )
     told = predict.collective("allreduce", GIB, P4D, 1, 8, KNOWN + own)
     assert told.basis == "measured" and told.rests_on == ("my run (2026-11-22)",)
     assert told.centre_s == pytest.approx(slow[GIB], rel=0.05)
@@ -147,8 +160,10 @@ def test_a_copy_reaches_what_was_measured_on_that_instance_and_halves_where_many
 
 
 def test_nearer_machines_count_for_more() -> None:
-    def curve(system: str, exact: str, value: float) -> Curve:
-        return Curve(system, "", "published", system, "nvswitch", exact, "nvswitch", "ring", 8, 1, ((-4.0, value),))
+    def curve(system: str, exact: str, value: float) -> EfficiencyCurve:
+        return EfficiencyCurve(
+            system, "", "published", system, "nvswitch", exact, "nvswitch", "ring", 8, 1, ((-4.0, value),)
+        )
 
     asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1)
     others = [curve("b", "nvlink3", -0.2), curve("c", "nvlink5", -0.6)]
@@ -192,16 +207,31 @@ def test_what_can_not_be_predicted_is_refused_with_a_sentence(asked: object, sen
 Make = Callable[..., Any]
 
 
-def run_of(a_header: Make, a_record: Make, **overrides: Any) -> Evidence:
+def run_of(a_header: Make, a_record: Make, **overrides: Any) -> EfficiencyEvidence:
     """Evidence of one NCCL run of two sizes on a p4d node, as a results file would tell it."""
-    given = {"job": "allreduce-nccl", "transport": "nccl", "num_ranks": 8, "num_nodes": 1, "ranks_per_node": 8,
-             "links": P4D.to_dict(), "instance": "p4d.24xlarge"}  # fmt: skip
+    given = {
+        "job": "allreduce-nccl",
+        "transport": "nccl",
+        "num_ranks": 8,
+        "num_nodes": 1,
+        "ranks_per_node": 8,
+        "links": P4D.to_dict(),
+        "instance": "p4d.24xlarge",
+    }
     header = a_header(**given | overrides)
     records = [
-        a_record(payload_bytes=size, requested_bytes=(size,), num_ranks=8, num_nodes=1, bus_factor=1.75,
-                 node_bytes=None, modelled=header.modelled, samples=Samples((seconds,) * 30))
+        a_record(
+            payload_bytes=size,
+            requested_bytes=(size,),
+            num_ranks=8,
+            num_nodes=1,
+            bus_factor=1.75,
+            node_bytes=None,
+            modelled=header.modelled,
+            samples=Samples((seconds,) * 30),
+        )
         for size, seconds in ((8, 2e-5), (GIB, 9e-3))
-    ]  # fmt: skip
+    ]
     document = summary.document([(header.job, header, records)])
     return predict.of_run(document.headers, document.summaries, "my run")
 

@@ -14,24 +14,25 @@ from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.hardware import catalogue
 from bench.predict import crossover, predict
-from bench.predict.candidate import LOST_TO_OVERLAP, Candidate, Question, candidate
+from bench.predict.candidate import LOST_TO_OVERLAP, Candidate, SelectionQuestion, candidate
 from bench.predict.draws import Draws, range_of
 from bench.predict.exchanges import has_middle, shared_links
-from bench.predict.predict import Evidence, Prediction
-from bench.predict.select import Selection, Verdict, select
-from bench.predict.training import Communication, Group, bus_factor
-from bench.predict.workload import Mesh, Model, Workload
+from bench.predict.predict import EfficiencyEvidence, Prediction
+from bench.predict.select import PairDecision, Selection, select
+from bench.predict.training import CommGroup, Communication, bus_factor
+from bench.predict.workload import Mesh, ModelSizes, Workload
 from bench.predict.workload_file import load_workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 TODAY = date(2026, 8, 1)
 SURE = {"A100-SXM4-40GB": (400.0, 400.0), "L40S": (400.0, 400.0), "H100-SXM5-80GB": (1000.0, 1000.0)}
 # 1000 million parameters, of which every sample takes 6 TFLOP; 40 buckets and more.
-JOB = Workload("job", Model(1e9, flops_per_sample=6e12), batch=40, baselines=SURE, overlap=False)
+JOB = Workload("job", ModelSizes(1e9, flops_per_sample=6e12), batch=40, baselines=SURE, overlap=False)
 
 
-def exact(pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, per_node: int,
-          evidence: Evidence) -> Mapping[float, Prediction]:  # fmt: skip
+def exact(
+    pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, per_node: int, evidence: EfficiencyEvidence
+) -> Mapping[float, Prediction]:
     """Stand-in for predict.curve: each port gives 100 GB/s (10 without NVLink), nothing else takes time."""
     rate = 10e9 if links.peer == "host" else 100e9
     seconds = {size: size * bus_factor(pattern, num_nodes * per_node) / rate for size in sizes}
@@ -46,19 +47,19 @@ def exact_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "curve", exact)
 
 
-def asked(workload: Workload = JOB, **others: Any) -> Question:
-    return replace(Question(workload, Evidence(), TODAY), **others)
+def asked(workload: Workload = JOB, **others: Any) -> SelectionQuestion:
+    return replace(SelectionQuestion(workload, EfficiencyEvidence(), TODAY), **others)
 
 
-def one(name: str, question: Question, num_nodes: int = 1) -> Candidate:
+def one(name: str, question: SelectionQuestion, num_nodes: int = 1) -> Candidate:
     return candidate(catalogue.instance(name), num_nodes, question, Draws())
 
 
-def choose(machines: Sequence[tuple[str, int]], question: Question, by: str = "cost") -> Selection:
+def choose(machines: Sequence[tuple[str, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
     return select([(catalogue.instance(name), nodes) for name, nodes in machines], question, by)
 
 
-def verdict(found: Selection, by: str) -> Verdict:
+def verdict(found: Selection, by: str) -> PairDecision:
     [only] = [each for each in found.verdicts if each.by == by]
     return only
 
@@ -155,7 +156,7 @@ def test_where_the_links_are_the_doubt_a_run_on_them_is_named(monkeypatch: pytes
 
 @pytest.mark.usefixtures("exact_links")
 def test_who_can_not_do_it_is_listed_with_the_reason_and_the_others_are_ranked() -> None:
-    big = replace(JOB, model=Model(3.2e9, flops_per_sample=6e12), baselines={})
+    big = replace(JOB, model=ModelSizes(3.2e9, flops_per_sample=6e12), baselines={})
     found = choose([("g6e.48xlarge", 1), ("p5.48xlarge", 1), ("p4d.24xlarge", 1), ("g4dn.12xlarge", 1)], asked(big))
     assert [each.instance.name for each in found.candidates] == ["p5.48xlarge"]
     reasons = {each.instance: each.reason for each in found.refused}
@@ -172,7 +173,7 @@ def test_who_can_not_do_it_is_listed_with_the_reason_and_the_others_are_ranked()
         ("p5.48xlarge", {"workload": replace(JOB, strategy="zero3", mesh=Mesh(shard=3))}, "shard: 3 does not divide"),
         (
             "g4dn.12xlarge",
-            {"workload": replace(JOB, model=Model(1e6, flops_per_sample=1e9))},
+            {"workload": replace(JOB, model=ModelSizes(1e6, flops_per_sample=1e9))},
             "give training.compute=float16",
         ),
         ("B300", {}, "no instance type"),
@@ -231,11 +232,11 @@ def test_figures_that_nobody_read_are_said() -> None:
 
 def test_groups_side_by_side_share_the_nics() -> None:
     links = catalogue.instance("p4d.24xlarge").links  # four NICs of 12.5 GB/s
-    alone = shared_links(links, Group("data", 4, 8, 1))
+    alone = shared_links(links, CommGroup("data", 4, 8, 1))
     assert alone == links
-    eight = shared_links(links, Group("data", 4, 1, 8))
+    eight = shared_links(links, CommGroup("data", 4, 1, 8))
     assert (eight.num_nics, eight.nic_bytes_per_s) == (1, 12.5e9 * 4 / 8)
-    two = shared_links(links, Group("data", 4, 4, 2))
+    two = shared_links(links, CommGroup("data", 4, 4, 2))
     assert (two.num_nics, two.nic_bytes_per_s) == (2, 12.5e9)
 
 
@@ -253,7 +254,7 @@ def test_a_line_over_model_sizes_ends_where_memory_does() -> None:
 
 def test_the_machines_of_the_study_are_told_apart_by_what_is_published() -> None:
     """No middle for g6e, as nobody published several L40S of one node; p4d is cheaper whatever the assumptions are."""
-    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
+    question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     found = choose([("g6e.48xlarge", 1), ("p4d.24xlarge", 1)], question)
     p4d, g6e = found.candidates
     assert (p4d.instance.name, g6e.instance.name) == ("p4d.24xlarge", "g6e.48xlarge")
@@ -271,10 +272,12 @@ def test_own_runs_take_the_place_of_what_others_published() -> None:
     links = catalogue.instance("g6e.48xlarge").links
     sizes = [1 << power for power in range(20, 28)]
     seconds = {size: 50e-6 + size * 1.75 / 5e9 for size in sizes}
-    rows = predict.Rows("mine", "measured", "run mine", "allreduce", links, 1, 8, seconds)
+    rows = predict.PublishedCurve("mine", "measured", "run mine", "allreduce", links, 1, 8, seconds)
     known = predict.published() + predict.evidence_of([rows])
     workload = load_workload("vit-l-306m", FOLDER)
-    before, after = (one("g6e.48xlarge", Question(workload, each, TODAY)) for each in (predict.published(), known))
+    before, after = (
+        one("g6e.48xlarge", SelectionQuestion(workload, each, TODAY)) for each in (predict.published(), known)
+    )
     assert after.bases["exchange"] == "measured"
     assert after.has_middle
     wide, narrow = (each.range("exchange_s") for each in (before, after))
@@ -285,7 +288,7 @@ def test_own_runs_take_the_place_of_what_others_published() -> None:
 def test_a_call_that_hardly_matters_does_not_take_the_middle_away() -> None:
     sure = Prediction(1.0, 2.0, 3.0, "published", ("x",), "ring", "NIC", "network", "a", 0.1, True, 0.5)
     vague = replace(sure, middle_s=None, low_s=0.01, high_s=0.04)
-    call = Communication("x", "allreduce", 1.0, Group("data", 1, 8, 1), 1, "bucket", "")
+    call = Communication("x", "allreduce", 1.0, CommGroup("data", 1, 8, 1), 1, "bucket", "")
     assert has_middle(((call, sure), (call, vague)))
     assert not has_middle(((call, sure), (replace(call, calls=20), vague)))
     assert has_middle(())
@@ -293,13 +296,13 @@ def test_a_call_that_hardly_matters_does_not_take_the_middle_away() -> None:
 
 def test_without_peer_access_more_nodes_are_no_faster_than_one() -> None:
     """What is published of networks was measured on other nodes: the way through host memory stays as slow."""
-    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
+    question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     single, double = (one("g6e.48xlarge", question, nodes).range("exchange_s") for nodes in (1, 2))
     assert double.low >= single.low
     assert double.high >= single.high
 
 
 def test_a_larger_model_has_more_of_the_same_layers() -> None:
-    question = Question(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
+    question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     [line] = crossover.against_size(question, [one("p5.48xlarge", question)])
     assert [x for x, _ in line.points] == pytest.approx([306e6 * factor for factor in (0.25, 0.5, 1, 2, 4)])

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bench.predict.step import Step, exposed_buckets, step
-from bench.predict.training import Communication, Group, communications, layout
-from bench.predict.workload import Mesh, Model, Workload
+from bench.predict.step import StepTime, exposed_buckets, step
+from bench.predict.training import CommGroup, Communication, communications, layout
+from bench.predict.workload import Mesh, ModelSizes, Workload
 
-SMALL = Model(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
+SMALL = ModelSizes(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
 
 
 def one(number: float) -> Any:
@@ -23,18 +23,30 @@ def one(number: float) -> Any:
 
 
 def bucket(calls: int, size: float = 10.0) -> Communication:
-    return Communication("gradients, x", "allreduce", size, Group("data", 1, 8, 1), calls, "bucket", "")
+    return Communication("gradients, x", "allreduce", size, CommGroup("data", 1, 8, 1), calls, "bucket", "")
 
 
-def run(passes: float = 3.0, seconds: Callable[[Communication], float] = lambda _: 0.1, num_nodes: int = 1,
-        given: Mapping[str, float] | None = None, shares: bool = False, **others: Any) -> Step:  # fmt: skip
+def run(
+    passes: float = 3.0,
+    seconds: Callable[[Communication], float] = lambda _: 0.1,
+    num_nodes: int = 1,
+    given: Mapping[str, float] | None = None,
+    shares: bool = False,
+    **others: Any,
+) -> StepTime:
     """A step of so many seconds of computation, with a time for each call."""
     found = layout(replace(Workload("test", SMALL, batch=2), **others), num_nodes, 8)
     more = {"update": 0.0, "lost": 0.0, "copied": 0.0, **(given or {})}
     return step(
-        found, one(passes), one(more["update"]), lambda each: one(seconds(each)), communications(found),
-        one(more["lost"]), one(more["copied"]), shares,
-    )  # fmt: skip
+        found,
+        one(passes),
+        one(more["update"]),
+        lambda each: one(seconds(each)),
+        communications(found),
+        one(more["lost"]),
+        one(more["copied"]),
+        shares,
+    )
 
 
 @given(st.integers(1, 40), st.floats(0.01, 5), st.floats(0.01, 5))
@@ -90,17 +102,27 @@ def test_hops_and_blocking_calls_are_made_in_every_slot() -> None:
 
 
 @given(
-    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from(["ddp", "zero1", "zero2", "zero3"]),
-    st.integers(1, 6), st.booleans(), st.floats(0.001, 3), st.floats(0, 1),
-)  # fmt: skip
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+    st.sampled_from(["ddp", "zero1", "zero2", "zero3"]),
+    st.integers(1, 6),
+    st.booleans(),
+    st.floats(0.001, 3),
+    st.floats(0, 1),
+)
 def test_no_communication_is_exposed_for_longer_than_it_takes(
     stages: int, tensor: int, strategy: str, micro: int, overlap: bool, each: float, lost: float
 ) -> None:
     assume(strategy != "zero3" or stages == 1)
     found = run(
-        passes=3.0, seconds=lambda _: each, mesh=Mesh(pipeline=stages, tensor=tensor), strategy=strategy,
-        accumulation=micro, overlap=overlap, given={"lost": lost},
-    )  # fmt: skip
+        passes=3.0,
+        seconds=lambda _: each,
+        mesh=Mesh(pipeline=stages, tensor=tensor),
+        strategy=strategy,
+        accumulation=micro,
+        overlap=overlap,
+        given={"lost": lost},
+    )
     assert 0 <= found.exposed_s[0] <= found.exchange_s[0] * (1 + 1e-12)
 
 

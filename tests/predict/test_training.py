@@ -15,35 +15,35 @@ from bench.predict.memory import need
 from bench.predict.training import (
     FIRST_BUCKET_BYTES,
     Communication,
-    Layout,
+    ParallelLayout,
     buckets,
     bus_factor,
     communications,
     layout,
 )
-from bench.predict.workload import Mesh, Model, Workload
+from bench.predict.workload import Mesh, ModelSizes, Workload
 
 MIB = 1 << 20
 # A decoder of 4 layers without a vocabulary: 4 x (4 h^2 + 2 h f) = 4 x (4 x 64^2 + 2 x 64 x 256) parameters.
-SMALL = Model(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
+SMALL = ModelSizes(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)
 
 
-def job(model: Model = SMALL, **others: Any) -> Workload:
+def job(model: ModelSizes = SMALL, **others: Any) -> Workload:
     return replace(Workload("test", model, batch=2), **others)
 
 
-def sent(found: Layout, *words: str) -> float:
+def sent(found: ParallelLayout, *words: str) -> float:
     """Bytes that each GPU sends in calls whose name begins with one of these words."""
     return sum(each.sent_bytes for each in communications(found) if each.name.startswith(words))
 
 
-def named(found: Layout, word: str) -> Communication:
+def named(found: ParallelLayout, word: str) -> Communication:
     [only] = [each for each in communications(found) if each.name.startswith(word)]
     return only
 
 
 def test_the_study_sends_2_142_gb_per_gpu_and_step() -> None:
-    model = Model(306e6)
+    model = ModelSizes(306e6)
     found = layout(Workload("vit", model, batch=64), 1, 8)
     assert sent(found, "gradients") == pytest.approx(2 * 7 / 8 * 306e6 * 4, rel=1e-9)
     assert sent(found, "gradients") / 1e9 == pytest.approx(2.142, abs=0.0005)
@@ -69,8 +69,13 @@ def test_zero_1_sends_as_much_as_ddp_and_zero_3_half_as_much_again() -> None:
 
 
 def test_accumulation_is_free_for_ddp_and_not_for_the_higher_stages() -> None:
-    once, often = ({name: sent(layout(job(strategy=name, accumulation=number, compute="float32"), 1, 8), "")
-                    for name in ("ddp", "zero1", "zero2", "zero3")} for number in (1, 4))  # fmt: skip
+    once, often = (
+        {
+            name: sent(layout(job(strategy=name, accumulation=number, compute="float32"), 1, 8), "")
+            for name in ("ddp", "zero1", "zero2", "zero3")
+        }
+        for number in (1, 4)
+    )
     assert often["ddp"] == once["ddp"]
     assert often["zero1"] == once["zero1"]
     assert often["zero2"] == pytest.approx((4 + 1) / 2 * once["zero2"])
@@ -187,14 +192,14 @@ def test_recomputation_keeps_the_inputs_of_layers() -> None:
 
 def test_vit_l_16_needs_what_torchvision_counts() -> None:
     """torchvision: 61.55 GMAC forward, thus 2 x 3 x 61.55 GFLOP with the backward pass."""
-    model = Model(306e6, layers=24, hidden=1024, feedforward=4096, heads=16, tokens=197)
+    model = ModelSizes(306e6, layers=24, hidden=1024, feedforward=4096, heads=16, tokens=197)
     assert flops_per_sample(model)[0] == pytest.approx(6 * 61.55e9, rel=0.005)
 
 
 def test_flops_need_sizes_or_a_figure() -> None:
     with pytest.raises(UsageError, match="no `flops` per sample"):
-        flops_per_sample(Model(1e9))
-    assert flops_per_sample(Model(1e9, flops_per_sample=6e9))[0] == 6e9
+        flops_per_sample(ModelSizes(1e9))
+    assert flops_per_sample(ModelSizes(1e9, flops_per_sample=6e9))[0] == 6e9
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,27 @@ import pytest
 
 from bench.predict import predict, validate
 from bench.predict import predict_page as words
-from bench.predict.predict import Evidence, evidence_of
+from bench.predict.predict import EfficiencyEvidence, evidence_of
 from bench.predict.validate import Tried, worth
 
 KNOWN = predict.published()
 
 
 def told(system: str, predicted: float, measured: float = 1.0, high: float = 2.0) -> Tried:
-    return Tried(system, "", "allreduce", "nvswitch", 1, 8, 1 << 30, measured, 0.5, predicted, high, True, 1.5,
-                 "published")  # fmt: skip
+    return Tried(
+        system, "", "allreduce", "nvswitch", 1, 8, 1 << 30, measured, 0.5, predicted, high, True, 1.5, "published"
+    )
 
 
 def test_rows_of_a_system_do_not_change_its_own_predictions() -> None:
     name = "Standard_ND96isr_H100_v5"
     changed = evidence_of(
         replace(each, seconds={size: 3 * seconds for size, seconds in each.seconds.items()})
-        if each.system == name else each
+        if each.system == name
+        else each
         for each in KNOWN.rows
-    )  # fmt: skip
-    changed = Evidence(changed.rows, changed.curves, KNOWN.copies)
+    )
+    changed = EfficiencyEvidence(changed.rows, changed.curves, KNOWN.copies)
     before = [row.predicted_s for row in validate.tried(KNOWN) if row.system == name]
     after = [row.predicted_s for row in validate.tried(changed) if row.system == name]
     others = [row.predicted_s for row in validate.tried(changed) if row.system == "p5.48xlarge"]

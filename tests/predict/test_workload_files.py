@@ -84,7 +84,7 @@ def test_settings_come_on_top() -> None:
         ("model: {parameters: 1B, layers: 2, hidden: 64, feedforward: 64}\ntraining: {batch: 4}", "correct"),
         ("preset: vit-l", "has no workload 'vit-l'; did you mean 'vit-l-306m'?"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_told_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
 ) -> None:

@@ -17,12 +17,16 @@ PACKAGE_ROOT = Path(host.__file__).resolve().parent.parent.parent
 HEAVY = ("torch", "mpi4py", "numpy", "psutil")
 
 
-def asked(question: dict[str, object]) -> host.Answer:
+def asked(question: dict[str, object]) -> host.HostReport:
     """The answer of the program itself."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "bench.probes.host", json.dumps(question)],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert not imported & set(HEAVY)
@@ -44,16 +48,22 @@ def test_a_host_tells_its_facts_and_imports_nothing_for_it(tmp_path: Path) -> No
 
 
 def test_a_round_is_answered(tmp_path: Path) -> None:
-    question = {"me": "a", "port": ports.free_port(), "peers": {"localhost": ports.free_port()}, "callers": [],
-                "nonce": "word", "limit_s": 0.3}  # fmt: skip
+    question = {
+        "me": "a",
+        "port": ports.free_port(),
+        "peers": {"localhost": ports.free_port()},
+        "callers": [],
+        "nonce": "word",
+        "limit_s": 0.3,
+    }
     answer = asked(question)
     assert answer.reached["localhost"].error is not None
 
 
 def test_another_folder_or_none_is_told(tmp_path: Path) -> None:
-    facts = host.facts(host.Question(results=str(tmp_path), nonce="another"))
+    facts = host.facts(host.HostQuestion(results=str(tmp_path), nonce="another"))
     assert (facts.results_shared, facts.results_problem) == (False, None)
-    facts = host.facts(host.Question(results=str(tmp_path / "none"), nonce="x"))
+    facts = host.facts(host.HostQuestion(results=str(tmp_path / "none"), nonce="x"))
     assert facts.results_shared is False
     assert facts.results_problem == "no such file or directory"
 
@@ -74,8 +84,8 @@ def test_an_mpirun_is_called_by_its_name(tmp_path: Path, said: str, mpi: str | N
     program = tmp_path / "mpirun"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
     program.chmod(0o755)
-    assert host.facts(host.Question(mpirun=str(program))).mpi == mpi
-    assert host.facts(host.Question(mpirun=str(tmp_path / "none"))).mpi is None
+    assert host.facts(host.HostQuestion(mpirun=str(program))).mpi == mpi
+    assert host.facts(host.HostQuestion(mpirun=str(tmp_path / "none"))).mpi is None
 
 
 @pytest.mark.parametrize(

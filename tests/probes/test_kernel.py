@@ -28,8 +28,15 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_where_nothing_is_told_everything_is_unknown(tmp_path: Path) -> None:
-    questions = (kernel.iommu, kernel.peer_memory, kernel.driver_flavour, kernel.dmabuf, kernel.virtual_machine,
-                 kernel.hypervisor, kernel.fabric_manager)  # fmt: skip
+    questions = (
+        kernel.iommu,
+        kernel.peer_memory,
+        kernel.driver_flavour,
+        kernel.dmabuf,
+        kernel.virtual_machine,
+        kernel.hypervisor,
+        kernel.fabric_manager,
+    )
     assert [question(root=tmp_path) for question in questions] == [None] * len(questions)
     assert kernel.shared_memory_bytes(tmp_path) == (None, None)
     assert adapters(tmp_path) == ()

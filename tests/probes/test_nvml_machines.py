@@ -42,22 +42,43 @@ def test_one_h200_is_told_in_full(install: Install, tmp_path: Path) -> None:
     found = nvml.gpus(tmp_path)
     assert found.gpus == (
         Gpu(
-            0, "NVIDIA H200", 141 << 30, "00000000:04:00.0", 5, 5, 16, 16, uuid="GPU-00000000:04:00.0",
+            0,
+            "NVIDIA H200",
+            141 << 30,
+            "00000000:04:00.0",
+            5,
+            5,
+            16,
+            16,
+            uuid="GPU-00000000:04:00.0",
             nvlinks=tuple(NvLink(link, True, 25e9, "switch", "NVLink 4.0") for link in range(18)),
-            sm_hz=1755e6, sm_max_hz=1980e6, memory_hz=3201e6, memory_max_hz=3201e6, power_w=312.5, power_limit_w=700.0,
-            temperature_c=41.0, ecc=True, ecc_uncorrected=2, mig=False, fabric="completed", own_generation=5,
+            sm_hz=1755e6,
+            sm_max_hz=1980e6,
+            memory_hz=3201e6,
+            memory_max_hz=3201e6,
+            power_w=312.5,
+            power_limit_w=700.0,
+            temperature_c=41.0,
+            ecc=True,
+            ecc_uncorrected=2,
+            mig=False,
+            fabric="completed",
+            own_generation=5,
         ),
-    )  # fmt: skip
+    )
     assert (found.paths, found.driver, found.cuda) == ((), "580.10.01", "13.0")
 
 
 def test_eight_h100_are_joined_by_the_links_that_both_have(install: Install, tmp_path: Path) -> None:
     down = {2: (3, 7)}
     gpus = [
-        a_gpu("NVIDIA H100 80GB HBM3", f"00000000:{bus:02X}:00.0",
-              **nvlinks(18, version=6, megabytes=26562, down=down.get(index, ())))
+        a_gpu(
+            "NVIDIA H100 80GB HBM3",
+            f"00000000:{bus:02X}:00.0",
+            **nvlinks(18, version=6, megabytes=26562, down=down.get(index, ())),
+        )
         for index, bus in enumerate((0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB))
-    ]  # fmt: skip
+    ]
     library = install(gpus, _pairs(50))
     found = nvml.gpus(tmp_path)
     kinds = {(path.a, path.b): path.kind for path in found.paths}
@@ -71,11 +92,17 @@ def test_eight_h100_are_joined_by_the_links_that_both_have(install: Install, tmp
 
 def test_eight_l40s_behind_half_a_slot_are_idle_and_without_peer_access(install: Install, tmp_path: Path) -> None:
     gpus = [
-        a_gpu("NVIDIA L40S", f"00000000:{bus:02X}:00.0", nvmlDeviceGetMigMode=NOT_SUPPORTED,
-              nvmlDeviceGetCurrPcieLinkGeneration=1, nvmlDeviceGetMaxPcieLinkGeneration=4,
-              nvmlDeviceGetGpuMaxPcieLinkGeneration=4, nvmlDeviceGetCurrPcieLinkWidth=8)
+        a_gpu(
+            "NVIDIA L40S",
+            f"00000000:{bus:02X}:00.0",
+            nvmlDeviceGetMigMode=NOT_SUPPORTED,
+            nvmlDeviceGetCurrPcieLinkGeneration=1,
+            nvmlDeviceGetMaxPcieLinkGeneration=4,
+            nvmlDeviceGetGpuMaxPcieLinkGeneration=4,
+            nvmlDeviceGetCurrPcieLinkWidth=8,
+        )
         for bus in range(0x9E, 0xAE, 2)
-    ]  # fmt: skip
+    ]
     install(gpus, _pairs(40, status=1))
     found = nvml.gpus(tmp_path)
     first = found.gpus[0]
@@ -115,15 +142,24 @@ def test_mig_and_a_fabric_that_failed_are_told(install: Install, tmp_path: Path)
 
 def test_an_old_library_leaves_unknown_what_it_lacks_and_answers_by_old_names(install: Install, tmp_path: Path) -> None:
     new = (
-        "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetMemoryAffinity", "nvmlDeviceGetGpuFabricInfoV",
-        "nvmlDeviceGetFieldValues", "nvmlDeviceGetMigMode", "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetNvLinkRemoteDeviceType",
-    )  # fmt: skip
+        "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+        "nvmlDeviceGetMemoryAffinity",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetNvLinkRemoteDeviceType",
+    )
     links = nvlinks(2, version=3, megabytes=0) | {"nvmlDeviceGetNvLinkRemotePciInfo_v2": lambda link: NOT_SUPPORTED}
-    old = links | dict.fromkeys(new) | {
-        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1 | 0x4 | 0x80,
-        "nvmlDeviceGetPowerManagementLimit": 250_000,
-    }  # fmt: skip
+    old = (
+        links
+        | dict.fromkeys(new)
+        | {
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1 | 0x4 | 0x80,
+            "nvmlDeviceGetPowerManagementLimit": 250_000,
+        }
+    )
     gpus = [a_gpu("Tesla V100", f"00000000:0{bus}:00.0", **old) for bus in (6, 7)]
     install(gpus, {"nvmlDeviceGetTopologyCommonAncestor": lambda a, b: 20})
     found = nvml.gpus(tmp_path)
@@ -174,9 +210,17 @@ def test_conditions_are_of_the_moment_and_take_few_questions(install: Install, t
     (tmp_path / "dev/nvidia0").touch()
     library = install([a_gpu("H200", "00000000:06:00.0", nvmlDeviceGetCurrentClocksEventReasons=0x4)])
     assert nvml.conditions(tmp_path) == [
-        {"index": 0, "pcie_generation": 5, "pcie_lanes": 16, "sm_hz": 1755e6, "memory_hz": 3201e6, "power_w": 312.5,
-         "temperature_c": 41.0, "throttle": ["sw power cap"]}
-    ]  # fmt: skip
+        {
+            "index": 0,
+            "pcie_generation": 5,
+            "pcie_lanes": 16,
+            "sm_hz": 1755e6,
+            "memory_hz": 3201e6,
+            "power_w": 312.5,
+            "temperature_c": 41.0,
+            "throttle": ["sw power cap"],
+        }
+    ]
     assert sum(library.asked.values()) < 14
 
 

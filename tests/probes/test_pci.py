@@ -139,10 +139,15 @@ def test_configuration_space_of_any_bytes_ends(config: bytes) -> None:
 @pytest.mark.parametrize(
     ("told", "kernels"),
     [
-        ("00000000:9E:00.0", "0000:9e:00.0"), ("00000001:00:00.0", "0001:00:00.0"), ("06:00.0", "0000:06:00.0"),
-        ("00010000:01:00.0", "10000:01:00.0"), ("gpu0", None), (None, None), ("", None),
+        ("00000000:9E:00.0", "0000:9e:00.0"),
+        ("00000001:00:00.0", "0001:00:00.0"),
+        ("06:00.0", "0000:06:00.0"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        ("gpu0", None),
+        (None, None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_addresses_have_one_form(told: str | None, kernels: str | None) -> None:
     assert pci.address(told) == kernels
 

@@ -39,7 +39,7 @@ def test_a_port_is_free_or_taken() -> None:
 
 def test_two_that_listen_reach_each_other_and_compare_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     port_of = {"127.0.0.1": ports.free_port(), "localhost": ports.free_port()}
-    found: dict[str, dict[str, ports.Reached]] = {}
+    found: dict[str, dict[str, ports.PeerReply]] = {}
 
     def take_part(me: str, other: str, ahead_s: float) -> None:
         found[me] = ports.exchange(

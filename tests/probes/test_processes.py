@@ -29,9 +29,13 @@ def start() -> Iterator[Start]:
     def one(job: str, *words: str) -> "subprocess.Popen[str]":
         env = {**os.environ, processes.JOB_VARIABLE: job}
         process = subprocess.Popen(
-            [sys.executable, "-c", _WAIT, *words], env=env, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", _WAIT, *words],
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"

@@ -40,10 +40,18 @@ def test_an_instruction_cache_or_one_of_unknown_size_is_never_the_last_level(tre
 
 def test_an_empty_tree_answers_none_to_everything(tmp_path: Path) -> None:
     questions = (
-        sysfs.last_level_cache_bytes, sysfs.num_cores, sysfs.num_sockets, sysfs.governor, sysfs.cpu_model,
-        sysfs.memory_bytes, sysfs.product, sysfs.clock, machine.available_memory_bytes, machine.cpu_quota,
+        sysfs.last_level_cache_bytes,
+        sysfs.num_cores,
+        sysfs.num_sockets,
+        sysfs.governor,
+        sysfs.cpu_model,
+        sysfs.memory_bytes,
+        sysfs.product,
+        sysfs.clock,
+        machine.available_memory_bytes,
+        machine.cpu_quota,
         machine.container,
-    )  # fmt: skip
+    )
     assert [question(tmp_path) for question in questions] == [None] * len(questions)
     assert sysfs.numa_nodes(tmp_path) == ()
     assert sysfs.ports(tmp_path) == ()

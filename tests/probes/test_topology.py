@@ -28,9 +28,13 @@ NIC Legend:
   NIC1: mlx5_5
 """
 WAYS = {
-    "gpu0 gpu1": "NV4", "gpu0 mlx5_4": "PIX", "gpu0 mlx5_5": "SYS", "gpu1 mlx5_4": "SYS", "gpu1 mlx5_5": "PIX",
+    "gpu0 gpu1": "NV4",
+    "gpu0 mlx5_4": "PIX",
+    "gpu0 mlx5_5": "SYS",
+    "gpu1 mlx5_4": "SYS",
+    "gpu1 mlx5_5": "PIX",
     "mlx5_4 mlx5_5": "SYS",
-}  # fmt: skip
+}
 
 
 def ways(text: str) -> dict[str, str]:
@@ -68,9 +72,10 @@ def test_an_unreadable_cell_is_told_by_its_partner_or_not_at_all() -> None:
     twice = once.replace("NIC0\tPIX", "NIC0\t???")
     assert ways(twice) == {pair: kind for pair, kind in WAYS.items() if pair != "gpu0 mlx5_4"}
     assert lost(twice) == (
-        "row GPU0: the cell of NIC0 can not be read", "row NIC0: the cell of GPU0 can not be read",
+        "row GPU0: the cell of NIC0 can not be read",
+        "row NIC0: the cell of GPU0 can not be read",
         "gpu0 to mlx5_4: lost",
-    )  # fmt: skip
+    )
 
 
 def test_a_row_with_a_cell_too_few_moves_nothing_into_another_column() -> None:
@@ -130,8 +135,9 @@ def test_links_to_a_switch_and_cascaded_bridges_are_told_by_nccls_file() -> None
     )
     found = _found(text)
     assert [(each.index, each.pci_bus, len(each.nvlinks)) for each in found.gpus] == [
-        (0, "0000:06:00.0", 16), (1, "0000:03:00.0", 18),
-    ]  # fmt: skip
+        (0, "0000:06:00.0", 16),
+        (1, "0000:03:00.0", 18),
+    ]
     assert ways(text) == {"gpu1 mlx5_0": "PXB", "gpu1 gpu0": "NV16", "mlx5_0 gpu0": "PHB"}
     assert found.adapters == (Adapter("mlx5_0", "infiniband", 50e9, None, "0000:05:00.0", 1),)
     assert found.lost == ()
@@ -177,13 +183,26 @@ GPU 00000000:17:00.0
 def test_the_drivers_text_tells_sections_by_their_indentation() -> None:
     assert _found(DRIVER_TEXT) == Inventory(
         (
-            Gpu(0, "NVIDIA Example", None, "00000000:17:00.0", 3, 4, 8, 16, slot_generation=4, own_generation=5,
-                throttle=("sw power cap", "hw thermal slowdown"), ecc_uncorrected=3, mig=True,
-                fabric="failed: Insufficient Resources"),
+            Gpu(
+                0,
+                "NVIDIA Example",
+                None,
+                "00000000:17:00.0",
+                3,
+                4,
+                8,
+                16,
+                slot_generation=4,
+                own_generation=5,
+                throttle=("sw power cap", "hw thermal slowdown"),
+                ecc_uncorrected=3,
+                mig=True,
+                fabric="failed: Insufficient Resources",
+            ),
         ),
         lost=("2 GPUs are attached, 1 are described",),
         nvlinks_told=False,
-    )  # fmt: skip
+    )
 
 
 def test_a_gpu_that_the_end_of_the_xml_cuts_off_is_missed() -> None:
@@ -228,9 +247,20 @@ LSPCI = """\
 def test_lspci_tells_the_slot_apart_from_the_card() -> None:
     found = _found(LSPCI)
     assert found.gpus[0] == Gpu(
-        0, "NVIDIA Corporation Example", None, "0000:03:00.0", 4, 4, 8, 16, numa_node=0, slot_generation=4,
-        slot_lanes=8, packet_bytes=128, own_generation=5,
-    )  # fmt: skip
+        0,
+        "NVIDIA Corporation Example",
+        None,
+        "0000:03:00.0",
+        4,
+        4,
+        8,
+        16,
+        numa_node=0,
+        slot_generation=4,
+        slot_lanes=8,
+        packet_bytes=128,
+        own_generation=5,
+    )
     assert lspci.devices(LSPCI)["0000:02:00.0"].redirects is True
     assert found.gpus[1].pcie_generation is None
     assert [path.kind for path in found.paths] == ["PHB"]
@@ -313,8 +343,9 @@ def test_a_machine_is_told_with_its_slots_and_the_ways_to_its_adapters(eight: tu
     assert len(kinds) == 28 + 32
     # The fake's links run at generation 5, more than these bridges claim: what they say is not believed.
     assert {(gpu.slot_generation, gpu.slot_lanes, gpu.numa_node) for gpu in found.gpus} == {
-        (None, None, 0), (None, None, 1),
-    }  # fmt: skip
+        (None, None, 0),
+        (None, None, 1),
+    }
 
 
 def test_the_facts_of_a_machine_with_gpus_are_plain_data_and_become_the_same_inventory(

@@ -18,7 +18,7 @@ from bench.core.transport import Buffers, Compiled, Reduction, Timing
 from bench.probes import nvml
 from bench.rank.main import run_pattern
 from bench.transports import _torch, gloo
-from bench.transports._device import Block, DeviceBuffers, TorchArrays
+from bench.transports._device import DeviceBuffers, GuardedBlock, TorchArrays
 
 HOST_FACTOR = 2.0  # what the host sees, by what the device tells
 
@@ -44,7 +44,7 @@ class FakeDevice(gloo.Gloo):
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         arrays = TorchArrays(self._torch, "cpu")
-        return DeviceBuffers(Block(arrays, send_bytes, num_sets), Block(arrays, recv_bytes, num_sets))
+        return DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
@@ -70,9 +70,9 @@ class FakeDevice(gloo.Gloo):
         return Timing(timing.seconds, timing.loop, host_s, tuple(share * second for second in host_s))
 
 
-def found(*_: Any, under_load: bool = False) -> nvml.Found:
+def found(*_: Any, under_load: bool = False) -> nvml.NvmlInventory:
     """What a driver might tell."""
-    return nvml.Found((Gpu(0, "Fake", 1 << 30, None, 5, 5, 16, 16, under_load=under_load, power_w=90.0),))
+    return nvml.NvmlInventory((Gpu(0, "Fake", 1 << 30, None, 5, 5, 16, 16, under_load=under_load, power_w=90.0),))
 
 
 def main(words: list[str]) -> Any:

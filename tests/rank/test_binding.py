@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.rank import binding
 
 
@@ -20,9 +20,9 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     return masks
 
 
-def me(local_rank: int, local_size: int) -> Place:
+def me(local_rank: int, local_size: int) -> RankInfo:
     """A rank of one host."""
-    return Place(local_rank, local_size, local_rank, local_size, "mpirun")
+    return RankInfo(local_rank, local_size, local_rank, local_size, "mpirun")
 
 
 def test_ranks_of_one_host_get_cores_that_no_other_has(bound: list[set[int]]) -> None:

@@ -19,7 +19,7 @@ from bench.core.transport import Compiled
 from bench.probes import sysfs
 from bench.rank import clocks as module
 from bench.rank.clocks import Clocks
-from bench.rank.oneway import OneWay
+from bench.rank.oneway import OneWaySampler
 from bench.transports._host import HostBuffers
 
 NUM_RANKS_OF_FIRST_HOST = 2
@@ -223,7 +223,7 @@ def test_one_way_times_of_both_directions_hold_the_truth(monkeypatch: pytest.Mon
             group = Group("pair", ranks)
             step = Exchange(sends=(Message(1, 8),)) if me == ranks[0] else Exchange(recvs=(Message(0, 8),))
             compiled = transport.compile((step,), group, transport.allocate(8, 8, 1), None, False)
-            row = OneWay(transport, clocks, (group,), compiled)
+            row = OneWaySampler(transport, clocks, (group,), compiled)
             taken = [seconds for _ in range(2) for seconds in (row.take(5) or [[]])[0]]
             found.append((taken, row.bound_s(group)))
         return found
@@ -249,7 +249,7 @@ def test_a_rank_without_a_pair_takes_no_time() -> None:
         step = Exchange(sends=(Message(1, 8),)) if me == 0 else Exchange(recvs=(Message(0, 8),))
         buffers = transport.allocate(8, 8, 1)
         compiled = transport.compile((step,), group, buffers, None, False) if me < 2 else None
-        return OneWay(transport, clocks, (group,), compiled).take(3)
+        return OneWaySampler(transport, clocks, (group,), compiled).take(3)
 
     first, *others = World(3, lambda source, target: 1e-5).run(work)
     assert [len(taken) for taken in first] == [3, 3, 0]

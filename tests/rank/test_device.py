@@ -33,9 +33,13 @@ def started(env: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
     """A rank on the fake device."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "SLURM_"))}
     return subprocess.Popen(
-        (sys.executable, str(SCRIPT), *words), env={**plain, "PYTHONPATH": str(ROOT), **env}, cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        (sys.executable, str(SCRIPT), *words),
+        env={**plain, "PYTHONPATH": str(ROOT), **env},
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +50,20 @@ def _torch(missing: Missing) -> None:
 
 def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
-    words = ("--transport", "gloo", "--sizes", "8,1M,64M", "-n", "6", "--mode", "pipelined", "--format", "json",
-             "--records", str(records))  # fmt: skip
+    words = (
+        "--transport",
+        "gloo",
+        "--sizes",
+        "8,1M,64M",
+        "-n",
+        "6",
+        "--mode",
+        "pipelined",
+        "--format",
+        "json",
+        "--records",
+        str(records),
+    )
     rank = started({"FAKE_ENQUEUE": "0.95"}, "allgather", *words)
     out, err = rank.communicate(timeout=90)
     assert rank.returncode == 0, err
@@ -90,10 +106,30 @@ def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(t
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    words = ("--transport", "gloo", "--sizes", "1K,64K", "-n", "6", "-w", "1", "--mode", "isolated",
-             "--records", str(records), "--deadline", "60")  # fmt: skip
-    shared = {"FAKE_ENQUEUE": "0.3", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": port, "FAKE_OOM": "1:65536"}  # fmt: skip
+    words = (
+        "--transport",
+        "gloo",
+        "--sizes",
+        "1K,64K",
+        "-n",
+        "6",
+        "-w",
+        "1",
+        "--mode",
+        "isolated",
+        "--records",
+        str(records),
+        "--deadline",
+        "60",
+    )
+    shared = {
+        "FAKE_ENQUEUE": "0.3",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "FAKE_OOM": "1:65536",
+    }
     ranks = [started({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)]
     ended = [rank.communicate(timeout=90) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [4, 4], ended

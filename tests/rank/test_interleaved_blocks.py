@@ -10,14 +10,14 @@ from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.program import Group
 from bench.rank import interleaved_blocks
-from bench.rank.rows import Row
+from bench.rank.rows import PlannedRow
 
 ALIKE, TWICE = [1e-3] * 42, [2e-3] * 42  # 21 blocks of two samples
 
 
-def row(max_s: float = 1.0) -> Row:
+def row(max_s: float = 1.0) -> PlannedRow:
     """A row that may take so long."""
-    return Row("isolated", Shape(2, 64), (64,), (Group("world", (0, 1)),), max_s)
+    return PlannedRow("isolated", Shape(2, 64), (64,), (Group("world", (0, 1)),), max_s)
 
 
 @pytest.mark.parametrize(

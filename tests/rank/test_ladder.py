@@ -7,8 +7,8 @@ from typing import Any
 
 from bench.core.case import Case
 from bench.core.program import Round
-from bench.core.record import Record, Samples
-from bench.diagnose.localise import Evidence, Places, localise
+from bench.core.record import Record, Samples, Skip
+from bench.diagnose.localise import PairSamples, Places, localise
 from bench.diagnose.pair_evidence import rows_of
 from bench.rank import ladder
 
@@ -17,10 +17,19 @@ CASE = Case("pairs", transport="gloo", schedule="ladder", sizes=(1 << 20,), nics
 
 def measured(round_: Round, slow: int) -> tuple[Record, ...]:
     return tuple(
-        Record("pipelined", (1 << 20,), 1 << 20, 2, 2, group.name, group.src, group.dst,
-               samples=Samples((0.02 if slow in group.ranks else 0.01,) * 30))
+        Record(
+            "pipelined",
+            (1 << 20,),
+            1 << 20,
+            2,
+            2,
+            group.name,
+            group.src,
+            group.dst,
+            samples=Samples((0.02 if slow in group.ranks else 0.01,) * 30),
+        )
         for group in round_
-    )  # fmt: skip
+    )
 
 
 def test_where_no_nics_are_named_each_gpu_has_its_own() -> None:
@@ -50,8 +59,14 @@ def test_the_other_ranks_do_what_the_first_says() -> None:
     said: Iterator[Any] = iter([("a round",), ()])
     done: list[Any] = []
     places = Places(("h0", "h1"), (None, None))
-    rows = ladder.climb(CASE, places, lambda mine: next(said) if mine == () else None, False, lambda: True,
-                        lambda round_: done.append(round_) or ())  # type: ignore[func-returns-value]  # fmt: skip
+    rows = ladder.climb(
+        CASE,
+        places,
+        lambda mine: next(said) if mine == () else None,
+        False,
+        lambda: True,
+        lambda round_: done.append(round_) or (),  # type: ignore[func-returns-value]
+    )
     assert list(rows) == [()]
     assert done == ["a round"]
 
@@ -60,7 +75,9 @@ def test_a_ladder_whose_rows_are_all_skipped_ends() -> None:
     places = Places(("h0", "h1"), (None, None))
 
     def skipped(round_: Round) -> tuple[Record, ...]:
-        return tuple(Record("pipelined", (8,), 8, 2, 2, group.name, skipped="no memory") for group in round_)
+        return tuple(
+            Record("pipelined", (8,), 8, 2, 2, group.name, skipped=Skip.uncoded("no memory")) for group in round_
+        )
 
     rows = list(ladder.climb(CASE, places, lambda asked: asked, True, lambda: True, skipped))
     assert 0 < len(rows) < 20
@@ -69,4 +86,4 @@ def test_a_ladder_whose_rows_are_all_skipped_ends() -> None:
 def test_time_up_ends_it() -> None:
     places = Places(("h0", "h1", "h2"), (None,) * 3)
     assert not list(ladder.climb(CASE, places, lambda asked: asked, True, lambda: False, lambda round_: ()))
-    assert localise(Evidence.of(()), places).accused == ()
+    assert localise(PairSamples.of(()), places).accused == ()

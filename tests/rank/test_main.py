@@ -59,8 +59,10 @@ def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     assert len(attempt.records) == 112, "the file has them all"
 
 
-@pytest.mark.parametrize(("transport", "option"), [("gloo", ("--require", "network=efa")), ("gloo", ("--graph", "1")),
-                                                  ("model", ("--require", "network=efa"))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("transport", "option"),
+    [("gloo", ("--require", "network=efa")), ("gloo", ("--graph", "1")), ("model", ("--require", "network=efa"))],
+)
 def test_what_a_transport_would_pass_over_in_silence_is_refused(
     transport: str, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,8 +149,10 @@ def test_memory_that_ends_while_a_size_is_prepared_fails_that_size_and_the_next_
 
     monkeypatch.setattr(transport, "allocate", little)
     with pytest.raises(SystemExit) as ended:
-        main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "1K,1M,2K", "-n", "3", "--mode", "isolated",
-                                       "--format", "json"])  # fmt: skip
+        main.run_pattern(
+            "allreduce",
+            ["--transport", "gloo", "--sizes", "1K,1M,2K", "-n", "3", "--mode", "isolated", "--format", "json"],
+        )
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert ended.value.code == 4

@@ -12,9 +12,9 @@ from bench.core.channel import Channel
 from bench.core.pattern import Shape
 from bench.core.program import Group
 from bench.core.transport import Compiled, Timing
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.rank import sampling
-from bench.rank.rows import Row
+from bench.rank.rows import PlannedRow
 
 
 class Scripted(Channel):
@@ -41,7 +41,7 @@ class Clockwork:
     clock = "host"
 
     def __init__(self, programmed: list[Iterator[float]]) -> None:
-        self.place = Place(0, len(programmed), 0, len(programmed), "direct")
+        self.place = RankInfo(0, len(programmed), 0, len(programmed), "direct")
         self.last = [0]
         self.channel = Scripted(programmed[1:], self.last)
         self.mine = programmed[0]
@@ -83,13 +83,20 @@ def forever(*values: float) -> Iterator[float]:
         yield from values
 
 
-def take(programmed: list[Iterator[float]], *, mode: str = "isolated", max_s: float = 5.0, most: int = 1024,
-         room: int = 1 << 30, kind: type[Clockwork] = Clockwork,
-         **case: Any) -> tuple[sampling.Taken, Clockwork]:  # fmt: skip
+def take(
+    programmed: list[Iterator[float]],
+    *,
+    mode: str = "isolated",
+    max_s: float = 5.0,
+    most: int = 1024,
+    room: int = 1 << 30,
+    kind: type[Clockwork] = Clockwork,
+    **case: Any,
+) -> tuple[sampling.Taken, Clockwork]:
     """Take one row's samples of these ranks."""
     transport = kind(programmed)
     group = Group("world", tuple(range(len(programmed))))
-    row = Row(mode, Shape(len(programmed), 64), (64,), (group,), max_s)
+    row = PlannedRow(mode, Shape(len(programmed), 64), (64,), (group,), max_s)
     said: list[str] = []
     taken = sampling.take(Case("allreduce", **case), transport, row, None, most, room, said.append)  # type: ignore[arg-type]
     assert said[0] == "warm-up" and said[1] == "0 samples"
@@ -181,6 +188,6 @@ def test_many_groups_share_the_room_for_samples(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sampling, "_MOST_SECONDS", 200)
     transport = Clockwork([forever(*(1e-4 * (1 + n % 7) for n in range(35))) for _ in range(8)])
     groups = tuple(Group(f"{k}", (k, k + 1)) for k in range(0, 8, 2))
-    row = Row("isolated", Shape(2, 64), (64,), groups, 1000.0)
+    row = PlannedRow("isolated", Shape(2, 64), (64,), groups, 1000.0)
     taken = sampling.take(Case("pairs", warmup=1), transport, row, None, 1024, 0, lambda doing: None)  # type: ignore[arg-type]
     assert (taken.stop_reason, len(taken.shares[0].slowest)) == ("max_n", 50)

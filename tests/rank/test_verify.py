@@ -19,7 +19,7 @@ from bench.core.payload import CopyData, poison
 from bench.core.program import Group
 from bench.core.transport import GUARD
 from bench.rank.verify import Verifier
-from bench.transports._device import Block, DeviceBuffers, TorchArrays
+from bench.transports._device import DeviceBuffers, GuardedBlock, TorchArrays
 from bench.transports._host import HostBuffers
 
 _SPEC = importlib.util.spec_from_file_location("inprocess", Path(__file__).parent.parent / "inprocess.py")
@@ -34,7 +34,7 @@ def torch_buffers(send_bytes: int, recv_bytes: int, num_sets: int) -> DeviceBuff
     import torch
 
     arrays = TorchArrays(torch, "cpu")
-    return DeviceBuffers(Block(arrays, send_bytes, num_sets), Block(arrays, recv_bytes, num_sets))
+    return DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
 
 
 ALLOCATE: dict[str, Callable[[int, int, int], Any]] = {"host": HostBuffers, "torch": torch_buffers}

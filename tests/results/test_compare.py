@@ -132,9 +132,13 @@ def test_runs_of_the_same_thing_are_called_different_in_at_most_5_of_100_compari
     rng = np.random.default_rng(20)
     wrong = []
     for num, rows, sigma, shared in (
-        (5, 2, 0.1, 0.0), (5, 40, 0.02, 0.5), (8, 8, 0.1, 0.9),
-        (8, 16, 0.1, 0.9), (10, 8, 0.05, 0.0), (10, 40, 0.1, 0.5),
-    ):  # fmt: skip
+        (5, 2, 0.1, 0.0),
+        (5, 40, 0.02, 0.5),
+        (8, 8, 0.1, 0.9),
+        (8, 16, 0.1, 0.9),
+        (10, 8, 0.05, 0.0),
+        (10, 40, 0.1, 0.5),
+    ):
         for _ in range(100):
             runs = [a_run(launches(rng, num, rows, sigma, shared)) for _ in range(2)]
             counts = compare.compare(*runs).counts
@@ -220,8 +224,9 @@ def test_each_differing_factor_is_named_and_one_allowed_is_not_enough(a_run: Mak
         compare.compare(base, new, allow_diff=["dtype"])
 
 
-@pytest.mark.parametrize(("word", "hint"), [("num_rank", "num_ranks"), ("threadlevel", "mpi_thread_level"),
-                                            ("modelled", "there|did")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "hint"), [("num_rank", "num_ranks"), ("threadlevel", "mpi_thread_level"), ("modelled", "there|did")]
+)
 def test_an_unknown_factor_is_refused_with_the_nearest_one(a_run: Make, word: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"no factor is called '{word}'.*({hint})"):
         compare.compare(a_run([[1e-5]]), a_run([[1e-5]]), allow_diff=[word])
@@ -241,8 +246,10 @@ def test_only_what_both_runs_have_is_compared_and_the_rest_is_listed(a_run: Make
     found = compare.compare(base, new)
     assert len(found.rows) == 4 and found.only_base == ()
     assert [(row.place.payload_bytes, row.why) for row in found.only_new] == [
-        (256, None), (256, None), (64, "dtype float64"),
-    ]  # fmt: skip
+        (256, None),
+        (256, None),
+        (64, "dtype float64"),
+    ]
 
 
 def test_rows_are_not_paired_at_random_where_several_fit(a_run: Make) -> None:
@@ -253,8 +260,9 @@ def test_rows_are_not_paired_at_random_where_several_fit(a_run: Make) -> None:
             compare.compare(base, new, allow_diff=["num_ranks"])
     found = compare.compare(merged(small, large), merged(large, other), allow_diff=["num_ranks"])
     assert [dict(row.differs) for row in found.rows] == [
-        {"num_ranks": ("4", "16"), "ranks_per_node": ("2", "8")}, {},
-    ]  # fmt: skip
+        {"num_ranks": ("4", "16"), "ranks_per_node": ("2", "8")},
+        {},
+    ]
 
 
 def test_a_factor_that_changed_for_one_transport_of_two_is_refused_too(a_run: Make) -> None:
@@ -335,21 +343,36 @@ def test_what_changed_around_the_figures_is_listed(a_run: Make) -> None:
     def node(gpu: str, num_bytes: int) -> dict[str, Any]:
         return {"governor": "powersave", "available_memory_bytes": num_bytes, "gpus": [{"name": gpu}]}
 
-    of_base = {"versions": {"mpich": "4", "bench": "1"}, "environment": {"SLURM_JOB_ID": "1"},
-               "nodes": {"h0": node("A", 1)}}  # fmt: skip
-    of_new = {"versions": {"mpich": "5", "bench": "1"}, "environment": {"SLURM_JOB_ID": "2", "UCX_TLS": "tcp"},
-              "settings": {"max_s": 2.0}, "instance": "p4d.24xlarge", "nodes": {"h1": node("B", 2)}}  # fmt: skip
+    of_base = {
+        "versions": {"mpich": "4", "bench": "1"},
+        "environment": {"SLURM_JOB_ID": "1"},
+        "nodes": {"h0": node("A", 1)},
+    }
+    of_new = {
+        "versions": {"mpich": "5", "bench": "1"},
+        "environment": {"SLURM_JOB_ID": "2", "UCX_TLS": "tcp"},
+        "settings": {"max_s": 2.0},
+        "instance": "p4d.24xlarge",
+        "nodes": {"h1": node("B", 2)},
+    }
     found = compare.compare(a_run([[1e-5]], of_base), a_run([[1e-5]], of_new)).changes
     assert {(change.what, change.base, change.new) for change in found} == {
-        ("versions.mpich", "4", "5"), ("environment.UCX_TLS", None, "tcp"), ("settings.max_s", None, "2.0"),
-        ("instance", None, "p4d.24xlarge"), ("hosts", "h0", "h1"), ("nodes.gpus.name", "A", "B"),
-    }  # fmt: skip
+        ("versions.mpich", "4", "5"),
+        ("environment.UCX_TLS", None, "tcp"),
+        ("settings.max_s", None, "2.0"),
+        ("instance", None, "p4d.24xlarge"),
+        ("hosts", "h0", "h1"),
+        ("nodes.gpus.name", "A", "B"),
+    }
 
 
 def test_why_a_row_is_missing_is_said_where_the_other_run_knows(a_run: Make) -> None:
     base, new = a_run([[1e-5] * 4]), a_run([[1e-5] * 2])
     lost = {"pattern": "allreduce", "transport": "mpi", "group": "world", "payload_bytes": 128}
-    new = replace(new, skipped=({**lost, "mode": "isolated", "reason": "no memory"},),
-                  failures=({**lost, "mode": "pipelined", "what": "rank 1 died"},))  # fmt: skip
+    new = replace(
+        new,
+        skipped=({**lost, "mode": "isolated", "reason": "no memory"},),
+        failures=({**lost, "mode": "pipelined", "what": "rank 1 died"},),
+    )
     found = compare.compare(base, new)
     assert [row.why for row in found.only_base] == ["skipped there: no memory", "failed there: rank 1 died"]

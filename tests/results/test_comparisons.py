@@ -14,17 +14,31 @@ def one(kind: Any, **given: Any) -> Any:
 
 
 WORLD: dict[str, Any] = {
-    "pattern": "allreduce", "transport": "mpi", "mode": "pipelined", "payload_bytes": 1 << 20, "ranks_per_node": 8,
-}  # fmt: skip
+    "pattern": "allreduce",
+    "transport": "mpi",
+    "mode": "pipelined",
+    "payload_bytes": 1 << 20,
+    "ranks_per_node": 8,
+}
 
 
 def test_a_world_stands_beside_its_reference_and_its_bound() -> None:
     nodes = {**WORLD, "factor": "nodes", "reference": "2", "oversubscribed": False, "busbw_bytes_per_s": 7e9}
-    lines = scaling_text.lines([
-        one(Scaling, **nodes, value="2", num_nodes=2, efficiency=1.0, bound_fraction=0.9),
-        one(Scaling, **nodes, value="4", num_nodes=4, efficiency=0.7, efficiency_low=0.68, efficiency_high=0.72,
-            bound_fraction=0.99),
-    ])  # fmt: skip
+    lines = scaling_text.lines(
+        [
+            one(Scaling, **nodes, value="2", num_nodes=2, efficiency=1.0, bound_fraction=0.9),
+            one(
+                Scaling,
+                **nodes,
+                value="4",
+                num_nodes=4,
+                efficiency=0.7,
+                efficiency_low=0.68,
+                efficiency_high=0.72,
+                bound_fraction=0.99,
+            ),
+        ]
+    )
     assert lines[0].startswith("allreduce over mpi, pipelined, more nodes beside the fewest")
     assert [line.split() for line in lines[1:]] == [
         ["1M", "2x8", "7.000", "GB/s", "the", "reference", "90.0", "%", "of", "bound"],
@@ -35,10 +49,12 @@ def test_a_world_stands_beside_its_reference_and_its_bound() -> None:
 def test_one_node_and_several_are_said_to_be_apart_and_more_ranks_than_cpus() -> None:
     inside = {**WORLD, "factor": "ranks per node", "value": "4", "reference": "2", "num_nodes": 1, "median_s": 1e-3}
     between = {**WORLD, "factor": "nodes", "value": "4", "reference": "2", "num_nodes": 4, "median_s": 1e-3}
-    lines = scaling_text.lines([
-        one(Scaling, **inside | {"mode": "isolated"}, time_ratio=1.5, oversubscribed=True),
-        one(Scaling, **between | {"mode": "isolated"}, time_ratio=2.0, oversubscribed=False, floor_fraction=0.25),
-    ])  # fmt: skip
+    lines = scaling_text.lines(
+        [
+            one(Scaling, **inside | {"mode": "isolated"}, time_ratio=1.5, oversubscribed=True),
+            one(Scaling, **between | {"mode": "isolated"}, time_ratio=2.0, oversubscribed=False, floor_fraction=0.25),
+        ]
+    )
     assert "1000 us  1.500 x 2 ranks per node  (more ranks than CPUs)" in lines[1]
     assert "2.000 x 2 nodes  floor 25.0 %" in lines[3]
     assert "references of their own" in lines[-1]
@@ -53,10 +69,22 @@ def test_an_order_stands_beside_the_linear_one() -> None:
 
 
 def test_aggressors_that_hardly_sent_are_said_in_capitals() -> None:
-    given = {**WORLD, "split": "halves", "group": "victims", "aggressor": "alltoall", "aggressor_bytes": 4 << 20,
-             "num_aggressors": 2, "alone_s": 1e-3, "disturbed_s": 2e-3, "factor": 2.0, "factor_low": 1.9,
-             "factor_high": 2.1, "aggressor_bytes_per_s": 5e9, "aggressor_alone_bytes_per_s": 10e9, "num_blocks": 21,
-             }  # fmt: skip
+    given = {
+        **WORLD,
+        "split": "halves",
+        "group": "victims",
+        "aggressor": "alltoall",
+        "aggressor_bytes": 4 << 20,
+        "num_aggressors": 2,
+        "alone_s": 1e-3,
+        "disturbed_s": 2e-3,
+        "factor": 2.0,
+        "factor_low": 1.9,
+        "factor_high": 2.1,
+        "aggressor_bytes_per_s": 5e9,
+        "aggressor_alone_bytes_per_s": 10e9,
+        "num_blocks": 21,
+    }
     title, covered = interference_text.lines([one(Interference, **given, num_blocks_not_covered=0)])
     _, poor = interference_text.lines([one(Interference, **given, num_blocks_not_covered=3)])
     assert "split halves: against alltoall of 4M by 2 ranks" in title
@@ -76,10 +104,21 @@ def test_launches_of_groups_with_long_names_have_a_column_that_holds_them() -> N
 
 
 def test_a_factor_without_an_interval_is_marked_and_says_why() -> None:
-    given = {**WORLD, "split": "halves", "group": "victims", "aggressor": "alltoall", "aggressor_bytes": 4 << 20,
-             "num_aggressors": 2, "alone_s": 1e-3, "disturbed_s": 2e-3, "factor": 0.396, "num_blocks": 3,
-             "aggressor_bytes_per_s": 5e9, "aggressor_alone_bytes_per_s": 10e9, "num_blocks_not_covered": 0,
-             }  # fmt: skip
+    given = {
+        **WORLD,
+        "split": "halves",
+        "group": "victims",
+        "aggressor": "alltoall",
+        "aggressor_bytes": 4 << 20,
+        "num_aggressors": 2,
+        "alone_s": 1e-3,
+        "disturbed_s": 2e-3,
+        "factor": 0.396,
+        "num_blocks": 3,
+        "aggressor_bytes_per_s": 5e9,
+        "aggressor_alone_bytes_per_s": 10e9,
+        "num_blocks_not_covered": 0,
+    }
     _, unsure = interference_text.lines([one(Interference, **given, num_launches=1)])
     assert "0.396 ? x" in unsure and "3 blocks are too few for a 95 % interval" in unsure and unsure.count("?") == 1
     _, twice = interference_text.lines([one(Interference, **given, num_launches=2)])

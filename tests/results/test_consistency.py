@@ -30,8 +30,18 @@ class Run:
         self.headers: dict[str, Header] = {}
         self.rows: list[Summary] = []
 
-    def add(self, pattern: str, seconds: float, *, mode: str = "isolated", payload: int = 1 << 20, noise: float = 0.01,
-            record: dict[str, Any] | None = None, case: Sequence[str] = (), **header: Any) -> Run:  # fmt: skip
+    def add(
+        self,
+        pattern: str,
+        seconds: float,
+        *,
+        mode: str = "isolated",
+        payload: int = 1 << 20,
+        noise: float = 0.01,
+        record: dict[str, Any] | None = None,
+        case: Sequence[str] = (),
+        **header: Any,
+    ) -> Run:
         """One row of `pattern` with a median of `seconds` and samples spread evenly by +-`noise`."""
         given: dict[str, Any] = {
             "pattern": pattern,
@@ -43,8 +53,12 @@ class Run:
         job = f"{pattern}-{of.transport}-{len(self.headers)}" if header or case else f"{pattern}-{of.transport}"
         self.headers[job] = replace(of, job=job)
         seconds_each = tuple(seconds * (1 + noise * ((index * 7) % 31 - 15) / 15) for index in range(31))
-        told = self._a_record(mode=mode, payload_bytes=payload, requested_bytes=(payload,),
-                              **({"samples": Samples(seconds_each)} | (record or {})))  # fmt: skip
+        told = self._a_record(
+            mode=mode,
+            payload_bytes=payload,
+            requested_bytes=(payload,),
+            **({"samples": Samples(seconds_each)} | (record or {})),
+        )
         self.rows.append(summary.summarise(job, self.headers[job], told))
         return self
 

@@ -25,18 +25,37 @@ def a_run(a_header: Make, a_record: Make) -> Callable[..., Document]:
     def make(rates: list[float], gpu: str | None = "NVIDIA H200", **header: Any) -> Document:
         num = len(rates)
         given: dict[str, Any] = {
-            "pattern": "gpu_baseline", "case": ("gpu_baseline", "--transport", "nccl"), "transport": "nccl",
-            "dtype": "bfloat16", "reduce_op": "", "topology": "groups of 1", "num_ranks": num, "num_nodes": 1,
-            "ranks_per_node": num, "clock": "device", "facts": {} if gpu is None else {"gpu": gpu},
+            "pattern": "gpu_baseline",
+            "case": ("gpu_baseline", "--transport", "nccl"),
+            "transport": "nccl",
+            "dtype": "bfloat16",
+            "reduce_op": "",
+            "topology": "groups of 1",
+            "num_ranks": num,
+            "num_nodes": 1,
+            "ranks_per_node": num,
+            "clock": "device",
+            "facts": {} if gpu is None else {"gpu": gpu},
             "ranks": tuple({"host": "h1", "local_rank": k} for k in range(num)),
-        }  # fmt: skip
+        }
         head: Header = a_header(**(given | header))
         records: list[Record] = []
         for k, rate in enumerate(rates):
             seconds = [OPERATIONS / rate * (1 + 1e-4 * (n * 7 % 30)) for n in range(41)]
             samples = Samples(seconds, by_rank=(seconds,))
-            records.append(a_record(mode="pipelined", payload_bytes=PAYLOAD, num_ranks=1, num_nodes=1, bus_factor=None,
-                                    rank_bytes=None, node_bytes=None, group=f"group{k}", samples=samples))  # fmt: skip
+            records.append(
+                a_record(
+                    mode="pipelined",
+                    payload_bytes=PAYLOAD,
+                    num_ranks=1,
+                    num_nodes=1,
+                    bus_factor=None,
+                    rank_bytes=None,
+                    node_bytes=None,
+                    group=f"group{k}",
+                    samples=samples,
+                )
+            )
         return summary.document([("gpu_baseline-nccl", head, records)])
 
     return make

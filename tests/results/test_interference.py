@@ -28,10 +28,15 @@ def run(
 ) -> tuple[str, Header, list[Record]]:
     job = "job" if launch == 1 else f"job-launch{launch}"
     given: dict[str, Any] = {
-        "aggressor": "alltoall", "aggressor_bytes": 4 << 20, "num_aggressors": 2, "samples_per_block": 2,
+        "aggressor": "alltoall",
+        "aggressor_bytes": 4 << 20,
+        "num_aggressors": 2,
+        "samples_per_block": 2,
         "alone_s": [seconds for alone, _ in blocks for seconds in (alone, alone)],
-        "rates_bytes_per_s": [5e9] * len(blocks), "rate_alone_bytes_per_s": 10e9, "busy": [0.99] * len(blocks),
-    }  # fmt: skip
+        "rates_bytes_per_s": [5e9] * len(blocks),
+        "rate_alone_bytes_per_s": 10e9,
+        "busy": [0.99] * len(blocks),
+    }
     samples = Samples([seconds for _, disturbed in blocks for seconds in (disturbed, disturbed)])
     record = a_record(samples=samples, contention=Contention(**(given | more)), group="victims")
     return job, a_header(job=job, launch=launch), [record]

@@ -122,11 +122,13 @@ def test_copies_of_another_kind_are_not_launches_of_each_other(
     a_run: Make, pattern: str, option: str, value: str
 ) -> None:
     of = {"pattern": pattern, "transport": "cuda_copy"}
-    run = a_run({
-        "a": (1e-4, of | {"case": (pattern,)}, {}),
-        "b": (1e-4, of | {"case": (pattern, option, value)}, {}),
-        "c": (1e-4, of | {"case": (pattern,), "launch": 2}, {}),
-    })  # fmt: skip
+    run = a_run(
+        {
+            "a": (1e-4, of | {"case": (pattern,)}, {}),
+            "b": (1e-4, of | {"case": (pattern, option, value)}, {}),
+            "c": (1e-4, of | {"case": (pattern,), "launch": 2}, {}),
+        }
+    )
     [spread] = launches.spreads(run.headers, run.summaries)
     assert spread.jobs == ("a", "c")
 
@@ -146,8 +148,9 @@ def test_variables_of_a_scenario_are_factors_in_every_launch(a_run: Make) -> Non
     run = a_run(jobs)
     assert launches.varied_variables(run.headers) == ("NCCL_ALGO",)
     assert [spread.jobs for spread in launches.spreads(run.headers, run.summaries)] == [
-        ("Ring-1", "Ring-2"), ("Tree-1", "Tree-2"),
-    ]  # fmt: skip
+        ("Ring-1", "Ring-2"),
+        ("Tree-1", "Tree-2"),
+    ]
 
 
 def test_a_case_that_this_suite_did_not_write_is_no_error(a_run: Make) -> None:

@@ -19,13 +19,37 @@ from bench.results.formats import csv, json, markdown
 Make = Callable[..., Any]
 
 PROMISED = [
-    "job", "pattern", "transport", "mode", "dtype",
-    "reduce_op", "root", "in_place", "direction", "group",
-    "src", "dst", "requested_bytes", "payload_bytes", "num_ranks",
-    "num_nodes", "num_samples", "median_s", "ci_low_s", "ci_high_s",
-    "p95_s", "algbw_bytes_per_s", "busbw_bytes_per_s", "bound_bytes_per_s", "bound_name",
-    "bound_kind", "bound_fraction", "verified", "modelled", "flags",
-]  # fmt: skip
+    "job",
+    "pattern",
+    "transport",
+    "mode",
+    "dtype",
+    "reduce_op",
+    "root",
+    "in_place",
+    "direction",
+    "group",
+    "src",
+    "dst",
+    "requested_bytes",
+    "payload_bytes",
+    "num_ranks",
+    "num_nodes",
+    "num_samples",
+    "median_s",
+    "ci_low_s",
+    "ci_high_s",
+    "p95_s",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
+    "bound_bytes_per_s",
+    "bound_name",
+    "bound_kind",
+    "bound_fraction",
+    "verified",
+    "modelled",
+    "flags",
+]
 
 
 def strictly(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.record import Overlap, Samples
+from bench.core.record import OverlapSamples, Samples
 from bench.results import overlap, summary
 from bench.results.formats import markdown, table
 from bench.store import jsonl
@@ -22,7 +22,9 @@ def sides(num_blocks: int = 25, factor: float = 1.3, product_factor: float = 1.1
     noise = [1 + 1e-3 * (k * 7 % 11) for k in range(2 * num_blocks)]
     calls = [1e-3 * a * b for a, b in zip(drift, noise, strict=True)]
     products = [2e-4 * a * b for a, b in zip(drift, noise[::-1], strict=True)]
-    told = Overlap("bfloat16", 1024, 20, 5, 2, calls, products, [product_factor * one for one in products], not_covered)
+    told = OverlapSamples(
+        "bfloat16", 1024, 20, 5, 2, calls, products, [product_factor * one for one in products], not_covered
+    )
     return Samples([factor * one for one in calls]), told
 
 

@@ -55,8 +55,15 @@ def test_a_foreign_mean_fills_no_median(a_header: Make, a_record: Callable[..., 
     assert [(row.median_s, row.compat["osu_mean_s"], row.flags) for row in rows] == [(None, 1e-6, ("reported",))]
 
 
-def rows_of(a_header: Make, a_record: Callable[..., Record], tool: str, case: tuple[str, ...], theirs: dict[str, float],
-            ours: Samples, **more: object) -> list[tuple[str, Header, list[Record]]]:  # fmt: skip
+def rows_of(
+    a_header: Make,
+    a_record: Callable[..., Record],
+    tool: str,
+    case: tuple[str, ...],
+    theirs: dict[str, float],
+    ours: Samples,
+    **more: object,
+) -> list[tuple[str, Header, list[Record]]]:
     """A launch of ours and one of a tool's: the same case at 1 MB."""
     mine = a_header(job=f"ours {case}", case=case)
     other = replace(mine, job=f"{tool} {case}", transport=tool, facts={"tool": tool})
@@ -102,6 +109,12 @@ def test_how_a_start_is_divided_does_not_part_what_belongs_together(
 ) -> None:
     samples = Samples(seconds=(1e-5,) * 40)
     mine = rows_of(a_header, a_record, "nvbandwidth", ("local_copy", "--sizes", "1M,2M"), {}, samples)[0]
-    theirs = rows_of(a_header, a_record, "nvbandwidth", ("local_copy", "--sizes", "1M", "--mode", "pipelined"),
-                     {"algbw_bytes_per_s": 1e11}, samples)[1]  # fmt: skip
+    theirs = rows_of(
+        a_header,
+        a_record,
+        "nvbandwidth",
+        ("local_copy", "--sizes", "1M", "--mode", "pipelined"),
+        {"algbw_bytes_per_s": 1e11},
+        samples,
+    )[1]
     assert len(summary.document([mine, theirs]).parities) == 1

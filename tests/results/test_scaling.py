@@ -18,22 +18,41 @@ Make = Callable[..., Any]
 MiB = 1 << 20
 
 
-def run(a_header: Make, a_record: Make, world: str, seconds: float, launch: int = 1, order: str = "linear",
-        spread: float = 0.0, size: int = MiB, mode: str = "pipelined") -> tuple[str, Header, list[Record]]:  # fmt: skip
+def run(
+    a_header: Make,
+    a_record: Make,
+    world: str,
+    seconds: float,
+    launch: int = 1,
+    order: str = "linear",
+    spread: float = 0.0,
+    size: int = MiB,
+    mode: str = "pipelined",
+) -> tuple[str, Header, list[Record]]:
     """A job of one row in a world such as 2x4, all samples alike (or spread evenly by so much around the middle)."""
     num_nodes, per_node = map(int, world.split("x"))
     num_ranks = num_nodes * per_node
     job = f"a-{world}-{order}" + (f"-launch{launch}" if launch > 1 else "")
     case = ("allreduce", "--transport", "mpi", *(("--order", order) if order != "linear" else ()))
     header = a_header(
-        job=job, case=case, launch=launch, num_ranks=num_ranks, num_nodes=num_nodes, ranks_per_node=per_node,
+        job=job,
+        case=case,
+        launch=launch,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        ranks_per_node=per_node,
         nodes={f"h{k}": {"num_cpus": 4} for k in range(num_nodes)},
-    )  # fmt: skip
+    )
     samples = Samples([seconds * (1 + spread * ((7 * k) % 41 - 20) / 20) for k in range(41)])
     record = a_record(
-        mode=mode, samples=samples, num_ranks=num_ranks, num_nodes=num_nodes, payload_bytes=size,
-        requested_bytes=(MiB,), bus_factor=2 * (num_ranks - 1) / num_ranks,
-    )  # fmt: skip
+        mode=mode,
+        samples=samples,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        payload_bytes=size,
+        requested_bytes=(MiB,),
+        bus_factor=2 * (num_ranks - 1) / num_ranks,
+    )
     return job, header, [record]
 
 

@@ -17,12 +17,25 @@ Make = Callable[..., Any]
 Job = tuple[str, Header, list[Record]]
 
 
-def run(a_header: Make, a_record: Make, topology: str, seconds: tuple[float, ...], launch: int = 1,
-        spread: float = 0.0, **more: Any) -> Job:  # fmt: skip
+def run(
+    a_header: Make,
+    a_record: Make,
+    topology: str,
+    seconds: tuple[float, ...],
+    launch: int = 1,
+    spread: float = 0.0,
+    **more: Any,
+) -> Job:
     """A job of one row for each group, of so many seconds (or spread evenly by so much around them)."""
     job = topology.replace(" ", "") + (f"-launch{launch}" if launch > 1 else "")
-    header = a_header(job=job, case=("allreduce", "--topology", topology), topology=topology, launch=launch,
-                      nodes={"h0": {"num_cpus": 4}}, **more)  # fmt: skip
+    header = a_header(
+        job=job,
+        case=("allreduce", "--topology", topology),
+        topology=topology,
+        launch=launch,
+        nodes={"h0": {"num_cpus": 4}},
+        **more,
+    )
     spreads = [1 + spread * ((7 * k) % 41 - 20) / 20 for k in range(41)]
     rows = [
         a_record(group=f"group{k}", num_ranks=2, samples=Samples([middle * one for one in spreads]))
@@ -41,8 +54,9 @@ def test_each_group_stands_beside_itself_alone(a_header: Make, a_record: Make) -
     for jobs in ((at_once, alone), (alone, at_once)):
         both = found(*jobs)
         assert [(one.group, one.topology, one.num_groups) for one in both] == [
-            ("group0", "groups of 2", 2), ("group1", "groups of 2", 2),
-        ]  # fmt: skip
+            ("group0", "groups of 2", 2),
+            ("group1", "groups of 2", 2),
+        ]
         assert [one.factor for one in both] == pytest.approx([1.5, 2.0])
         assert [(one.alone_s, one.at_once_s) for one in both] == [(2e-3, 3e-3), (2.5e-3, 5e-3)]
 

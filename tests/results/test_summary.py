@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.core.links import Bound
-from bench.core.record import Failure, Header, Record, Samples
+from bench.core.record import Failure, Header, Record, Samples, Skip
 from bench.results import summary
 
 Make = Callable[..., Any]
@@ -157,7 +157,7 @@ def test_a_foreign_mean_fills_no_median(a_header: Make, a_record: Make) -> None:
 
 
 def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record: Make) -> None:
-    skipped = a_record(skipped="no GPU here", requested_bytes=(8, 16), payload_bytes=16)
+    skipped = a_record(skipped=Skip.uncoded("no GPU here"), requested_bytes=(8, 16), payload_bytes=16)
     failed = a_record(failed=Failure("no progress for 60 s", 3, "host1"), mode="pipelined")
     with pytest.raises(ValueError, match="no summary"):
         summary.summarise("job", a_header(), skipped)
@@ -166,13 +166,27 @@ def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record
     common = {"job": "job", "pattern": "allreduce", "transport": "mpi", "group": "world"}
     assert [row.job for row in document.summaries] == ["job"]
     assert document.skipped == (
-        common | {"mode": "isolated", "requested_bytes": 8, "also_requested_bytes": (16,), "payload_bytes": 16,
-                  "reason": "no GPU here"},
-    )  # fmt: skip
+        common
+        | {
+            "mode": "isolated",
+            "requested_bytes": 8,
+            "also_requested_bytes": (16,),
+            "payload_bytes": 16,
+            "reason": "no GPU here",
+        },
+    )
     assert document.failures == (
-        common | {"mode": "pipelined", "requested_bytes": 1 << 20, "also_requested_bytes": (),
-                  "payload_bytes": 1 << 20, "what": "no progress for 60 s", "rank": 3, "host": "host1"},
-    )  # fmt: skip
+        common
+        | {
+            "mode": "pipelined",
+            "requested_bytes": 1 << 20,
+            "also_requested_bytes": (),
+            "payload_bytes": 1 << 20,
+            "what": "no progress for 60 s",
+            "rank": 3,
+            "host": "host1",
+        },
+    )
     assert document.schema == "bench.document/1" and document.notes == ("a note",)
     assert list(document.headers) == ["job"]
 
@@ -259,7 +273,7 @@ def test_what_a_small_time_holds_beside_the_message_is_flagged(
 
 
 def test_rows_beyond_a_number_are_counted_but_those_that_went_wrong_are_held(a_header: Make, a_record: Make) -> None:
-    rows = summary.Rows(most=3)
+    rows = summary.DocumentBuilder(most=3)
     head = a_header()
     for k in range(10):
         rows.add("job", head, a_record(verified=k != 8))

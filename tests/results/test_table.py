@@ -11,7 +11,7 @@ from bench.results import notes
 from bench.results import text as results_text
 from bench.results.document import Document
 from bench.results.formats import table
-from bench.results.formats.table import Table
+from bench.results.formats.table import LiveTable
 
 Make = Callable[..., Any]
 
@@ -23,7 +23,7 @@ def test_a_small_run_prints_exactly_this(a_document: Document) -> None:
 
 
 def test_a_rank_prints_the_same_lines_as_they_come(a_document: Document) -> None:
-    stream = Table(("isolated", "pipelined"))
+    stream = LiveTable(("isolated", "pipelined"))
     rows = a_document.summaries
     header = a_document.headers["allreduce-mpi"]
     lines = [stream.lines_before(header), stream.line(rows[:2]), stream.line(rows[2:4]), stream.line(rows[4:])]
@@ -88,9 +88,15 @@ def test_modelled_rows_and_their_head_carry_the_word(a_document: Document, a_sum
 def test_several_bounds_have_letters_of_their_own(a_document: Document, a_summary: Make) -> None:
     rows = (
         a_summary(mode="pipelined"),
-        a_summary(mode="pipelined", payload_bytes=8, bound_name="memcpy", bound_kind="reference",
-                  bound_bytes_per_s=20e9, bound_fraction=1.1),
-    )  # fmt: skip
+        a_summary(
+            mode="pipelined",
+            payload_bytes=8,
+            bound_name="memcpy",
+            bound_kind="reference",
+            bound_bytes_per_s=20e9,
+            bound_fraction=1.1,
+        ),
+    )
     text = table.render(replace(a_document, summaries=rows))
     assert " 96.0a" in text and " 110.0b" in text
     assert "# a  12.50 GB/s of busbw: NIC (hard bound)" in text
@@ -99,10 +105,21 @@ def test_several_bounds_have_letters_of_their_own(a_document: Document, a_summar
 
 def test_every_line_fits_in_130_characters(a_document: Document, a_summary: Make) -> None:
     long = a_summary(
-        payload_bytes=1 << 34, dtype="float8_e4m3fn", root=1023, group="254-255", median_s=5.2, ci_low_s=5.1,
-        ci_high_s=5.3, p95_s=5.9, flags=("above-bound", "not-converged"), modelled=True, verified=None,
-        algbw_bytes_per_s=1234.5e9, busbw_bytes_per_s=2345.6e9, bound_fraction=1.2345,
-    )  # fmt: skip
+        payload_bytes=1 << 34,
+        dtype="float8_e4m3fn",
+        root=1023,
+        group="254-255",
+        median_s=5.2,
+        ci_low_s=5.1,
+        ci_high_s=5.3,
+        p95_s=5.9,
+        flags=("above-bound", "not-converged"),
+        modelled=True,
+        verified=None,
+        algbw_bytes_per_s=1234.5e9,
+        busbw_bytes_per_s=2345.6e9,
+        bound_fraction=1.2345,
+    )
     rows = (long, replace(long, mode="pipelined"), a_summary())
     text = table.render(replace(a_document, summaries=rows, notes=("word " * 60,)))
     widths = [len(line) for line in text.splitlines()]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Failure, Header, Record, Samples
+from bench.core.record import Failure, Header, Record, Samples, Skip
 from bench.store import jsonl
 
 Make = Callable[..., Any]
@@ -54,7 +54,7 @@ def some_samples(num: int) -> st.SearchStrategy[Samples]:
 samples = st.integers(1, 5).flatmap(some_samples)
 records = st.one_of(
     st.builds(lambda s, v: a_plain_record(samples=s, verified=v, num_wrong=0), samples, st.booleans()),
-    st.builds(lambda text: a_plain_record(skipped=text or "why"), st.text(max_size=30)),
+    st.builds(lambda text: a_plain_record(skipped=Skip.uncoded(text or "why")), st.text(max_size=30)),
     st.builds(lambda text: a_plain_record(failed=Failure(text, 3, "h1")), st.text(max_size=30)),
     st.builds(lambda value: a_plain_record(reported={"mean_s": value}), seconds),
 )
@@ -112,7 +112,7 @@ def test_a_file_of_the_first_schema_stays_readable() -> None:
     [timed, skipped] = attempt.records
     assert timed.samples is not None and list(timed.samples.seconds) == [1.5e-06, 1.6e-06]
     assert [list(own) for own in timed.samples.by_rank] == [[1.5e-06, 1.4e-06], [1.2e-06, 1.6e-06]]
-    assert skipped.skipped == "no such type"
+    assert skipped.skipped == Skip.uncoded("no such type")
 
 
 def test_no_number_that_is_none_is_written(tmp_path: Path, a_header: Make, a_record: Make) -> None:

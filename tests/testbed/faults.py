@@ -37,9 +37,11 @@ _TRIES = 3  # a machine busy with other work may keep ranks silent for longer th
 _LEFT_S = 6.0
 # More ranks than CPUs: hosts of the testbed do not know that they are one machine.
 _SHARING = {
-    "OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8",
-}  # fmt: skip
+    "OMP_NUM_THREADS": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8",
+}
 # Run by every Python program of the victim's host: what a bug in a library that the site has installed would do.
 _STRIKE = """import os, signal
 def strike(number, frame):
@@ -128,11 +130,14 @@ class Trial:
         self.site.mkdir()
         (self.folder / "scenarios").mkdir(parents=True)
         cluster = {
-            "nodes": len(self.hosts), "ranks_per_node": self.per_host, "hosts": list(self.hosts),
-            "agent": self.bed.agent, "launcher": "torchrun" if self.cell.engine == "gloo" else "mpirun",
+            "nodes": len(self.hosts),
+            "ranks_per_node": self.per_host,
+            "hosts": list(self.hosts),
+            "agent": self.bed.agent,
+            "launcher": "torchrun" if self.cell.engine == "gloo" else "mpirun",
             "python": interpreter(self.cell.engine),
             "env": _SHARING,
-        }  # fmt: skip
+        }
         transport = "gloo" if self.cell.engine == "gloo" else "mpi"
         row = {"transport": transport, "sizes": [SMALL, BIG], "mode": "isolated", "iterations": 300, "warmup": 2}
         self.cluster = cluster
@@ -367,37 +372,92 @@ def _signal_desk(number: int) -> Callable[[Trial], None]:
 
 
 FAULTS = {
-    "raise": Fault(lambda t: t.strike("raise"), lambda t: Expected(ranks=(t.victim,), hosts=(t.host,),
-                   words="ValueError: a bit fell over"), "a rank raises", _lay_strike),
+    "raise": Fault(
+        lambda t: t.strike("raise"),
+        lambda t: Expected(ranks=(t.victim,), hosts=(t.host,), words="ValueError: a bit fell over"),
+        "a rank raises",
+        _lay_strike,
+    ),
     "exit-7": Fault(lambda t: t.strike("7"), _left_alone, "a rank exits with code 7", _lay_strike, may_be_early=True),
     "exit-0": Fault(lambda t: t.strike("0"), _left_alone, "a rank exits with code 0", _lay_strike),
     "killed": Fault(lambda t: t.send(signal.SIGKILL), _named, "a rank is killed", may_be_early=True),
     "stopped": Fault(lambda t: t.send(signal.SIGSTOP), _named, "a rank is stopped"),
     "rank-0": Fault(lambda t: t.send(signal.SIGKILL), _named, "rank 0 is killed", first_rank=True),
     # The next job may be started before the cable is in again.
-    "cable": Fault(lambda t: t.bed.cut(t.host), lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
-                   "a cable is pulled", mend=lambda t: t.bed.mend(t.host)),
-    "power": Fault(lambda t: t.bed.kill_host(t.host), lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
-                   "a host loses its power", mend=lambda t: t.bed.boot(t.host), spares_desk=True, may_be_early=True),
+    "cable": Fault(
+        lambda t: t.bed.cut(t.host),
+        lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
+        "a cable is pulled",
+        mend=lambda t: t.bed.mend(t.host),
+    ),
+    "power": Fault(
+        lambda t: t.bed.kill_host(t.host),
+        lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
+        "a host loses its power",
+        mend=lambda t: t.bed.boot(t.host),
+        spares_desk=True,
+        may_be_early=True,
+    ),
     "daemon": Fault(_kill_daemon, _host_named_or_done, "the launcher's daemon on a host is killed", spares_desk=True),
-    "launcher": Fault(_kill_launcher, lambda t: Expected(ranks=(None,), hosts=(None,), words="killed by signal 9"),
-                      "the launcher is killed", may_be_early=True),
-    "disk": Fault(_fill_results, lambda t: Expected(ranks=(0,), hosts=(t.host,), words="No space left|space",
-                  goes_on=False), "the disk with the results is full", _small_results, _empty_results,
-                  first_rank=True, desk_on_first=True),
-    "other-disk": Fault(_fill_results, lambda t: Expected((0,)), "the disk of another host is full", _small_results,
-                        _empty_results, desk_on_first=True, spares_desk=True, watches_first=True),
-    "mismatch": Fault(_mismatch, _refused("MPI4PY_LIBMPI"), "the library of another MPI", mend=lambda t: t.rewrite(),
-                      engines=("mpich", "openmpi"), at_start=True),
-    "no-host": Fault(lambda t: t.rewrite(hosts=[*t.hosts[:-1], "nowhere"]), _refused("nowhere"),
-                     "a wrong name among the hosts", mend=lambda t: t.rewrite(), at_start=True),
-    "port": Fault(_take_port, _refused("port 29555 of host {first}"), "the port of the ranks' meeting is taken",
-                  mend=_free_port, engines=("gloo",), at_start=True),
-    "version": Fault(_other_version, _refused("{host}"), "another version of the suite on a host", mend=_same_version,
-                     at_start=True, spares_desk=True),
+    "launcher": Fault(
+        _kill_launcher,
+        lambda t: Expected(ranks=(None,), hosts=(None,), words="killed by signal 9"),
+        "the launcher is killed",
+        may_be_early=True,
+    ),
+    "disk": Fault(
+        _fill_results,
+        lambda t: Expected(ranks=(0,), hosts=(t.host,), words="No space left|space", goes_on=False),
+        "the disk with the results is full",
+        _small_results,
+        _empty_results,
+        first_rank=True,
+        desk_on_first=True,
+    ),
+    "other-disk": Fault(
+        _fill_results,
+        lambda t: Expected((0,)),
+        "the disk of another host is full",
+        _small_results,
+        _empty_results,
+        desk_on_first=True,
+        spares_desk=True,
+        watches_first=True,
+    ),
+    "mismatch": Fault(
+        _mismatch,
+        _refused("MPI4PY_LIBMPI"),
+        "the library of another MPI",
+        mend=lambda t: t.rewrite(),
+        engines=("mpich", "openmpi"),
+        at_start=True,
+    ),
+    "no-host": Fault(
+        lambda t: t.rewrite(hosts=[*t.hosts[:-1], "nowhere"]),
+        _refused("nowhere"),
+        "a wrong name among the hosts",
+        mend=lambda t: t.rewrite(),
+        at_start=True,
+    ),
+    "port": Fault(
+        _take_port,
+        _refused("port 29555 of host {first}"),
+        "the port of the ranks' meeting is taken",
+        mend=_free_port,
+        engines=("gloo",),
+        at_start=True,
+    ),
+    "version": Fault(
+        _other_version,
+        _refused("{host}"),
+        "another version of the suite on a host",
+        mend=_same_version,
+        at_start=True,
+        spares_desk=True,
+    ),
     "ctrl-c": Fault(_signal_desk(signal.SIGINT), _interrupted(130), "Ctrl-C at the desk", may_be_early=True),
     "terminated": Fault(_signal_desk(signal.SIGTERM), _interrupted(143), "the desk is terminated", may_be_early=True),
-}  # fmt: skip
+}
 ENGINES = ("gloo", "mpich", "openmpi")
 WORLDS = ((3, 1), (4, 1), (2, 2))
 
@@ -611,8 +671,11 @@ def main() -> int:
         verdict = "FAILED" if one.problems else "ok"
         took = f"{one.seconds:.1f} s" if one.seconds is not None else "-"
         trial = f"{one.trial}; {time.monotonic() - began:.0f} s"
-        print(f"{verdict:7}{cell!s:20} exit {one.code}, {took}: {one.what}  [{trial}]",
-              *(f"\n       ! {problem}" for problem in one.problems), flush=True)  # fmt: skip
+        print(
+            f"{verdict:7}{cell!s:20} exit {one.code}, {took}: {one.what}  [{trial}]",
+            *(f"\n       ! {problem}" for problem in one.problems),
+            flush=True,
+        )
     text = table(results)
     print("\n" + text)
     if args.markdown:

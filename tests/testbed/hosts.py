@@ -120,8 +120,14 @@ class Testbed:
 
     __test__ = False  # no test class, whatever pytest thinks of its name
 
-    def __init__(self, num_hosts: int, nics: int = 1, rate: str | None = None, delay_s: float | None = None,
-                 clocks: Mapping[str, float] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        num_hosts: int,
+        nics: int = 1,
+        rate: str | None = None,
+        delay_s: float | None = None,
+        clocks: Mapping[str, float] | None = None,
+    ) -> None:
         if delay_s is not None and nics > 1:
             raise ValueError("a delay is for one rail")
         self.hosts = tuple(f"h{number}" for number in range(num_hosts))
@@ -157,8 +163,9 @@ class Testbed:
         """The address of a host's NIC."""
         return f"10.77.{nic}.{10 + self.hosts.index(host)}"
 
-    def popen(self, host: str, words: Sequence[str], env: Mapping[str, str] | None = None,
-              cwd: Path | None = None) -> Remote:  # fmt: skip
+    def popen(
+        self, host: str, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> Remote:
         """Start a command on a host, in a login's environment and `env`."""
         request = {"command": f"exec {shlex.join(words)}", "env": dict(env or {}), "cwd": str(cwd) if cwd else None}
         self._num_remotes += 1
@@ -166,8 +173,14 @@ class Testbed:
         self._stack.callback(remote.close)
         return remote
 
-    def on(self, host: str, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None,
-           timeout_s: float = 60) -> Ran:  # fmt: skip
+    def on(
+        self,
+        host: str,
+        words: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float = 60,
+    ) -> Ran:
         """Run a command on a host to its end; it is killed, and TimeoutError raised, when it takes too long."""
         remote = self.popen(host, words, env, cwd)
         try:
@@ -271,8 +284,14 @@ class Testbed:
                     found.append(Process(host, number, words))
         return found
 
-    def fork(self, num_ranks: int, ranks_per_host: int, work: Callable[[int], Any], timeout_s: float = 60,
-             on: Sequence[str] = ()) -> list[Any]:  # fmt: skip
+    def fork(
+        self,
+        num_ranks: int,
+        ranks_per_host: int,
+        work: Callable[[int], Any],
+        timeout_s: float = 60,
+        on: Sequence[str] = (),
+    ) -> list[Any]:
         """`work(rank)` in one forked process per rank: one import of torch serves them all. `on`: the hosts in order.
 
         Returns what each returned, in rank order. Raises RuntimeError with the first rank's error, TimeoutError.
@@ -390,8 +409,11 @@ class Testbed:
         target = self._switch.pid if host is None else self._inits[host]
         subprocess.run(
             ["nsenter", "-t", str(target), *user, "--net", program, "-batch", "-"],
-            input="\n".join(filter(None, lines)) + "\n", text=True, check=check, capture_output=not check,
-        )  # fmt: skip
+            input="\n".join(filter(None, lines)) + "\n",
+            text=True,
+            check=check,
+            capture_output=not check,
+        )
 
     @staticmethod
     def _be(rank: int, init: int, work: Callable[[int], Any], write: int) -> None:

@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCH = (sys.executable, "-m", "bench")
 
 
-def make(bed: Testbed, measure: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any] | None = None,
-         **cluster: Any) -> Path:  # fmt: skip
+def make(
+    bed: Testbed, measure: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any] | None = None, **cluster: Any
+) -> Path:
     """A folder that all hosts see, with the cluster `bed` and the scenario `it`."""
     folder = bed.shared / "site"
     (folder / "scenarios").mkdir(parents=True, exist_ok=True)
@@ -58,10 +59,14 @@ def measured(bed: Testbed, num_ranks: int, ranks_per_host: int, *argv: str, time
 
     def work(rank: int) -> int:
         os.environ.update(
-            RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank % ranks_per_host),
-            LOCAL_WORLD_SIZE=str(ranks_per_host), MASTER_ADDR=bed.address("h0"), MASTER_PORT="29500",
+            RANK=str(rank),
+            WORLD_SIZE=str(num_ranks),
+            LOCAL_RANK=str(rank % ranks_per_host),
+            LOCAL_WORLD_SIZE=str(ranks_per_host),
+            MASTER_ADDR=bed.address("h0"),
+            MASTER_PORT="29500",
             GLOO_SOCKET_IFNAME="eth0",
-        )  # fmt: skip
+        )
         with contextlib.suppress(SystemExit):
             main.run_pattern(argv[0], [*argv[1:], "--transport", "gloo", "--format", "json", "--output", str(out)])
         return 0

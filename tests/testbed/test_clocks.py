@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bench.core.launcher import Site
+from bench.core.launcher import LaunchSite
 from bench.core.world import World
 from bench.launchers import mpirun, torchrun
 from tests.testbed.hosts import Testbed
@@ -37,12 +37,16 @@ def measured(bed: Testbed, missing: Callable[[str, str], NoReturn]) -> Measured:
     scripts = Path(sys.executable).parent
     if not (scripts / "mpirun").exists():
         missing("mpi", "no mpirun beside the interpreter")
-    site = Site(python=sys.executable, mpirun=str(scripts / "mpirun"), hosts=bed.hosts, agent=tuple(bed.agent))
+    site = LaunchSite(python=sys.executable, mpirun=str(scripts / "mpirun"), hosts=bed.hosts, agent=tuple(bed.agent))
 
     def run(pattern: str, *options: str, transport: str = "mpi") -> Any:
         launcher = torchrun.LAUNCHER if transport == "gloo" else mpirun.LAUNCHER
-        ours = {"PYTHONPATH": str(ROOT), "PATH": f"{scripts}:{os.environ['PATH']}", "BENCH_CARRY": "PYTHONPATH",
-                **launcher.environment(site)}  # fmt: skip
+        ours = {
+            "PYTHONPATH": str(ROOT),
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "BENCH_CARRY": "PYTHONPATH",
+            **launcher.environment(site),
+        }
         program = ["-m", f"bench.{pattern}", "--transport", transport, "--format", "json", "--deadline", "60", *options]
         words = launcher.command(program, World(2, 1), site, {"PYTHONPATH": str(ROOT)})
         ran = bed.on(bed.hosts[0], words, env=ours, timeout_s=100)

@@ -24,12 +24,28 @@ def measured(
     bed: Testbed, ranks_per_node: int, launcher: str = "mpirun", max_s: float = 4, **measure: Any
 ) -> dict[str, Any]:
     """The JSON document of a scenario of one entry, started from the first host."""
-    cluster = {"nodes": len(bed.hosts), "ranks_per_node": ranks_per_node, "hosts": list(bed.hosts),
-               "launcher": launcher, "agent": bed.agent}  # fmt: skip
+    cluster = {
+        "nodes": len(bed.hosts),
+        "ranks_per_node": ranks_per_node,
+        "hosts": list(bed.hosts),
+        "launcher": launcher,
+        "agent": bed.agent,
+    }
     (bed.shared / "bench.yaml").write_text(yaml.safe_dump({"clusters": {"bed": cluster}}))
     (bed.shared / "one.yaml").write_text(yaml.safe_dump({"max_seconds": max_s, "measure": [measure]}))
-    words = ["run", str(bed.shared / "one.yaml"), "--config", str(bed.shared / "bench.yaml"), "--cluster", "bed",
-             "--results", str(bed.shared / "results"), "--no-plots", "--format", "json"]  # fmt: skip
+    words = [
+        "run",
+        str(bed.shared / "one.yaml"),
+        "--config",
+        str(bed.shared / "bench.yaml"),
+        "--cluster",
+        "bed",
+        "--results",
+        str(bed.shared / "results"),
+        "--no-plots",
+        "--format",
+        "json",
+    ]
     variables = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
     ran = bed.on("h0", [sys.executable, "-m", "bench", *words], env=variables, cwd=bed.shared, timeout_s=110)
     assert ran.code == 0, ran.err
@@ -69,8 +85,16 @@ def test_two_pairs_on_nics_of_their_own_do_not(testbed: Make) -> None:
 
 def test_an_order_that_crosses_the_network_at_every_step_shows(testbed: Make) -> None:
     bed = testbed(4, rate="100mbit")
-    document = measured(bed, 2, max_s=2, transport="mpi", pattern="sendrecv", sizes="1M", mode="pipelined",
-                        order=["linear", "interleaved"])  # fmt: skip
+    document = measured(
+        bed,
+        2,
+        max_s=2,
+        transport="mpi",
+        pattern="sendrecv",
+        sizes="1M",
+        mode="pipelined",
+        order=["linear", "interleaved"],
+    )
     (found,) = document["scalings"]
     assert (found["factor"], found["value"], found["reference"]) == ("order", "interleaved", "linear")
     assert 0.35 < found["efficiency"] < 0.75  # a NIC carries two messages each way in place of one

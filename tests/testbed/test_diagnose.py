@@ -28,19 +28,42 @@ def diagnosed(bed: Testbed, transport: str, folder: Path) -> tuple[int, dict[str
     """Exit code and JSON of `bench diagnose --cluster`, typed on h0."""
     num_nics = len(bed.nics)
     cluster: dict[str, Any] = {
-        "nodes": len(bed.hosts), "ranks_per_node": num_nics, "launcher": LAUNCHER[transport], "hosts": list(bed.hosts),
-        "agent": bed.agent, "nics": list(bed.nics), "env": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-        # All hosts share these CPUs: who waits must not spin.
-        "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"},
-    }  # fmt: skip
+        "nodes": len(bed.hosts),
+        "ranks_per_node": num_nics,
+        "launcher": LAUNCHER[transport],
+        "hosts": list(bed.hosts),
+        "agent": bed.agent,
+        "nics": list(bed.nics),
+        "env": {
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            # All hosts share these CPUs: who waits must not spin.
+            "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+        },
+    }
     if transport == "mpi":
         cluster["options"] = {"iface": "eth0"}
     (folder / "bench.yaml").write_text(json.dumps({"clusters": {"bed": cluster}}))
     (folder / "links.yaml").write_text(SCENARIO % transport)
-    words = ["--cluster", "bed", "--config", str(folder / "bench.yaml"), "--scenario", str(folder / "links.yaml"),
-             "--results", str(folder / "results"), "--format", "json"]  # fmt: skip
-    done = bed.on("h0", [sys.executable, "-m", "bench", "diagnose", *words], cwd=ROOT, timeout_s=600,
-                  env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]})  # fmt: skip
+    words = [
+        "--cluster",
+        "bed",
+        "--config",
+        str(folder / "bench.yaml"),
+        "--scenario",
+        str(folder / "links.yaml"),
+        "--results",
+        str(folder / "results"),
+        "--format",
+        "json",
+    ]
+    done = bed.on(
+        "h0",
+        [sys.executable, "-m", "bench", "diagnose", *words],
+        cwd=ROOT,
+        timeout_s=600,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+    )
     assert done.out, done.err
     return done.code, json.loads(done.out)
 

@@ -141,8 +141,12 @@ def test_a_host_loses_power_and_nothing_is_left_at_the_end(testbed: Make) -> Non
     shared = bed.shared
     bed.__exit__(None, None, None)
     assert not shared.exists()
-    left = subprocess.run(["grep", "-l", "-a", mark, *map(str, Path("/proc").glob("[0-9]*/environ"))],
-                          capture_output=True, text=True, check=False).stdout.split()  # fmt: skip
+    left = subprocess.run(
+        ["grep", "-l", "-a", mark, *map(str, Path("/proc").glob("[0-9]*/environ"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
     assert [path for path in left if str(os.getpid()) not in path] == []
 
 

@@ -26,9 +26,12 @@ class Desk:
         self.bed, self.folder = bed, bed.shared / "desk"
         (self.folder / "scenarios").mkdir(parents=True)
         entry: dict[str, Any] = {
-            "nodes": len(bed.hosts), "ranks_per_node": 1, "launcher": "mpirun", "hosts": list(bed.hosts),
+            "nodes": len(bed.hosts),
+            "ranks_per_node": 1,
+            "launcher": "mpirun",
+            "hosts": list(bed.hosts),
             "agent": bed.agent,
-        } | cluster  # fmt: skip
+        } | cluster
         (self.folder / "bench.yaml").write_text(json.dumps({"clusters": {"site": entry}}))
         self.measure("gloo")
 

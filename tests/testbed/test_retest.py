@@ -21,14 +21,22 @@ allow: [not-converged, contradicts, no-interval]
 rules:
   - {name: together, pattern: allreduce, sizes: 64K, time: at most 1s}
 """
-LADDER = {"pattern": "pairs", "schedule": "ladder", "mode": "pipelined", "sizes": "1M", "window": 2, "iterations": 8,
-          "transport": "mpi"}  # fmt: skip
+LADDER = {
+    "pattern": "pairs",
+    "schedule": "ladder",
+    "mode": "pipelined",
+    "sizes": "1M",
+    "window": 2,
+    "iterations": 8,
+    "transport": "mpi",
+}
 TOGETHER = {"pattern": "allreduce", "transport": "mpi", "mode": "isolated", "sizes": "64K"}
 
 
 def bench(bed: Testbed, folder: Path, *words: str) -> tuple[int, str, str]:
-    done = bed.on("h0", [sys.executable, "-m", "bench", *words], env={"PYTHONPATH": str(site.ROOT)}, cwd=folder,
-                  timeout_s=300)  # fmt: skip
+    done = bed.on(
+        "h0", [sys.executable, "-m", "bench", *words], env={"PYTHONPATH": str(site.ROOT)}, cwd=folder, timeout_s=300
+    )
     return done.code, done.out, done.err
 
 
@@ -46,8 +54,15 @@ def test_the_retest_of_a_repaired_host_measures_it_alone_and_clears_it(
     bed = testbed(5, rate="1gbit")
     bed.slow("h2", "400mbit")
     env = {"PYTHONPATH": str(site.ROOT), "OMP_NUM_THREADS": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"}
-    folder = site.make(bed, [LADDER, TOGETHER], {"max_seconds": 1}, launcher="mpirun", ranks_per_node=1,
-                       options={"iface": "eth0"}, env=env)  # fmt: skip
+    folder = site.make(
+        bed,
+        [LADDER, TOGETHER],
+        {"max_seconds": 1},
+        launcher="mpirun",
+        ranks_per_node=1,
+        options={"iface": "eth0"},
+        env=env,
+    )
     (folder / "rules.yaml").write_text(RULES, encoding="utf-8")
     ran = site.run(bed, folder, timeout_s=300)
     assert ran.code == 0, ran.err

@@ -120,8 +120,9 @@ class Wired:
             host.stdout.readline()  # it is in its namespace
         self.namespaces = [f"/proc/{host.pid}/ns/net" for host in self.hosts]
         ports = [f"{name}={path},eth0" for name, path in zip("ab", self.namespaces, strict=True)]
-        self.switch = subprocess.Popen([sys.executable, str(SCRIPT), *options, *ports], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, text=True)  # fmt: skip
+        self.switch = subprocess.Popen(
+            [sys.executable, str(SCRIPT), *options, *ports], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._answer() == "READY"
         for last, path in enumerate(self.namespaces, start=1):
             for words in (["addr", "add", f"10.78.0.{last}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):

@@ -135,8 +135,13 @@ def test_open_mpi_starts_one_world_on_all_hosts(testbed: Make, openmpi_python: s
 
 def test_a_command_on_every_host_has_the_variables_and_set_up_lines(testbed: Make) -> None:
     bed = testbed(2)
-    env = {"BENCH_AGENT": " ".join(f"'{word}'" for word in bed.agent), "BENCH_SETUP": "export WHERE=$(hostname)",
-           "BENCH_CARRY": "MARK,ABSENT", "MARK": "a 'b'", "PYTHONPATH": str(site.ROOT)}  # fmt: skip
+    env = {
+        "BENCH_AGENT": " ".join(f"'{word}'" for word in bed.agent),
+        "BENCH_SETUP": "export WHERE=$(hostname)",
+        "BENCH_CARRY": "MARK,ABSENT",
+        "MARK": "a 'b'",
+        "PYTHONPATH": str(site.ROOT),
+    }
     everywhere = [site.BENCH[0], "-m", "bench.controller.hosts", "h0,h1", "--"]
     shown = bed.on("h0", [*everywhere, "sh", "-c", "echo {node} $WHERE $MARK"], env=env)
     assert sorted(shown.out.splitlines()) == ["0 h0 a 'b'", "1 h1 a 'b'"], shown.err

@@ -11,13 +11,13 @@ from typing import NoReturn
 import pytest
 
 from bench.core.errors import AbsentError, RefusedError
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _arrival
 
 
-def place(rank: int, num_ranks: int = 3) -> Place:
+def place(rank: int, num_ranks: int = 3) -> RankInfo:
     """A rank of one host."""
-    return Place(rank, num_ranks, rank, num_ranks, "torchrun")
+    return RankInfo(rank, num_ranks, rank, num_ranks, "torchrun")
 
 
 class Gather:

@@ -8,12 +8,12 @@ import pytest
 
 from bench.core.errors import AbsentError, RefusedError
 from bench.core.transport import Options
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _control
 
 
 def refuse(error: RefusedError) -> object:
-    def opened(place: Place, options: Options) -> NoReturn:
+    def opened(place: RankInfo, options: Options) -> NoReturn:
         raise error
 
     return opened
@@ -26,7 +26,7 @@ def test_ranks_that_do_not_come_are_told_as_such(launcher: str, monkeypatch: pyt
     if launcher == "mpirun":
         monkeypatch.setattr(_control, "_gloo", refuse(RefusedError("tried a second time")))
     with pytest.raises(AbsentError) as told:
-        _control.open_control(Place(0, 2, 0, 2, launcher), Options())
+        _control.open_control(RankInfo(0, 2, 0, 2, launcher), Options())
     assert told.value is absent
 
 
@@ -34,5 +34,5 @@ def test_where_neither_library_can_be_used_both_say_why(monkeypatch: pytest.Monk
     monkeypatch.setattr(_control, "_mpi", refuse(RefusedError("no mpi4py")))
     monkeypatch.setattr(_control, "_gloo", refuse(RefusedError("no torch", of_one_rank=True)))
     with pytest.raises(RefusedError, match="no mpi4py; no torch") as told:
-        _control.open_control(Place(0, 2, 0, 2, "mpirun"), Options())
+        _control.open_control(RankInfo(0, 2, 0, 2, "mpirun"), Options())
     assert told.value.of_one_rank

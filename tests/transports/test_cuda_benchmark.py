@@ -27,19 +27,32 @@ def run(*words: str, **variables: str) -> tuple[int, list[str]]:
     done = subprocess.run(
         (sys.executable, "-m", "benchmarks.gpu_copies", *words),
         env=kept | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables,
-        capture_output=True, text=True, cwd=ROOT, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
     return done.returncode, done.stdout.splitlines()
 
 
 def test_every_line_of_a_gpu_is_there_with_a_verdict() -> None:
     code, lines = run("links", "memory", "--megabytes", "1,2")
-    wanted = [f"{way}, {size}{rest}" for size in ("1M", "2M") for way in ("host to GPU", "GPU to host")
-              for rest in (" / PCIe link", ": events / host's clock, 16 copies")]  # fmt: skip
+    wanted = [
+        f"{way}, {size}{rest}"
+        for size in ("1M", "2M")
+        for way in ("host to GPU", "GPU to host")
+        for rest in (" / PCIe link", ": events / host's clock, 16 copies")
+    ]
     wanted += ["both ways at once, 1M"]
-    wanted += [f"{what}{size}{rest}" for size in ("1M", "2M") for what, rest in (
-        ("GPU's own copy, ", " / memory's peak"), ("kernel, ", " / memory's peak"), ("kernel / GPU's own copy, ", "")
-    )]  # fmt: skip
+    wanted += [
+        f"{what}{size}{rest}"
+        for size in ("1M", "2M")
+        for what, rest in (
+            ("GPU's own copy, ", " / memory's peak"),
+            ("kernel, ", " / memory's peak"),
+            ("kernel / GPU's own copy, ", ""),
+        )
+    ]
     shown = [line for line in lines if not line.startswith("#")]
     assert [line[:54].rstrip() for line in shown] == wanted
     assert all(line[76:85].strip() in ("ok", "MISSED", "not told", "printed") for line in shown), shown

@@ -19,10 +19,10 @@ import pytest
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.errors import MeasurementError, RefusedError
-from bench.core.program import Collective, Copies, Copy, Exchange, Group, Product
+from bench.core.program import Collective, Copy, CopyStep, Exchange, Group, Product
 from bench.core.record import Record
 from bench.core.transport import Options, Reduction
-from bench.core.world import Place, World
+from bench.core.world import RankInfo, World
 from bench.rank import measure
 from bench.transports import _cuda_device, _cuda_gate, _cuda_kernels, _cuda_memory, _cuda_timing, cuda_copy
 from bench.transports._cuda_gate import MOST_CALLS
@@ -31,9 +31,9 @@ from bench.transports._device import CupyArrays
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "cupy_host"
 Missing = Callable[[str, str], NoReturn]
-ALONE = Place(0, 1, 0, 1, "direct")
-TO_GPU = (Copies((Copy(0, 0, 4096, None, 0),)),)
-COPY = (Copies((Copy(0, 0, 4096, 0, 0),)),)
+ALONE = RankInfo(0, 1, 0, 1, "direct")
+TO_GPU = (CopyStep((Copy(0, 0, 4096, None, 0),)),)
+COPY = (CopyStep((Copy(0, 0, 4096, 0, 0),)),)
 BYTES = Reduction("uint8", "sum")
 ME = Group("me", (0,))
 
@@ -74,8 +74,9 @@ def test_every_direction_and_kind_of_host_memory_is_copied_whole(
     monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
     found = rows(Options(memory=memory), pattern="host_device", direction=direction, memory=memory)
     assert [(one.mode, one.verified, one.skipped) for one in found] == [
-        ("isolated", True, None), ("pipelined", True, None)
-    ]  # fmt: skip
+        ("isolated", True, None),
+        ("pipelined", True, None),
+    ]
     assert all(one.samples is not None and min(one.samples.seconds) > 0 for one in found)
     ways = {"h2d": {f"{memory} gpu0"}, "d2h": {f"gpu0 {memory}"}}
     wanted = ways.get(direction, ways["h2d"] | ways["d2h"])
@@ -249,7 +250,7 @@ def test_a_gate_that_another_rank_lacks_is_given_back(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("cupy")
 def test_of_two_directions_each_has_an_end_of_its_own_and_the_time_is_the_later_one() -> None:
     transport = cuda_copy.CudaCopy(ALONE, Options())
-    both = (Copies((Copy(0, 0, 1 << 20, None, 0), Copy(0, 0, 64, 0, None, 1 << 20, 1 << 20))),)
+    both = (CopyStep((Copy(0, 0, 1 << 20, None, 0), Copy(0, 0, 64, 0, None, 1 << 20, 1 << 20))),)
     size = (1 << 20) + 64
     compiled = transport.compile(both, ME, transport.allocate(size, size, 1, both), BYTES, False)
     timing = transport.time_batch(compiled, 8)
@@ -276,13 +277,13 @@ def test_gpus_that_are_not_there_are_refused_in_one_sentence(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RefusedError, match=why):
-        _cuda_device.choose(cupy, Place(0, ranks, 0, ranks, "torchrun"), False)
+        _cuda_device.choose(cupy, RankInfo(0, ranks, 0, ranks, "torchrun"), False)
 
 
 def test_a_rank_has_the_gpu_of_its_local_rank_or_the_only_one_it_was_left(
     cupy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = Place(3, 4, 1, 2, "torchrun")
+    second = RankInfo(3, 4, 1, 2, "torchrun")
     monkeypatch.setenv("FAKE_CUDA_GPUS", "2")
     assert _cuda_device.choose(cupy, second, False) == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
@@ -311,7 +312,7 @@ def test_what_it_can_not_carry_out_it_says() -> None:
     for step in (Collective("allreduce", 8, 8), Exchange()):
         assert "no messages between ranks" in str(transport.supports(step, BYTES, False))
     assert transport.supports(Product(8), BYTES, False) == "cuda_copy only copies"
-    assert "not from or to the host" in str(transport.supports(Copies((Copy(0, 0, 8, None, 0),)), BYTES, False))
+    assert "not from or to the host" in str(transport.supports(CopyStep((Copy(0, 0, 8, None, 0),)), BYTES, False))
     assert transport.supports(COPY[0], BYTES, False) is None
 
 
@@ -332,11 +333,14 @@ def test_facts_memory_cache_and_stirring() -> None:
 
 
 def test_parts_of_buffers_lie_where_the_copies_say() -> None:
-    steps = (Copies((Copy(0, 0, 100, None, 0), Copy(0, 0, 100, 0, None, 100, 100))),)
+    steps = (CopyStep((Copy(0, 0, 100, None, 0), Copy(0, 0, 100, 0, None, 100, 100))),)
     found = _cuda_memory.layout(200, 200, 0, steps, lambda member: 7)
     assert [(part.side, part.begin, part.where) for part in found.parts] == [
-        ("send", 0, _cuda_memory.HOST), ("send", 100, 7), ("recv", 0, 7), ("recv", 100, _cuda_memory.HOST)
-    ]  # fmt: skip
+        ("send", 0, _cuda_memory.HOST),
+        ("send", 100, 7),
+        ("recv", 0, 7),
+        ("recv", 100, _cuda_memory.HOST),
+    ]
     assert all(part.start % _cuda_memory.ALIGNMENT_BYTES == 0 for part in found.parts)
     where, at = found.find("recv", 2, 150, 50)
     assert where == _cuda_memory.HOST and at == 2 * found.stride[where] + found.parts[3].start + 50
@@ -448,7 +452,7 @@ for words in sys.argv[1:]:
     for records in measure.Measurer(setting).rows():
         for r in records:
             failed = f"failed: {r.failed.what}" if r.failed else None
-            what = r.skipped or failed or f"verified {r.verified} {' '.join(r.flags)}"
+            what = r.skipped and r.skipped.text or failed or f"verified {r.verified} {' '.join(r.flags)}"
             found.setdefault(words, set()).add(what.strip())
 if me.rank == 0:
     print("FOUND" + json.dumps({key: sorted(value) for key, value in found.items()}))
@@ -456,9 +460,11 @@ transport.close()
 """
 WAYS = tuple(
     f"via={via},engine={engine},access={access},direction={direction}"
-    for via in ("ipc", "process") for engine in ("ce", "sm") for access in ("write", "read")
+    for via in ("ipc", "process")
+    for engine in ("ce", "sm")
+    for access in ("write", "read")
     for direction in ("one-way", "two-way")
-)  # fmt: skip
+)
 
 
 def peers(tmp_path: Path, ways: tuple[str, ...], launcher: tuple[str, ...], **variables: str) -> tuple[str, Any]:

@@ -13,7 +13,7 @@ from bench.core.dtypes import DTYPES
 from bench.core.errors import NotInstalledError
 from bench.core.payload import CopyData, ReduceData, Tiled, constant
 from bench.transports._cuda_device import load_cupy
-from bench.transports._device import Block, CupyArrays, DeviceBuffers, TorchArrays
+from bench.transports._device import CupyArrays, DeviceBuffers, GuardedBlock, TorchArrays
 
 Missing = Callable[[str, str], NoReturn]
 LARGE_BYTES = (1 << 30) + 4096 + 24  # no whole number of rows or chunks
@@ -59,7 +59,7 @@ def device(request: pytest.FixtureRequest, missing: Missing) -> tuple[Arrays, Ca
 
 def buffers_of(arrays: Arrays, num_bytes: int) -> DeviceBuffers:
     """One set, nothing to send."""
-    return DeviceBuffers(Block(arrays, 0, 1), Block(arrays, num_bytes, 1))
+    return DeviceBuffers(GuardedBlock(arrays, 0, 1), GuardedBlock(arrays, num_bytes, 1))
 
 
 def test_a_gigabyte_is_filled_and_compared_without_another_one(device: Any) -> None:
@@ -115,4 +115,4 @@ def test_a_byte_behind_a_buffer_is_seen(device: Any) -> None:
 
 def test_more_than_there_is_is_a_memory_error(device: Any) -> None:
     with pytest.raises(MemoryError):
-        Block(device[0], 1 << 45, 1)
+        GuardedBlock(device[0], 1 << 45, 1)

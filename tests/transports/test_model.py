@@ -12,12 +12,21 @@ from bench.core.topology import rounds
 from bench.core.world import World
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.hardware.catalogue import instances, node_links
-from bench.transports.model import TRANSPORT, Model
+from bench.transports.model import TRANSPORT, FabricModel
 
 P4D = node_links("p4d.24xlarge")
 TWO_NODES = World(2, 8)
-COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "broadcast", "reduce", "gather",
-               "scatter")  # fmt: skip
+COLLECTIVES = (
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "alltoall",
+    "alltoallv",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+)
 GIB = 1 << 30
 
 
@@ -35,7 +44,7 @@ def seconds(links: NodeLinks, world: World, name: str, num_bytes: int = GIB, top
     groups = rounds(world, topology)[0]
     shape = shape_of(each, len(groups[0].ranks), num_bytes)
     steps = tuple(each.steps(shape, member) for member in range(shape.num_ranks))
-    return max(Model(Fabric(links, world)).simulate(groups, (steps,) * len(groups)))
+    return max(FabricModel(Fabric(links, world)).simulate(groups, (steps,) * len(groups)))
 
 
 def judged(links: NodeLinks, world: World, name: str, num_bytes: int) -> tuple[Header, Record, float]:
@@ -45,16 +54,36 @@ def judged(links: NodeLinks, world: World, name: str, num_bytes: int) -> tuple[H
     took = seconds(links, world, name, num_bytes)
     factor = each.bus_factor(shape)
     record = Record(
-        mode="isolated", requested_bytes=(num_bytes,), payload_bytes=shape.payload_bytes, num_ranks=world.num_ranks,
-        num_nodes=world.num_nodes, bus_factor=factor, rank_bytes=each.crossing(shape, world.num_ranks),
+        mode="isolated",
+        requested_bytes=(num_bytes,),
+        payload_bytes=shape.payload_bytes,
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        bus_factor=factor,
+        rank_bytes=each.crossing(shape, world.num_ranks),
         node_bytes=each.crossing(shape, world.num_nodes) if world.num_nodes > 1 else None,
-        min_steps=each.min_steps(world.num_ranks), modelled=True, samples=Samples((took,), loop="virtual"),
-    )  # fmt: skip
+        min_steps=each.min_steps(world.num_ranks),
+        modelled=True,
+        samples=Samples((took,), loop="virtual"),
+    )
     header = Header(
-        job="job", case=(name,), pattern=name, transport="model", dtype="float32", reduce_op="sum", root=0,
-        direction=None, topology="world", num_ranks=world.num_ranks, num_nodes=world.num_nodes,
-        ranks_per_node=world.ranks_per_node, clock="virtual", modelled=True, started="", links=links.to_dict(),
-    )  # fmt: skip
+        job="job",
+        case=(name,),
+        pattern=name,
+        transport="model",
+        dtype="float32",
+        reduce_op="sum",
+        root=0,
+        direction=None,
+        topology="world",
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        ranks_per_node=world.ranks_per_node,
+        clock="virtual",
+        modelled=True,
+        started="",
+        links=links.to_dict(),
+    )
     return header, record, shape.payload_bytes * (factor or 0.0) / took
 
 
@@ -76,7 +105,7 @@ def test_the_fastest_algorithm_is_taken_and_named() -> None:
     each = pattern("allreduce")
     used = []
     for num_bytes in (48, GIB):
-        model = Model(Fabric(links, World(1, 6)))
+        model = FabricModel(Fabric(links, World(1, 6)))
         steps = tuple(each.steps(shape_of(each, 6, num_bytes), member) for member in range(6))
         model.simulate(rounds(World(1, 6), "world")[0], (steps,))
         used.append(model.algorithm_used)
@@ -138,7 +167,7 @@ def test_half_an_nvlink_slows_the_pipelined_allreduce_of_two_nodes_by_its_first_
 def test_rails_that_run_together_share_the_nics() -> None:
     each, group = pattern("allreduce"), (Group("rail0", (0, 8)),)
     steps = tuple(each.steps(shape_of(each, 2, GIB), member) for member in range(2))
-    alone = Model(Fabric(P4D, TWO_NODES)).simulate(group, (steps,))[0]
+    alone = FabricModel(Fabric(P4D, TWO_NODES)).simulate(group, (steps,))[0]
     assert seconds(P4D, TWO_NODES, "allreduce", topology="rail") == pytest.approx(2 * alone, rel=1e-3)
 
 
@@ -151,7 +180,7 @@ def test_messages_posted_together_share_their_link_and_pay_one_latency() -> None
     links = NodeLinks("pair", 2, "host", pcie_bytes_per_s=1e9, host_s=1e-3)
     sender = Exchange(sends=(Message(1, 10**9), Message(1, 10**9)))
     receiver = Exchange(recvs=(Message(0, 10**9), Message(0, 10**9)))
-    model = Model(Fabric(links, World(1, 2)))
+    model = FabricModel(Fabric(links, World(1, 2)))
     assert model.simulate((Group("pair", (0, 1)),), (((sender,), (receiver,)),)) == pytest.approx((2.001,))
     assert model.algorithm_used == "messages"
 
@@ -160,7 +189,7 @@ def test_a_program_of_more_steps_for_some_members_takes_all_of_them() -> None:
     links = NodeLinks("pair", 3, "host", pcie_bytes_per_s=1e9, host_s=1e-3)
     there, back = Exchange(sends=(Message(1, 10**9),)), Exchange(sends=(Message(0, 10**9),))
     steps = ((there, Exchange()), (Exchange(), back), ())
-    model = Model(Fabric(links, World(1, 3)))
+    model = FabricModel(Fabric(links, World(1, 3)))
     assert model.simulate((Group("world", (0, 1, 2)),), (steps,)) == pytest.approx((2.002,))
 
 
@@ -168,7 +197,7 @@ def test_groups_of_different_work_have_times_of_their_own() -> None:
     links = NodeLinks("four", 4, "host", pcie_bytes_per_s=1e9, host_s=0.0)
     groups = (Group("a", (0, 1)), Group("b", (2, 3)))
     steps = tuple(((Exchange(sends=(Message(1, size),)),), (Exchange(),)) for size in (10**9, 3 * 10**9))
-    assert Model(Fabric(links, World(1, 4))).simulate(groups, steps) == pytest.approx((1.0, 3.0))
+    assert FabricModel(Fabric(links, World(1, 4))).simulate(groups, steps) == pytest.approx((1.0, 3.0))
 
 
 def test_groups_of_different_sizes_each_take_all_their_steps() -> None:
@@ -176,7 +205,7 @@ def test_groups_of_different_sizes_each_take_all_their_steps() -> None:
     groups = (Group("three", (0, 1, 2)), Group("two", (3, 4)))
     each, size = pattern("allgather"), 6 * 16 * 10**7
     steps = tuple(tuple(each.steps(Shape(n, size), member) for member in range(n)) for n in (3, 2))
-    took = Model(Fabric(links, World(1, 5))).simulate(groups, steps)
+    took = FabricModel(Fabric(links, World(1, 5))).simulate(groups, steps)
     assert took == pytest.approx((2 / 3 * size / 1e9, 1 / 2 * size / 1e9))
 
 

@@ -21,11 +21,11 @@ import pytest
 from bench.core.errors import RefusedError
 from bench.core.payload import constant
 from bench.core.transport import GUARD
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _mpi_cuda_check as checking
 from bench.transports import _mpi_cuda_staging as staging
 from bench.transports._cuda_device import load_cupy
-from bench.transports._mpi_cuda_memory import Gpu
+from bench.transports._mpi_cuda_memory import RankGpu
 from bench.transports.mpi_cuda import MpiCuda
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -74,8 +74,15 @@ def start(needs_mpi: None, tmp_path: Path) -> Start:
     def go(num_ranks: int, pattern: str, *words: str, told: str = "") -> Ran:
         mpirun = (str(Path(sys.executable).parent / "mpirun"), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
         command = (*mpirun, "-n", str(num_ranks), sys.executable, "-m", f"bench.{pattern}", "--transport", "mpi_cuda")
-        done = subprocess.run((*command, *words), env=environment(told), cwd=tmp_path, capture_output=True, text=True,
-                              timeout=100, check=False)  # fmt: skip
+        done = subprocess.run(
+            (*command, *words),
+            env=environment(told),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
         return Ran(done)
 
     return go
@@ -212,16 +219,36 @@ def test_what_no_mpi_library_can_say_is_told_by_its_last_words(needs_mpi: None) 
 
 def test_a_process_of_its_own_is_no_rank_but_keeps_every_setting() -> None:
     of_ranks = {
-        "PMI_RANK": "1", "PMI_FD": "7", "PMIX_RANK": "1", "PMIX_NAMESPACE": "x", "HYDI_CONTROL_FD": "9",
-        "MPI_LOCALRANKID": "1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_UNIVERSE_SIZE": "2", "SLURM_PROCID": "1",
-        "PALS_RANKID": "1", "PRTE_LAUNCHED": "1",
-        "OMPI_MCA_ess_base_jobid": "5", "OMPI_MCA_num_procs": "2", "FLUX_TASK_RANK": "0", "MV2_COMM_WORLD_RANK": "0",
-    }  # fmt: skip
+        "PMI_RANK": "1",
+        "PMI_FD": "7",
+        "PMIX_RANK": "1",
+        "PMIX_NAMESPACE": "x",
+        "HYDI_CONTROL_FD": "9",
+        "MPI_LOCALRANKID": "1",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_UNIVERSE_SIZE": "2",
+        "SLURM_PROCID": "1",
+        "PALS_RANKID": "1",
+        "PRTE_LAUNCHED": "1",
+        "OMPI_MCA_ess_base_jobid": "5",
+        "OMPI_MCA_num_procs": "2",
+        "FLUX_TASK_RANK": "0",
+        "MV2_COMM_WORLD_RANK": "0",
+    }
     settings = {
-        "OMPI_MCA_pml": "ucx", "OMPI_MCA_opal_cuda_support": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "PATH": "/bin",
-        "PMIX_MCA_gds": "hash", "UCX_TLS": "cuda", "MPICH_GPU_SUPPORT_ENABLED": "1", "MPIR_CVAR_ENABLE_GPU": "1",
-        "OPAL_PREFIX": "/opt", "MPI4PY_LIBMPI": "x", "CUDA_VISIBLE_DEVICES": "1", "PYTHONPATH": "/y",
-    }  # fmt: skip
+        "OMPI_MCA_pml": "ucx",
+        "OMPI_MCA_opal_cuda_support": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "PATH": "/bin",
+        "PMIX_MCA_gds": "hash",
+        "UCX_TLS": "cuda",
+        "MPICH_GPU_SUPPORT_ENABLED": "1",
+        "MPIR_CVAR_ENABLE_GPU": "1",
+        "OPAL_PREFIX": "/opt",
+        "MPI4PY_LIBMPI": "x",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "PYTHONPATH": "/y",
+    }
     assert checking.alone({**of_ranks, **settings}) == settings | {"PYTHONPATH": f"{ROOT}{os.pathsep}/y"}
 
 
@@ -262,9 +289,9 @@ def test_open_mpis_own_tool_tells_what_was_built_from_what_was_turned_off(
 # -- one GPU
 
 
-def place(local_rank: int, local_size: int) -> Place:
+def place(local_rank: int, local_size: int) -> RankInfo:
     """A rank on one host."""
-    return Place(local_rank, local_size, local_rank, local_size, "mpirun")
+    return RankInfo(local_rank, local_size, local_rank, local_size, "mpirun")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +301,7 @@ def place(local_rank: int, local_size: int) -> Place:
 def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_sees(
     fake: Any, told: str, local_rank: int, local_size: int, shared: bool, index: int
 ) -> None:
-    assert Gpu(fake(told), place(local_rank, local_size), shared).index == index
+    assert RankGpu(fake(told), place(local_rank, local_size), shared).index == index
 
 
 @pytest.mark.parametrize(
@@ -286,13 +313,13 @@ def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_sees(
 )
 def test_without_a_gpu_the_reason_and_the_remedy_are_the_drivers(fake: Any, told: str, said: str) -> None:
     with pytest.raises(RefusedError, match=f"{said} --transport mpi"):
-        Gpu(fake(told), place(0, 1), False)
+        RankGpu(fake(told), place(0, 1), False)
 
 
 def test_a_cupy_that_can_not_compile_is_found_before_the_first_row(fake: Any) -> None:
     said = r"CuPy of rank 0 can not compile for GPU 0 \(CuPy failed to load libnvrtc\.so\.13\): install"
     with pytest.raises(RefusedError, match=said):
-        Gpu(fake("no compiler"), place(0, 1), False)
+        RankGpu(fake("no compiler"), place(0, 1), False)
 
 
 def test_cupy_that_is_missing_or_broken_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -310,7 +337,7 @@ def test_cupy_that_is_missing_or_broken_is_said(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("alignment", [64, 4096])
 def test_buffers_are_aligned_guarded_and_found_by_address(fake: Any, alignment: int) -> None:
-    buffers = Gpu(fake(), place(0, 1), False).allocate(100, 7, 3, alignment)
+    buffers = RankGpu(fake(), place(0, 1), False).allocate(100, 7, 3, alignment)
     for index in range(3):
         for which in ("send", "recv"):
             view = buffers.view(which, index)
@@ -331,7 +358,7 @@ def test_buffers_are_aligned_guarded_and_found_by_address(fake: Any, alignment: 
 
 def test_what_is_written_is_complete_before_mpi_can_send_it(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cupy, done = fake(), []
-    buffers = Gpu(cupy, place(0, 1), False).allocate(64, 64, 1, 64)
+    buffers = RankGpu(cupy, place(0, 1), False).allocate(64, 64, 1, 64)
     monkeypatch.setattr(cupy.cuda, "synchronize", lambda: done.append(buffers.read("send", 0)[0]))
     buffers.write("send", 0, np.full(64, 7, np.uint8))
     buffers.write("send", 0, 9)
@@ -375,7 +402,7 @@ def cupy(missing: Missing) -> Any:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
 def test_buffers_on_a_gpu_are_written_read_compared_and_guarded(cupy: Any) -> None:
-    gpu = Gpu(cupy, place(0, 1), False)
+    gpu = RankGpu(cupy, place(0, 1), False)
     facts = gpu.facts()
     assert facts["memory"] == "device" and facts["gpu"] and "." in facts["cuda"]
     assert (gpu.cache_bytes() or 0) > 1 << 20 and gpu.available_bytes(1) > 1 << 30
@@ -398,7 +425,7 @@ def test_buffers_on_a_gpu_are_written_read_compared_and_guarded(cupy: Any) -> No
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
 def test_a_gpu_without_room_is_a_memory_error(cupy: Any) -> None:
-    gpu = Gpu(cupy, place(0, 1), False)
+    gpu = RankGpu(cupy, place(0, 1), False)
     with pytest.raises(MemoryError):
         gpu.allocate(1 << 46, 8, 1, 64)
     assert len(gpu.empty(8)) == 8, "and the next one has room"

@@ -20,7 +20,7 @@ import pytest
 
 from bench.core.errors import RefusedError
 from bench.core.transport import Options
-from bench.core.world import Place
+from bench.core.world import RankInfo
 from bench.transports import _nccl_gpu, nccl
 from bench.transports._nccl_graph import Graphs, start_of
 
@@ -48,8 +48,16 @@ def ranks(tmp_path: Path, *words: str, env: Mapping[str, str]) -> list[Ran]:
     log = tmp_path / "asked.log"
     log.unlink(missing_ok=True)
     base = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
-    base |= {"PYTHONPATH": f"{FAKE}:{ROOT}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "FAKE_LOG": str(log),
-             "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TMPDIR": str(tmp_path), **env}  # fmt: skip
+    base |= {
+        "PYTHONPATH": f"{FAKE}:{ROOT}",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "FAKE_LOG": str(log),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "TMPDIR": str(tmp_path),
+        **env,
+    }
     jobs = [
         subprocess.Popen(
             (sys.executable, *words),
@@ -87,7 +95,8 @@ for line in os.environ["CASES"].split(";"):
     setting = measure.Setting(case, pattern, transport, world, hosts, 1 << 14, free, lambda doing: None)
     for records in measure.Measurer(setting).rows():
         for r in records:
-            what = r.skipped or r.failed and r.failed.what or f"{r.samples.loop} verified {r.verified}"
+            what = r.skipped and r.skipped.text or r.failed and r.failed.what
+            what = what or f"{r.samples.loop} verified {r.verified}"
             found.append([line, r.mode, r.payload_bytes, what, list(r.flags)])
 transport.stir()
 if me.rank == 0:
@@ -172,9 +181,11 @@ def test_messages_that_can_not_be_captured_are_skipped_with_the_reason(tmp_path:
 @pytest.mark.slow
 def test_a_gpu_that_is_full_on_one_rank_fails_the_size_on_all_and_the_next_goes_on(tmp_path: Path) -> None:
     found, _, log = rows(
-        tmp_path, "allreduce --sizes 4K,8G,1M,8K --cache hot --mode isolated",
-        FAKE_GPU_BYTES=str(8 << 30), FAKE_FULL_RANK="1",
-    )  # fmt: skip
+        tmp_path,
+        "allreduce --sizes 4K,8G,1M,8K --cache hot --mode isolated",
+        FAKE_GPU_BYTES=str(8 << 30),
+        FAKE_FULL_RANK="1",
+    )
     said = {num_bytes: what for _, _, num_bytes, what, _ in found}
     assert said[4096] == said[8192] == "python verified True"
     assert said[1 << 20].startswith("ran out of memory for") and "are free for it" in said[8 << 30]
@@ -184,8 +195,22 @@ def test_a_gpu_that_is_full_on_one_rank_fails_the_size_on_all_and_the_next_goes_
 
 @pytest.mark.slow
 def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: Path) -> None:
-    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "-n", "3", "--format",
-                 "json", "--share-gpu", "1", env={"FAKE_GPUS": "1"})  # fmt: skip
+    done = ranks(
+        tmp_path,
+        "-m",
+        "bench.allreduce",
+        "--transport",
+        "nccl",
+        "--sizes",
+        "4K",
+        "-n",
+        "3",
+        "--format",
+        "json",
+        "--share-gpu",
+        "1",
+        env={"FAKE_GPUS": "1"},
+    )
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     document = json.loads(done[0].out)
     header = document["headers"]["allreduce"]
@@ -199,8 +224,24 @@ def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: 
 
 @pytest.mark.slow
 def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp_path: Path) -> None:
-    done = ranks(tmp_path, "-m", "bench.overlap", "--transport", "nccl", "--sizes", "64K", "--mode", "isolated", "-n",
-                 "21", "-w", "1", "--format", "json", env={})  # fmt: skip
+    done = ranks(
+        tmp_path,
+        "-m",
+        "bench.overlap",
+        "--transport",
+        "nccl",
+        "--sizes",
+        "64K",
+        "--mode",
+        "isolated",
+        "-n",
+        "21",
+        "-w",
+        "1",
+        "--format",
+        "json",
+        env={},
+    )
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     document = json.loads(done[0].out)
     assert document["summaries"][0]["verified"]
@@ -209,8 +250,18 @@ def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp
 
 
 def test_a_gpu_that_one_rank_can_not_use_ends_all_before_they_wait_for_it(tmp_path: Path) -> None:
-    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "--format", "json",
-                 env={"FAKE_BROKEN_RANK": "1"})  # fmt: skip
+    done = ranks(
+        tmp_path,
+        "-m",
+        "bench.allreduce",
+        "--transport",
+        "nccl",
+        "--sizes",
+        "4K",
+        "--format",
+        "json",
+        env={"FAKE_BROKEN_RANK": "1"},
+    )
     assert [one.code for one in done] == [3, 3], done[0].err + done[1].err
     assert "rank 1 can not use cuda:1 (CUDA error: all CUDA-capable devices are busy or unavailable)" in done[0].err
     assert "did not" not in done[0].err and "bench: error" not in done[1].err
@@ -218,8 +269,18 @@ def test_a_gpu_that_one_rank_can_not_use_ends_all_before_they_wait_for_it(tmp_pa
 
 @pytest.mark.slow
 def test_a_rank_for_which_nccl_can_not_be_opened_says_so_itself(tmp_path: Path) -> None:
-    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "--timeout", "3",
-                 env={"FAKE_LOST_RANK": "1"})  # fmt: skip
+    done = ranks(
+        tmp_path,
+        "-m",
+        "bench.allreduce",
+        "--transport",
+        "nccl",
+        "--sizes",
+        "4K",
+        "--timeout",
+        "3",
+        env={"FAKE_LOST_RANK": "1"},
+    )
     assert [one.code for one in done] == [3, 3], done[0].err + done[1].err
     assert "rank 1 could not open NCCL on cuda:1 (NCCL error in: ProcessGroupNCCL.cpp:1, unhandled" in done[1].err
 
@@ -228,19 +289,44 @@ def test_a_rank_for_which_nccl_can_not_be_opened_says_so_itself(tmp_path: Path) 
     ("require", "env", "code", "words"),
     [
         ("network=efa", {"FAKE_NCCL_NETWORK": "Socket"}, 4, "network=efa was demanded, and NCCL used socket (rank 0"),
-        pytest.param("algorithm=tree", {}, 4, "algorithm=tree was demanded, and NCCL used ring (desk",
-                     marks=pytest.mark.slow),
-        pytest.param("network=efa", {"NCCL_DEBUG": "WARN"}, 4, "did not tell which network it used (NCCL_DEBUG is set",
-                     marks=pytest.mark.slow),
-        pytest.param("network=socket,algorithm=ring,protocol=ll", {"FAKE_NCCL_NETWORK": "Socket"}, 0, "",
-                     marks=pytest.mark.slow),
+        pytest.param(
+            "algorithm=tree", {}, 4, "algorithm=tree was demanded, and NCCL used ring (desk", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "network=efa",
+            {"NCCL_DEBUG": "WARN"},
+            4,
+            "did not tell which network it used (NCCL_DEBUG is set",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "network=socket,algorithm=ring,protocol=ll", {"FAKE_NCCL_NETWORK": "Socket"}, 0, "", marks=pytest.mark.slow
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_nccl_used_is_held_against_what_was_demanded(
     require: str, env: dict[str, str], code: int, words: str, tmp_path: Path
 ) -> None:
-    done = ranks(tmp_path, "-m", "bench.allreduce", "--transport", "nccl", "--sizes", "4K", "-n", "2", "--mode",
-                 "isolated", "--timeout", "5", "--require", require, "--format", "json", env=env)  # fmt: skip
+    done = ranks(
+        tmp_path,
+        "-m",
+        "bench.allreduce",
+        "--transport",
+        "nccl",
+        "--sizes",
+        "4K",
+        "-n",
+        "2",
+        "--mode",
+        "isolated",
+        "--timeout",
+        "5",
+        "--require",
+        require,
+        "--format",
+        "json",
+        env=env,
+    )
     assert done[0].code == code and words in done[0].err, done[0].err
     if code == 0:
         (row,) = json.loads(done[0].out)["summaries"]
@@ -274,24 +360,28 @@ def fake_torch(**changes: Any) -> Any:
         ({"gpus": 0}, (), {}, "no NVIDIA driver is loaded"),
         ({"gpus": 0}, ("nvidiactl",), {}, "torch sees no GPU (it says no more)"),
         ({"gpus": 0, "says": "The driver is too old.\nMore"}, ("nvidiactl",), {}, "no GPU (The driver is too old)"),
-        ({"gpus": 0}, ("nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm"), {"CUDA_VISIBLE_DEVICES": ""},
-         "CUDA_VISIBLE_DEVICES='' hides all GPUs (the driver shows 2)"),
+        (
+            {"gpus": 0},
+            ("nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm"),
+            {"CUDA_VISIBLE_DEVICES": ""},
+            "CUDA_VISIBLE_DEVICES='' hides all GPUs (the driver shows 2)",
+        ),
         ({"gpus": 1}, ("nvidiactl", "nvidia0"), {}, "2 ranks on this host need a GPU each, and torch sees 1"),
         ({"gpus": 1}, ("nvidiactl", "nvidia0"), {"CUDA_VISIBLE_DEVICES": "3"}, None),
         ({}, ("nvidiactl",), {}, None),
     ],
-)  # fmt: skip
+)
 def test_what_keeps_a_rank_from_a_gpu_is_one_sentence(
     changes: dict[str, Any], devices: tuple[str, ...], environ: dict[str, str], words: str | None, tmp_path: Path
 ) -> None:
     for name in devices:
         (tmp_path / name).touch()
-    said = _nccl_gpu.problem(fake_torch(**changes), Place(1, 2, 1, 2, "torchrun"), False, environ, tmp_path)
+    said = _nccl_gpu.problem(fake_torch(**changes), RankInfo(1, 2, 1, 2, "torchrun"), False, environ, tmp_path)
     assert (said is None) if words is None else (said is not None and words in said)
 
 
 def test_more_ranks_than_gpus_may_share_when_asked() -> None:
-    assert _nccl_gpu.problem(fake_torch(gpus=1), Place(1, 2, 1, 2, "torchrun"), True, {}) is None
+    assert _nccl_gpu.problem(fake_torch(gpus=1), RankInfo(1, 2, 1, 2, "torchrun"), True, {}) is None
 
 
 def test_a_torch_without_cuda_is_refused_for_real() -> None:
@@ -299,11 +389,11 @@ def test_a_torch_without_cuda_is_refused_for_real() -> None:
     if torch.version.cuda is not None:
         pytest.skip("this torch has CUDA")
     with pytest.raises(RefusedError, match=r"rank 0: this torch .* was built without CUDA"):
-        nccl.TRANSPORT(Place(0, 1, 0, 1, "direct"), Options())
+        nccl.TRANSPORT(RankInfo(0, 1, 0, 1, "direct"), Options())
 
 
 def test_new_libraries_are_asked_to_share_and_old_ones_told_of_other_hosts() -> None:
-    place = Place(3, 4, 3, 4, "torchrun")
+    place = RankInfo(3, 4, 3, 4, "torchrun")
     environ: dict[str, str] = {"NCCL_NVLS_ENABLE": "1"}
     _nccl_gpu.share(environ, (2, 30, 3), place, 1)
     off = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
@@ -388,7 +478,7 @@ def test_gpus_that_may_be_hidden_from_one_rank_are_told_by_that_rank(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr("bench.transports._torch.load_torch", lambda: fake_torch(gpus=0))
     with pytest.raises(RefusedError, match="rank 1: ") as refused:
-        nccl.Nccl(Place(1, 2, 1, 2, "torchrun"), Options())
+        nccl.Nccl(RankInfo(1, 2, 1, 2, "torchrun"), Options())
     assert refused.value.of_one_rank is alone
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from bench.transports import _nccl_debug
-from bench.transports._nccl_debug import Choice, Debug, Seen, together, unlike
+from bench.transports._nccl_debug import Choice, Debug, NcclReport, together, unlike
 
 HEAD = "desk:7:7 [0] NCCL INFO "
 RING = Choice("ring", "simple", "the line")
 
 
-def heard(*words: str) -> Seen:
+def heard(*words: str) -> NcclReport:
     """What a rank knows after these lines."""
-    seen = Seen()
+    seen = NcclReport()
     for line in words:
         seen.hear(line if " NCCL " in line else HEAD + line + "\n")
     return seen
@@ -53,7 +53,7 @@ def test_a_call_is_read_with_its_algorithm_and_protocol() -> None:
 
 
 def test_nothing_heard_is_unknown_and_one_node_needs_no_network() -> None:
-    assert Seen().facts(1) == {}
+    assert NcclReport().facts(1) == {}
     assert heard("Using network IB").facts(1)["nccl_network"] == "none, within one node"
     assert "nccl_network" not in heard("Using network IB").facts(2), "no peer was connected over it"
 
@@ -70,7 +70,7 @@ def test_ranks_know_together_what_one_of_them_saw_and_say_which() -> None:
     [
         (("network", "efa"), heard("Channel 0 : 0[0] -> 1[0] [send] via NET/Socket/0"), None, "NCCL used socket"),
         (("network", "socket"), heard("Channel 0 : 0[0] -> 1[0] [send] via NET/Socket/0"), None, None),
-        (("network", "efa"), Seen(), None, "did not tell which network"),
+        (("network", "efa"), NcclReport(), None, "did not tell which network"),
         (("network", "efa"), heard("Channel 0 : 0[0] -> 1[0] via P2P/IPC"), None, "no network between these"),
         (("algorithm", "tree"), None, RING, "algorithm=tree was demanded, and NCCL used ring (the line)"),
         (("protocol", "simple"), None, RING, None),
@@ -80,7 +80,7 @@ def test_ranks_know_together_what_one_of_them_saw_and_say_which() -> None:
     ],
 )
 def test_what_was_demanded_and_is_not_so_is_said(
-    required: tuple[str, str], seen: Seen | None, choice: Choice | None, words: str | None
+    required: tuple[str, str], seen: NcclReport | None, choice: Choice | None, words: str | None
 ) -> None:
     said = unlike([required], seen, choice)
     assert (said is None) if words is None else (said is not None and words in said)
@@ -148,8 +148,8 @@ def test_real_output_tells_the_network_and_the_paths() -> None:
         pytest.skip("BENCH_LOG_CORPUS names no folder of logs")
     logs = Path(corpus) / "nccl_logs"
 
-    def of(begin: str) -> Seen:
-        seen = Seen()
+    def of(begin: str) -> NcclReport:
+        seen = NcclReport()
         with next(logs.glob(f"{begin}_*")).open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 seen.hear(line)

@@ -128,7 +128,7 @@ for pattern, dtypes, ops in (("allreduce", DTYPES, REDUCE_OPS), ("reducescatter"
                     for r in records:
                         key = f"{pattern} {dtype} {op} {'in' if in_place else 'out of'} place"
                         assert r.samples is None or r.samples.loop == LOOP, r
-                        what = r.skipped or r.failed and r.failed.what or f"verified {r.verified}"
+                        what = r.skipped and r.skipped.text or r.failed and r.failed.what or f"verified {r.verified}"
                         found.setdefault(key, set()).add(what)
 if me.rank == 0:
     print("FOUND" + json.dumps({key: sorted(map(str, value)) for key, value in found.items()}))

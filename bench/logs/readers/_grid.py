@@ -9,7 +9,7 @@ import math
 import re
 from functools import cache
 
-from bench.logs.foreign import OK, Cell
+from bench.logs.foreign import OK, MatrixCell
 
 _VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2}|N/A|[-+]?(?:nan|inf)", re.IGNORECASE)
 _PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what a cut leaves of a value
@@ -107,16 +107,16 @@ def gpu(number: int) -> str:
     return f"gpu{number}"
 
 
-def cell(src: str, dst: str, token: object, factor: float) -> Cell:
+def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
     """One value in SI units: `factor` is the printed unit. `N/A` is a refused path; what is no rate has failed."""
     if token == "N/A":
-        return Cell(src, dst, None, WAIVED)
+        return MatrixCell(src, dst, None, WAIVED)
     if token is None or isinstance(token, bool):
-        return Cell(src, dst, None, UNREADABLE)
+        return MatrixCell(src, dst, None, UNREADABLE)
     try:
         value = float(token) * factor  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return Cell(src, dst, None, UNREADABLE)
+        return MatrixCell(src, dst, None, UNREADABLE)
     if not math.isfinite(value) or value <= 0:
-        return Cell(src, dst, None, FAILED)
-    return Cell(src, dst, value, OK)
+        return MatrixCell(src, dst, None, FAILED)
+    return MatrixCell(src, dst, value, OK)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bench.logs.foreign import Run
+from bench.logs.foreign import ForeignRun
 from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS
-from bench.logs.readers._nccl_rows import FIGURES, Fields, Half, Shape, element_type
-from bench.logs.readers._nccl_run import Named, OpenRun, dotted
+from bench.logs.readers._nccl_rows import FIGURES, Fields, Half, RowLayout, element_type
+from bench.logs.readers._nccl_run import NamedPattern, OpenRun, dotted
 
 _BEGINS = re.compile(
     r'\{\s*"version"\s*:\s*\d+\s*,\s*"start_time"|\{?\s*"version"\s*:\s*\d+\s*,?$|"start_time"\s*:\s*"\d{4}-\d\d-\d\d '
@@ -27,7 +27,7 @@ _KEYS = {"nccl_version", "config", "results"}
 _NOTHING: Any = object()
 
 
-class Document:
+class NcclJsonCollector:
     """Its lines as they come. `feed` says True when the document is whole."""
 
     def __init__(self, line: int) -> None:
@@ -54,7 +54,7 @@ class Document:
             self._depth += {"{": 1, "}": -1}.get(token[0], 0)
         return self._depth <= 0
 
-    def finish(self) -> list[Run]:
+    def finish(self) -> list[ForeignRun]:
         """The run of the document, as far as it goes; none where it is another program's."""
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)
@@ -113,7 +113,7 @@ def _fill(run: OpenRun, document: dict[str, Any]) -> None:
     arguments = document.get("args")
     name = PROGRAM.search(str(arguments[0])) if isinstance(arguments, list) and arguments else None
     if name:
-        run.named = Named(PROGRAMS[name[1]], f"{name[1]}_perf", run.line)
+        run.named = NamedPattern(PROGRAMS[name[1]], f"{name[1]}_perf", run.line)
     if isinstance(code := document.get("nccl_version"), int):
         run.settings["nccl"] = dotted(code)
     config = document.get("config")
@@ -131,10 +131,18 @@ def _fill(run: OpenRun, document: dict[str, Any]) -> None:
 
 def _read_config(run: OpenRun, config: dict[str, Any]) -> None:
     words = {
-        "nthreads": "threads", "ngpus": "gpus_per_thread", "minimum_bytes": "min_bytes", "maximum_bytes": "max_bytes",
-        "step_factor": "step", "step_bytes": "step", "warmup_iters": "warmup_iters", "iterations": "iters",
-        "aggregated_iterations": "agg_iters", "validation": "validation", "graph": "graph",
-    }  # fmt: skip
+        "nthreads": "threads",
+        "ngpus": "gpus_per_thread",
+        "minimum_bytes": "min_bytes",
+        "maximum_bytes": "max_bytes",
+        "step_factor": "step",
+        "step_bytes": "step",
+        "warmup_iters": "warmup_iters",
+        "iterations": "iters",
+        "aggregated_iterations": "agg_iters",
+        "validation": "validation",
+        "graph": "graph",
+    }
     run.settings.update({ours: str(config[key]) for key, ours in words.items() if isinstance(config.get(key), int)})
     run.settings["step_kind"] = "factor" if "step_factor" in config else "bytes"
     local = [config.get(key) for key in ("nthreads", "ngpus")]
@@ -165,7 +173,7 @@ def _fields(run: OpenRun, result: Any) -> Fields | None:
     halves = [_half(run, value) for value in placed if isinstance(value, dict)]
     if not halves:
         return None
-    run.shape = Shape(halves=1 if not isinstance(placed[0], dict) else 2)
+    run.shape = RowLayout(halves=1 if not isinstance(placed[0], dict) else 2)
     operation = result.get("redop")
     reduce_op = operation if isinstance(operation, str) and operation not in ("", "none") else None
     return Fields(size, count, dtype, reduce_op, None if int(root) < 0 else int(root), tuple(halves))

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from bench.core.dtypes import DTYPES
-from bench.logs.foreign import Row
+from bench.logs.foreign import ForeignRow
 from bench.logs.readers._nccl_rows import rate_agrees
 
 _MOST_ASKED = 1024  # sizes of one run
 _ALIGNMENT = 16  # bytes to which each rank's part of a size is rounded down
 
 
-def doubts(rows: Sequence[Row], share: float, timed: bool) -> Iterator[tuple[int, str]]:
+def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, str]]:
     """The rows that can not be right as they stand, by their index, each with the reason.
 
     algbw is `share` * size / time where `timed`. One program prints one kind of row: size / count, an operation and a
@@ -28,7 +28,7 @@ def doubts(rows: Sequence[Row], share: float, timed: bool) -> Iterator[tuple[int
             yield index, "the other rows: its size / count, operation or root is of another kind"
 
 
-def _kind(row: Row) -> Hashable | None:
+def _kind(row: ForeignRow) -> Hashable | None:
     """How often the count's bytes are in the size; whether there is an operation, and a root."""
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
@@ -36,13 +36,13 @@ def _kind(row: Row) -> Hashable | None:
     return None if left else times, row.reduce_op is None, row.root is None
 
 
-def _is_size_by_time(row: Row, share: float) -> bool:
+def _is_size_by_time(row: ForeignRow, share: float) -> bool:
     if not row.payload_bytes or not row.time_s or row.time_s < 0 or row.algbw_bytes_per_s is None:
         return True
     return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share)
 
 
-def asked_of(settings: Mapping[str, str], rows: Sequence[Row], ranks: int | None) -> tuple[int, ...]:
+def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int | None) -> tuple[int, ...]:
     """The sizes that a banner announces; none where it is of other rows than most of these, or they are many."""
     least, most, step = (_whole(settings.get(name, "")) for name in ("min_bytes", "max_bytes", "step"))
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
@@ -70,7 +70,7 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isdigit() and len(text) < 20 else None
 
 
-def absent(asked: Sequence[int], rows: Sequence[Row], ranks: int | None, ended: bool) -> list[int]:
+def absent(asked: Sequence[int], rows: Sequence[ForeignRow], ranks: int | None, ended: bool) -> list[int]:
     """The asked sizes of which there is no row: all of them if the run has `ended`, else up to its largest row.
 
     None where `ranks` is unknown, by which sizes are rounded.

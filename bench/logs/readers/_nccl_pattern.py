@@ -13,14 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.dtypes import DTYPES
-from bench.logs.foreign import Row
+from bench.logs.foreign import ForeignRow
 from bench.logs.readers._nccl_rows import rate_agrees, rate_between
 
 PROGRAMS = {
-    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "alltoall": "alltoall",
-    "alltoallv": "alltoallv", "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "sendrecv",
-    "gather": "gather", "scatter": "scatter", "hypercube": "hypercube",
-}  # fmt: skip
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "alltoall": "alltoall",
+    "alltoallv": "alltoallv",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "sendrecv",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
 _NAMES = "|".join(sorted(PROGRAMS, key=len, reverse=True))
 PROGRAM = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})_perf")
 COMMAND = re.compile(PROGRAM.pattern + r"(?:_mpi)?\s+-")
@@ -35,7 +43,7 @@ _MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PatternEvidence:
     """What a run showed. `part`: size / (count x element) if it is one in all rows. `low`, `high`: busbw/algbw."""
 
     combines: bool
@@ -65,7 +73,7 @@ def factor(pattern: str, ranks: int) -> float:
     return (2.0 if pattern in _TWICE else 1.0) * (ranks - 1) / ranks
 
 
-def evidence(rows: Sequence[Row], checked_out: bool, checked_in: bool) -> Evidence | None:
+def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
     """What rows show together; None without any that moves data."""
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
@@ -88,7 +96,7 @@ def evidence(rows: Sequence[Row], checked_out: bool, checked_in: bool) -> Eviden
     first = rows[0]
     combines, rooted = first.reduce_op is not None, first.root is not None
     others_rate = _is_of_others(rows, part)
-    return Evidence(combines, rooted, part, low, high, checked_out, checked_in, full_rate, others_rate)
+    return PatternEvidence(combines, rooted, part, low, high, checked_out, checked_in, full_rate, others_rate)
 
 
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -109,7 +117,7 @@ def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return begin, min(high for low, high in ranges if low <= begin <= high)
 
 
-def fits(pattern: str, seen: Evidence, ranks: int | None) -> bool:
+def fits(pattern: str, seen: PatternEvidence, ranks: int | None) -> bool:
     """Can a program of this pattern have printed these rows?"""
     if pattern == "alltoallv":  # its rates are of the busiest rank
         return not seen.combines and not seen.rooted
@@ -126,12 +134,12 @@ def fits(pattern: str, seen: Evidence, ranks: int | None) -> bool:
     return ranks is None or not seen.ratio_known or seen.may_be(factor(pattern, ranks))
 
 
-def of_others_alone(seen: Evidence) -> bool:
+def of_others_alone(seen: PatternEvidence) -> bool:
     """Do algbw and busbw alike count only what comes from the other ranks?"""
     return seen.others_rate and seen.ratio_known and seen.may_be(1.0)
 
 
-def _is_of_others(rows: Sequence[Row], part: int | None) -> bool:
+def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
     if not part or part < 2:
         return False
     timed = [(row.payload_bytes, row.time_s, row.algbw_bytes_per_s) for row in rows]
@@ -140,7 +148,7 @@ def _is_of_others(rows: Sequence[Row], part: int | None) -> bool:
     return others > whole
 
 
-def guess(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | None:
+def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
     """The only pattern that fits; None where several do. `title`: the words of the table's header."""
     ranks = ranks or (seen.part if seen.part and seen.part > 1 else None)
     if ranks == 1:
@@ -156,7 +164,7 @@ def guess(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | None
     return _copying(seen, ranks, title) if seen.part else None
 
 
-def _combining(seen: Evidence, ranks: int | None) -> str | None:
+def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
     if seen.rooted:
         return "reduce" if seen.part == 1 and fits("reduce", seen, ranks) else None
     if seen.part != 1:
@@ -169,7 +177,7 @@ def _combining(seen: Evidence, ranks: int | None) -> str | None:
     return None
 
 
-def _copying(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | None:
+def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
     """Count is a part of the size, nobody is root: allgather, alltoall, alltoallv or hypercube."""
     if not seen.full_rate:
         if "#wrong" not in title:
@@ -185,7 +193,7 @@ def _copying(seen: Evidence, ranks: int | None, title: Sequence[str]) -> str | N
     return "alltoall" if seen.checked_out else None
 
 
-def ranks_of(pattern: str, seen: Evidence) -> int | None:
+def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
     """The only number of ranks that the rows allow; one where nothing counts as moved."""
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.logs.foreign import Line, Reader, Run
-from bench.logs.readers._nccl_json import Document
+from bench.logs.foreign import ForeignRun, Line, Reader
+from bench.logs.readers._nccl_json import NcclJsonCollector
 from bench.logs.readers._nccl_pieces import LONGEST_PIECE
 from bench.logs.readers._nccl_text import Text, begins_run, whole_row
 
-_NOTHING: tuple[Run, ...] = ()
+_NOTHING: tuple[ForeignRun, ...] = ()
 
 
 class NcclTests(Reader):
@@ -23,21 +23,21 @@ class NcclTests(Reader):
 
     def __init__(self) -> None:
         self._text = Text()
-        self._document: Document | None = None
+        self._document: NcclJsonCollector | None = None
 
     def begins(self, text: str) -> bool:
         """Command, banner, device, header, footer, failure and data lines; the first line of its JSON."""
         if text[:1].isdigit():
             return len(text) <= LONGEST_PIECE and whole_row(text.split()) is not None
         if text[:1] in ("{", '"'):
-            return Document.begins(text)
+            return NcclJsonCollector.begins(text)
         return begins_run(text)
 
-    def feed(self, line: Line) -> Iterator[Run]:
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
         """See Reader."""
         number, text = line
         if text:
-            if self._document is not None or (text[0] in '{"' and Document.begins(text)):
+            if self._document is not None or (text[0] in '{"' and NcclJsonCollector.begins(text)):
                 self._read_json(number, text)
             else:
                 self._text.read(number, text)
@@ -45,7 +45,7 @@ class NcclTests(Reader):
                 return self._take()
         return iter(_NOTHING)
 
-    def finish(self) -> Iterator[Run]:
+    def finish(self) -> Iterator[ForeignRun]:
         """See Reader."""
         found = self._document.finish() if self._document is not None else []
         self._document = None
@@ -53,14 +53,14 @@ class NcclTests(Reader):
         self._text.done += found
         return self._take()
 
-    def _take(self) -> Iterator[Run]:
+    def _take(self) -> Iterator[ForeignRun]:
         done, self._text.done = self._text.done, []
         return iter(done)
 
     def _read_json(self, number: int, text: str) -> None:
         """A line of a document. One that can not be a part of it ends it, and is text again."""
         if self._document is None:
-            self._document = Document(number)
+            self._document = NcclJsonCollector(number)
         taken = self._document.feed(text)
         if taken is False:
             return

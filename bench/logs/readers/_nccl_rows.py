@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from bench.core.dtypes import ALIASES, DTYPES
-from bench.logs.foreign import Row
+from bench.logs.foreign import ForeignRow
 
 _NO_REDUCTION = "none"
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)$", re.IGNORECASE)
@@ -30,9 +30,12 @@ _ROOT = re.compile(r"-?\d{1,9}$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
 _ERROR = re.compile(r"\de(?:-\d\d|\+0[0-5])$")  # %5.0e; %g of a whole number gets an exponent from e+06 on
 _FP8 = {
-    "f8e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "float8_e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
-}  # fmt: skip
+    "f8e4m3": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "float8_e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "fp8_e5m2": "float8_e5m2",
+}
 _TYPES = {name: name for name in DTYPES} | ALIASES | _FP8
 _OPERATIONS = ("sum", "prod", "max", "min", "avg", "mulsum", "premulsum", _NO_REDUCTION)
 _TYPED = re.compile(
@@ -67,15 +70,22 @@ class Fields:
     halves: tuple[Half, ...]
     rest: tuple[str, ...] = field(default=())
 
-    def row(self, half: Half, in_place: bool, line: int) -> Row:
+    def row(self, half: Half, in_place: bool, line: int) -> ForeignRow:
         """In SI units."""
-        return Row(
-            self.size, self.count, self.dtype, self.reduce_op, self.root, in_place,
+        return ForeignRow(
+            self.size,
+            self.count,
+            self.dtype,
+            self.reduce_op,
+            self.root,
+            in_place,
             None if half.time_us is None else half.time_us / 1e6,
             None if half.algbw is None else half.algbw * 1e9,
             None if half.busbw is None else half.busbw * 1e9,
-            half.num_wrong, line, unreadable=half.unreadable,
-        )  # fmt: skip
+            half.num_wrong,
+            line,
+            unreadable=half.unreadable,
+        )
 
 
 def element_type(word: str) -> str | None:
@@ -96,7 +106,7 @@ def may_begin_row(tokens: list[str]) -> bool:
     )
 
 
-def is_damaged_row(text: str, shape: Shape) -> bool:
+def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Is this line of a table a row that something was done to? `text` is none that can be read.
 
     A row has its element type before an operation or a root, and three figures with a point in each half. Of a row in
@@ -118,7 +128,7 @@ def is_figures(tokens: list[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowLayout:
     """What a header says of the rows below it; without one, what is None is told from each row's number of fields.
 
     `width`: fields of a half. `as_errors`: the last column of a half is `error`.
@@ -130,10 +140,10 @@ class Shape:
     as_errors: bool | None = None
 
 
-UNTITLED = Shape()
+UNTITLED = RowLayout()
 
 
-def is_half(tokens: list[str], shape: Shape) -> bool:
+def is_half(tokens: list[str], shape: RowLayout) -> bool:
     """Are these one or two halves, without the size that they belong to?"""
     width = shape.width or 4
     return (
@@ -141,7 +151,7 @@ def is_half(tokens: list[str], shape: Shape) -> bool:
     )
 
 
-def read(tokens: list[str], shape: Shape = UNTITLED) -> Fields | None:
+def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
     """The fields of a row, or of its beginning. None where a field is not what its column holds.
 
     Without a header the number of fields tells whether there is a root, but only where the row is whole: of a beginning
@@ -205,10 +215,12 @@ def agrees(fields: Fields) -> bool:
     if fields.count and fields.size % (fields.count * num_bytes):
         return False
     return all(
-        half.time_us is None or half.algbw is None or half.time_us <= 0
+        half.time_us is None
+        or half.algbw is None
+        or half.time_us <= 0
         or rate_agrees(fields.size, half.time_us / 1e6, half.algbw * 1e9)
         for half in fields.halves
-    )  # fmt: skip
+    )
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
@@ -232,7 +244,7 @@ def rate_between(rate: float) -> tuple[float, float]:
     return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9
 
 
-def joined(pieces: list[str], shape: Shape) -> Fields | None:
+def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
     """The row that pieces of a line make, cut between fields or inside one; None while it is not whole.
 
     A cut inside a field leaves no mark, so what agrees with itself is taken before what does not.

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from bench.logs.foreign import FAILED, OK, TRUNCATED, Remark, Row, Run
+from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Remark
 from bench.logs.readers._nccl_judge import absent, asked_of, doubts
-from bench.logs.readers._nccl_pattern import Evidence, evidence, fits, guess, of_others_alone, ranks_of
-from bench.logs.readers._nccl_rows import UNTITLED, Fields, Half, Shape
+from bench.logs.readers._nccl_pattern import PatternEvidence, evidence, fits, guess, of_others_alone, ranks_of
+from bench.logs.readers._nccl_rows import UNTITLED, Fields, Half, RowLayout
 
 _MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g
@@ -17,7 +17,7 @@ _AT_ONCE = "several runs print into one log at once"
 
 
 @dataclass(slots=True)
-class Named:
+class NamedPattern:
     """A pattern, and where its name was read."""
 
     pattern: str | None
@@ -34,16 +34,16 @@ class OpenRun:
     version: str | None = None
     banner: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    named: Named | None = None  # by its own banner
-    command: Named | None = None  # by a command line near it
+    named: NamedPattern | None = None  # by its own banner
+    command: NamedPattern | None = None  # by a command line near it
     ranks_of_command: int | None = None
     title: tuple[str, ...] = ()
-    shape: Shape = UNTITLED
+    shape: RowLayout = UNTITLED
     titled_again: bool = False
     ranks: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # rank of the job -> group, host, process
     hosts: dict[str, None] = field(default_factory=dict)
     gpus: dict[str, None] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ForeignRow] = field(default_factory=list)
     elided: list[int] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     num_unsaid: int = 0
@@ -78,7 +78,7 @@ class OpenRun:
         """Take a header in."""
         self.title = words
         times = words.count("time") + words.count("cputime")
-        self.shape = Shape(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
+        self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
 
     def add(self, fields: Fields, line: int) -> None:
         """The halves of a row: out of place, then in place."""
@@ -101,7 +101,7 @@ class OpenRun:
 
     # ------------------------------------------------------------------------------------------------ the end of it
 
-    def close(self) -> Run:
+    def close(self) -> ForeignRun:
         """The run, with what its rows tell about it."""
         if self.mixed:
             self._judge_mixed(self.mixed)
@@ -124,13 +124,24 @@ class OpenRun:
         self.remarks.sort(key=lambda remark: (remark.line is None, remark.line or 0))
         if self.num_unsaid:
             self.remarks.append(Remark(None, f"{self.num_unsaid} more remarks are left out"))
-        return Run(
-            "rccl_tests" if self.rccl else "nccl_tests", self.version, pattern, ranks,
-            self._nodes(complete, ranks), status, self.failure or self.cut,
-            tuple(self.hosts), tuple(self.gpus), tuple(rows), (), tuple(self.remarks),
-            translations, tuple(self.settings.items()), self.line,
+        return ForeignRun(
+            "rccl_tests" if self.rccl else "nccl_tests",
+            self.version,
+            pattern,
+            ranks,
+            self._nodes(complete, ranks),
+            status,
+            self.failure or self.cut,
+            tuple(self.hosts),
+            tuple(self.gpus),
+            tuple(rows),
+            (),
+            tuple(self.remarks),
+            translations,
+            tuple(self.settings.items()),
+            self.line,
             asked_bytes=asked,
-        )  # fmt: skip
+        )
 
     def _judge_mixed(self, line: int) -> None:
         """A rank was listed again, of another process: was it another start, or do several print at the same time?"""
@@ -169,7 +180,7 @@ class OpenRun:
         first = self.ranks[min(self.ranks)][0]
         return [host for group, host, _ in self.ranks.values() if group == first]
 
-    def _pattern(self, seen: Evidence | None, ranks: int | None) -> str | None:
+    def _pattern(self, seen: PatternEvidence | None, ranks: int | None) -> str | None:
         if self.named and self.named.pattern:
             if seen and not fits(self.named.pattern, seen, ranks):
                 self.say(self.named.line, f"line {self.named.line}: rows do not look like those of {self.named.word}")
@@ -191,7 +202,9 @@ class OpenRun:
             self.say(None, "no line names the test, and its rows fit several")
         return pattern
 
-    def _ranks(self, pattern: str | None, seen: Evidence | None, known: int | None, complete: bool) -> int | None:
+    def _ranks(
+        self, pattern: str | None, seen: PatternEvidence | None, known: int | None, complete: bool
+    ) -> int | None:
         by_rows = ranks_of(pattern, seen) if pattern and seen else None
         if known and complete:
             if by_rows and by_rows != known:
@@ -224,7 +237,7 @@ class OpenRun:
             return len(set(self._of_first_group()))
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
-    def _ranks_of_others(self, pattern: str | None, seen: Evidence | None, ranks: int | None) -> int | None:
+    def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
         """The number of ranks where algbw counts what comes from the others alone, (n-1)/n of ours; else None."""
         if pattern == "hypercube":
             return ranks
@@ -232,7 +245,7 @@ class OpenRun:
             return ranks or seen.part
         return None
 
-    def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[Row], tuple[str, ...]]:
+    def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[ForeignRow], tuple[str, ...]]:
         """hypercube prints (n-1)/n of our algbw, as others did once; -C prints the time of the calls, not of the
         operation. `ranks`: as `_ranks_of_others` says."""
         if "cputime" in self.title:
@@ -289,7 +302,7 @@ class OpenRun:
 
     def _twice(self) -> int | None:
         """The line of the first row that has every figure of one before it."""
-        seen: set[Row] = set()
+        seen: set[ForeignRow] = set()
         for row in self.rows:
             figures = replace(row, line=0)
             if figures in seen:

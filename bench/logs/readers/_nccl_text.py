@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from bench.logs.foreign import Run
+from bench.logs.foreign import ForeignRun
 from bench.logs.readers import _nccl_words as forms
 from bench.logs.readers._lines import FENCE
 from bench.logs.readers._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
 from bench.logs.readers._nccl_pieces import LONGEST_PIECE, Pieces
 from bench.logs.readers._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
-from bench.logs.readers._nccl_run import Named, OpenRun, dotted
+from bench.logs.readers._nccl_run import NamedPattern, OpenRun, dotted
 
 # NCCL's own lines: host:pid:thread [device] NCCL INFO ...; glued to what was printed before them.
 _TALK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)")
@@ -22,10 +22,10 @@ class Text:
     """One open run, at most one row in pieces, and the command that was seen last. `done`: the runs that are over."""
 
     def __init__(self) -> None:
-        self.done: list[Run] = []
+        self.done: list[ForeignRun] = []
         self._run: OpenRun | None = None
         self._pieces = Pieces()
-        self._command: tuple[Named, int | None] | None = None
+        self._command: tuple[NamedPattern, int | None] | None = None
         self._goes_on = False  # does the line before end in a backslash?
 
     def read(self, number: int, text: str) -> None:
@@ -202,7 +202,7 @@ class Text:
 
     def _read_collective(self, number: int, found: re.Match[str]) -> None:
         name = PROGRAM.search(found[2])
-        named = Named(PROGRAMS[name[1]] if name else None, found[2], number)
+        named = NamedPattern(PROGRAMS[name[1]] if name else None, found[2], number)
         if found[1] == _CONCLUDED:
             if self._run is not None:
                 self._drop()

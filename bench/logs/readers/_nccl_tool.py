@@ -21,9 +21,9 @@ from typing import Any
 from bench.core.case import Case
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
-from bench.core.record import Failure, Record, Samples
+from bench.core.record import Failure, Record, Samples, Skip
 from bench.core.world import World
-from bench.logs.foreign import FAILED, OK, Row, Run, read_all
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, read_all
 from bench.logs.readers._lines import lines
 from bench.logs.readers._nccl_pattern import PROGRAMS
 from bench.logs.readers._nccl_reader import NcclTests
@@ -35,10 +35,19 @@ _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _BLOCKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # a size is one block of 16 bytes per rank
 _OPERATIONS = ("sum", "prod", "min", "max", "avg")
 _TYPES = {
-    "float32": "float", "float16": "half", "float64": "double", "bfloat16": "bfloat16", "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2", "int8": "int8", "uint8": "uint8", "int32": "int32", "uint32": "uint32", "int64": "int64",
+    "float32": "float",
+    "float16": "half",
+    "float64": "double",
+    "bfloat16": "bfloat16",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
     "uint64": "uint64",
-}  # fmt: skip
+}
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule")
 _MOST_TIMES = 4  # as many sizes as were asked for may a row by a step have
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+).*")
@@ -139,7 +148,7 @@ class NcclTestsTool(Tool):
         """One of each asked size: measured, or why not. Those of its two placements that the case names."""
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
-        rows: Sequence[Row] = run.rows
+        rows: Sequence[ForeignRow] = run.rows
         if found and len(found[-1].rows) >= len(rows):
             rows = found[-1].rows  # the same with more digits
         taken = _samples(document) if case.mode == "isolated" else {}
@@ -157,7 +166,7 @@ class NcclTestsTool(Tool):
                 if reason is None:
                     missing.append(size)
                 else:
-                    records.append(_empty((size,), case, world, skipped=reason))
+                    records.append(_empty((size,), case, world, skipped=Skip.uncoded(reason)))
         return [*records, *_failures(run, missing, records, case, world)]
 
 
@@ -200,7 +209,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
     return found
 
 
-def _run(text: str, case: Case, world: World) -> Run:
+def _run(text: str, case: Case, world: World) -> ForeignRun:
     """The one run of the text. UsageError where it is none, or is not the one that was asked for."""
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
@@ -220,30 +229,41 @@ def _run(text: str, case: Case, world: World) -> Run:
     return run
 
 
-def _record(row: Row, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
+def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
     """A row: its samples where it has some, else its own figures; what is no number is a failure."""
     assert row.payload_bytes is not None
     figures = {
-        "mean_s": row.time_s, "algbw_bytes_per_s": row.algbw_bytes_per_s, "busbw_bytes_per_s": row.busbw_bytes_per_s,
-    }  # fmt: skip
+        "mean_s": row.time_s,
+        "algbw_bytes_per_s": row.algbw_bytes_per_s,
+        "busbw_bytes_per_s": row.busbw_bytes_per_s,
+    }
     told = {name: value for name, value in figures.items() if value is not None}
     if row.unreadable or not row.time_s:
         lost = ", ".join(row.unreadable) or "time"
         return _empty(asked, case, world, failed=Failure(f"{lost} of {row.payload_bytes} bytes is no number"))
     return replace(
-        _empty(asked, case, world, skipped=""), payload_bytes=row.payload_bytes, skipped=None,
-        samples=samples, reported=None if samples else told, num_wrong=row.num_wrong,
+        _empty(asked, case, world, skipped=Skip.uncoded("")),
+        payload_bytes=row.payload_bytes,
+        skipped=None,
+        samples=samples,
+        reported=None if samples else told,
+        num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
         flags=("contradicts",) if row.contradicts else (),
-    )  # fmt: skip
+    )
 
 
 def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Record:
     # What of its buffers a cache held is not known: it rotates within its largest size.
     return Record(
-        mode=case.mode, requested_bytes=asked, payload_bytes=asked[0] if asked else 0, in_place=case.in_place,
-        num_ranks=world.num_ranks, num_nodes=world.num_nodes, **held,
-    )  # fmt: skip
+        mode=case.mode,
+        requested_bytes=asked,
+        payload_bytes=asked[0] if asked else 0,
+        in_place=case.in_place,
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        **held,
+    )
 
 
 def _why_skipped(size: int, case: Case, world: World, limit: re.Match[str] | None) -> str | None:
@@ -255,7 +275,9 @@ def _why_skipped(size: int, case: Case, world: World, limit: re.Match[str] | Non
     return None
 
 
-def _failures(run: Run, missing: Sequence[int], records: Sequence[Record], case: Case, world: World) -> list[Record]:
+def _failures(
+    run: ForeignRun, missing: Sequence[int], records: Sequence[Record], case: Case, world: World
+) -> list[Record]:
     """A record of what went wrong, where no row says it."""
     if run.status == OK and not missing:
         return []

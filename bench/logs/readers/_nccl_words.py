@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 
 from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
-from bench.logs.readers._nccl_run import Named
+from bench.logs.readers._nccl_run import NamedPattern
 
 BANNER = re.compile(
     r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\) warmup iters: (\d+) iters: (\d+)"
     r"(?: agg iters: (\d+))?(?: validation: (\d+))?(?: graph: (\d+))?(?: unalign: (\d+))?"
 )
 BANNER_WORDS = (
-    "threads", "gpus_per_thread", "min_bytes", "max_bytes", "step", "step_kind", "warmup_iters", "iters", "agg_iters",
-    "validation", "graph", "unalign",
-)  # fmt: skip
+    "threads",
+    "gpus_per_thread",
+    "min_bytes",
+    "max_bytes",
+    "step",
+    "step_kind",
+    "warmup_iters",
+    "iters",
+    "agg_iters",
+    "validation",
+    "graph",
+    "unalign",
+)
 DEVICE = re.compile(
     r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,18})\s+on\s+(\S{1,255})\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s*(.{0,255})"
@@ -49,7 +59,7 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 _LONGEST_SENTENCE = 300
 
 
-def command(number: int, text: str, goes_on: bool) -> tuple[Named, int | None] | None:
+def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
     """The only program that a line names, and how many ranks it has if one process is all there is of it.
 
     `goes_on`: the line is the rest of another, which may hold a launcher.
@@ -62,7 +72,7 @@ def command(number: int, text: str, goes_on: bool) -> tuple[Named, int | None] |
     ranks = None
     if gpus and not goes_on and not _LAUNCHER.search(text):
         ranks = int(gpus[1]) * int(threads[1] if threads else 1) or None
-    return Named(PROGRAMS[word], f"{word}_perf", number), ranks
+    return NamedPattern(PROGRAMS[word], f"{word}_perf", number), ranks
 
 
 def failure(text: str) -> tuple[str, bool] | None:
@@ -75,7 +85,7 @@ def failure(text: str) -> tuple[str, bool] | None:
     return text[:_LONGEST_SENTENCE], own
 
 
-def source(number: int, text: str) -> Named | None:
+def source(number: int, text: str) -> NamedPattern | None:
     """The program whose source file a failure names: all_reduce.cu."""
     found = SOURCE.search(text)
-    return Named(PROGRAMS[found[1]], found[0], number) if found else None
+    return NamedPattern(PROGRAMS[found[1]], found[0], number) if found else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from bench.logs.readers import _nvb_tests
-from bench.logs.readers._nvb_json import Document
-from bench.logs.readers._nvb_run import Found
+from bench.logs.readers._nvb_json import NvbandwidthJsonCollector
+from bench.logs.readers._nvb_run import NvbandwidthRun
 
 _LISTED = re.compile(r"\d+: (.+?)(?: \([0-9a-fA-F:.]+\))?(?:: \((\S+)\))?$")
 
 
-def take(run: Found, document: Document, last: int) -> None:
+def take(run: NvbandwidthRun, document: NvbandwidthJsonCollector, last: int) -> None:
     """Put a document into a run; `last` is the line where it ended."""
     found, lines, whole = document.read()
     if document.too_long:
@@ -25,7 +25,7 @@ def take(run: Found, document: Document, last: int) -> None:
         run.fail(document.line_of("error"), error)
 
 
-def _take_banner(run: Found, found: dict[str, object]) -> None:
+def _take_banner(run: NvbandwidthRun, found: dict[str, object]) -> None:
     run.version = as_text(found.get("version"))
     if (cuda := as_text(found.get("CUDA Runtime Version"))) is not None:
         run.settings["cuda"] = cuda_version(cuda)
@@ -40,7 +40,7 @@ def _take_banner(run: Found, found: dict[str, object]) -> None:
         run.say(None, warning)
 
 
-def _take_case(run: Found, case: dict[str, object], line: int | None) -> None:
+def _take_case(run: NvbandwidthRun, case: dict[str, object], line: int | None) -> None:
     name, status = as_text(case.get("name")) or "a test that is not named", as_text(case.get("status"))
     rows = [as_list(row) for row in as_list(case.get("bandwidth_matrix"))]
     error = as_text(case.get("error"))
@@ -56,7 +56,9 @@ def _take_case(run: Found, case: dict[str, object], line: int | None) -> None:
         _take_table(run, case, name, rows, line)
 
 
-def _take_table(run: Found, case: dict[str, object], name: str, rows: list[list[object]], line: int | None) -> None:
+def _take_table(
+    run: NvbandwidthRun, case: dict[str, object], name: str, rows: list[list[object]], line: int | None
+) -> None:
     columns = max(map(len, rows))
     ragged = sum(len(row) != columns for row in rows)
     if ragged:

@@ -20,7 +20,7 @@ _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 
 
-class Document:
+class NvbandwidthJsonCollector:
     """One document, from the line that names it. Lines that are none of it, as others print them between, are left."""
 
     def __init__(self, line: Line) -> None:

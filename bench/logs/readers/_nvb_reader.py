@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.foreign import Line, Reader, Run
+from bench.logs.foreign import ForeignRun, Line, Reader
 from bench.logs.readers import _grid, _nvb_cases, _nvb_json
-from bench.logs.readers._nvb_run import Found
+from bench.logs.readers._nvb_run import NvbandwidthRun
 
 _VERSION = re.compile(r"nvbandwidth Version: (\S+)")
 _RUNNING = re.compile(r"Running ([a-z0-9_]{3,80})\.$")
@@ -42,8 +42,8 @@ class Nvbandwidth(Reader):
     hints = ("nvbandwidth", "running ", "checking the pattern", "(row)", "(column)")
 
     def __init__(self) -> None:
-        self._run: Found | None = None
-        self._document: _nvb_json.Document | None = None
+        self._run: NvbandwidthRun | None = None
+        self._document: _nvb_json.NvbandwidthJsonCollector | None = None
         self._corrupt: Line | None = None  # printed before the document that it belongs to
         self._last = 0
 
@@ -54,7 +54,7 @@ class Nvbandwidth(Reader):
             _TITLE.match(text) and ("(row)" in text or "(column)" in text)
         )
 
-    def feed(self, line: Line) -> Iterator[Run]:
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
         self._last = line.number
         text = line.text.strip()
@@ -65,36 +65,36 @@ class Nvbandwidth(Reader):
             return
         if _nvb_json.BEGINS.match(text):
             yield from self._close()
-            self._document = _nvb_json.Document(line)
+            self._document = _nvb_json.NvbandwidthJsonCollector(line)
             self._document.feed(line)
             if self._document.closed:
                 yield from self._close()
         elif found := _VERSION.match(text):
             yield from self._close()
-            self._run = Found(line.number, version=found[1])
+            self._run = NvbandwidthRun(line.number, version=found[1])
         elif _CORRUPT.match(text) and self._run is None:
             self._corrupt = line
         elif self._run is not None or self.begins(text) or _LEFT_OUT.match(text):
-            self._run = self._run or Found(line.number)
+            self._run = self._run or NvbandwidthRun(line.number)
             _take(self._run, line.number, text)
 
-    def finish(self) -> Iterator[Run]:
+    def finish(self) -> Iterator[ForeignRun]:
         """The file is over."""
         yield from self._close()
         if self._corrupt is not None:
-            self._run, line = Found(self._corrupt.number), self._corrupt
+            self._run, line = NvbandwidthRun(self._corrupt.number), self._corrupt
             self._corrupt = None
             self._run.fail(line.number, line.text.strip())
             yield from self._close()
 
-    def _close(self) -> Iterator[Run]:
+    def _close(self) -> Iterator[ForeignRun]:
         document, run = self._document, self._run
         self._document = self._run = None
         if run is not None and not run.empty:
             run.close_test(self._last)
             yield run.run()
         if document is not None:
-            found = Found(document.line)
+            found = NvbandwidthRun(document.line)
             if self._corrupt is not None:
                 found.fail(self._corrupt.number, self._corrupt.text.strip())
                 self._corrupt = None
@@ -102,7 +102,7 @@ class Nvbandwidth(Reader):
             yield found.run()
 
 
-def _take(run: Found, number: int, text: str) -> None:
+def _take(run: NvbandwidthRun, number: int, text: str) -> None:
     """One line of the text form."""
     words = text.split()
     if run.grid is not None and run.grid.take(words, number):
@@ -132,7 +132,7 @@ def _take(run: Found, number: int, text: str) -> None:
         _take_banner(run, text)
 
 
-def _take_banner(run: Found, text: str) -> None:
+def _take_banner(run: NvbandwidthRun, text: str) -> None:
     if found := _DEVICE.match(text):
         run.gpus.setdefault(found[2])
         if found[1] == "0" and run.before_device:

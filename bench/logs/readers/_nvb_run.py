@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from bench.logs.foreign import Matrix, Run
+from bench.logs.foreign import ForeignRun, Matrix
 from bench.logs.readers import _grid, _nvb_tests
-from bench.logs.readers._told import Told
+from bench.logs.readers._told import RunNotes
 
 _MOST_CELLS = 1_000_000
 # By row and arrow; the arrows between GPUs point against the bytes.
@@ -33,7 +33,7 @@ _SUMS = (
 _OTHERS = "all_to_one and one_to_all are one GPU's sum over all its peers."
 
 
-class Found(Told):
+class NvbandwidthRun(RunNotes):
     """One run, as far as it was read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
@@ -119,7 +119,7 @@ class Found(Told):
             self.lose(self.test_line, f"{self.test} has no table: it never finished, or the log was cut")
         self.test, self.tables, self.part = None, 0, ""
 
-    def run(self) -> Run:
+    def run(self) -> ForeignRun:
         """What was found."""
         names = [matrix.name for matrix in self.matrices]
         remarks = tuple(sorted(self.remarks, key=lambda one: one.line or _LAST))
@@ -129,9 +129,16 @@ class Found(Told):
             (_SUMS, any("device_to_device_bidirectional" in name for name in names)),
             (_OTHERS, any(name.startswith(("all_to_one", "one_to_all")) for name in names)),
         ]
-        return Run(
-            "nvbandwidth", self.version, status=self.status(), failure=self.failure(), hosts=tuple(self.hosts),
-            gpus=tuple(self.gpus), matrices=tuple(self.matrices), remarks=remarks,
-            settings=tuple(self.settings.items()), line=self.line,
+        return ForeignRun(
+            "nvbandwidth",
+            self.version,
+            status=self.status(),
+            failure=self.failure(),
+            hosts=tuple(self.hosts),
+            gpus=tuple(self.gpus),
+            matrices=tuple(self.matrices),
+            remarks=remarks,
+            settings=tuple(self.settings.items()),
+            line=self.line,
             translations=tuple(text for text, wanted in said if wanted),
-        )  # fmt: skip
+        )

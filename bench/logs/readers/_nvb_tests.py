@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.logs.foreign import Cell
+from bench.logs.foreign import MatrixCell
 from bench.logs.readers import _grid
 
 GB, NS = 1e9, 1e-9
@@ -99,7 +99,7 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
     return Meaning(name, "bidirectional", engine, "cr" if verb == "read" else "rc")
 
 
-def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[Cell, ...]:
+def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
     """The cells of a table row by row; the diagonal between GPUs is none.
 
     Versions that print 0.00 on the diagonal print it for refused pairs too.

@@ -22,9 +22,9 @@ from typing import Any
 
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.core.record import Failure, Record
+from bench.core.record import Failure, Record, Skip
 from bench.core.world import World
-from bench.logs.foreign import OK, Cell, Matrix, Run, read_all
+from bench.logs.foreign import OK, ForeignRun, Matrix, MatrixCell, read_all
 from bench.logs.readers._lines import lines
 from bench.logs.readers._nvb_reader import Nvbandwidth
 from bench.logs.tool import PLAIN, Build, Tool
@@ -177,9 +177,9 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
         )
 
 
-def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Cell | None]:
+def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
     """From a group to its cell, in bytes per second of the slowest direction; None where no table has it."""
-    found: dict[_Ends, Cell] = {}
+    found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
         parts = _parts(name, tables)
         for cells in zip(*(table.cells for table, _ in parts), strict=False):
@@ -206,7 +206,7 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
     return [] if one_of_two else [(table, 1.0)]
 
 
-def _ends(case: Case, name: str, cell: Cell) -> _Ends:
+def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
     """Sender and receiver of a cell. A GPU alone is both, and of two-way copies each stands for the pair.
 
     The first of two directions runs from column to row, whichever verb the test has (_nvb_tests.py); the pair of the
@@ -225,22 +225,22 @@ def _ends_of(place: _Place) -> _Ends:
     return f"gpu{rank}", f"gpu{rank}"
 
 
-def _scaled(cell: Cell, factor: float) -> Cell:
+def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
     return cell if cell.value is None else replace(cell, value=cell.value * factor)
 
 
-def _slower(cells: Sequence[Cell]) -> Cell:
+def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
     """The one without a figure, else the slowest."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
-def _record(place: _Place, cell: Cell | None, run: Run, case: Case, world: World) -> Record:
+def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case, world: World) -> Record:
     title = NvbandwidthTool.title
     if cell is None:
         return _without(place, run, case, world)
     if cell.status == "waived":
         why = f"{title}: {cell.src} and {cell.dst} do not reach each other (N/A)"
-        return _empty(place, case, world, skipped=why)
+        return _empty(place, case, world, skipped=Skip.uncoded(why))
     if cell.status != OK or not cell.value:
         return _empty(place, case, world, failed=Failure(f"{title}: {cell.src} to {cell.dst}: {cell.status}"))
     told = {"algbw_bytes_per_s": cell.value}
@@ -249,21 +249,28 @@ def _record(place: _Place, cell: Cell | None, run: Run, case: Case, world: World
     return _empty(place, case, world, reported=told, verified=verified, num_wrong=0 if verified else None, cache="hot")
 
 
-def _without(place: _Place, run: Run, case: Case, world: World) -> Record:
+def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
     """A group of which there is no figure: why?"""
     title, tests = NvbandwidthTool.title, _tests(case)
     waived = [one.text for one in run.remarks if "was waived" in one.text and one.text.startswith(tests)]
     if waived:
-        return _empty(place, case, world, skipped=f"{title}: {waived[0]}")
+        return _empty(place, case, world, skipped=Skip.uncoded(f"{title}: {waived[0]}"))
     if any("bidirectional" in name and name in {matrix.name for matrix in run.matrices} for name in tests):
         why = f"{title} {run.tool_version or ''} tells one direction of a two-way copy between GPUs: v0.6 tells both"
-        return _empty(place, case, world, skipped=why)
+        return _empty(place, case, world, skipped=Skip.uncoded(why))
     why = run.failure or f"it printed no figure of {place.group} in {', '.join(tests)}: does it see so many GPUs?"
     return _empty(place, case, world, failed=Failure(f"{title}: {why}"))
 
 
 def _empty(place: _Place, case: Case, world: World, **held: Any) -> Record:
     return Record(
-        mode="pipelined", requested_bytes=case.sizes, payload_bytes=case.sizes[0], num_ranks=place.num_ranks,
-        num_nodes=1, group=place.group, src=place.src, dst=place.dst, **held,
-    )  # fmt: skip
+        mode="pipelined",
+        requested_bytes=case.sizes,
+        payload_bytes=case.sizes[0],
+        num_ranks=place.num_ranks,
+        num_nodes=1,
+        group=place.group,
+        src=place.src,
+        dst=place.dst,
+        **held,
+    )

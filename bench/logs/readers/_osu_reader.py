@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bench.logs.foreign import Line, Reader, Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun, Line, Reader
 from bench.logs.readers import _osu_table
 from bench.logs.readers._lines import FENCE
-from bench.logs.readers._told import Told
+from bench.logs.readers._told import RunNotes
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
 _LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
@@ -32,8 +32,11 @@ _LEADING = re.compile(r"[0-9]{1,15}")
 _LARGEST_OF_TWO, _LARGEST_OF_MANY = 1 << 22, 1 << 20
 _ONE_SIZE = ("MPI_Fetch_and_op", "MPI_Compare_and_swap")
 _DTYPES = {
-    "MPI_FLOAT": ("float32", 4), "MPI_DOUBLE": ("float64", 8), "MPI_INT": ("int32", 4), "MPI_CHAR": ("int8", 1),
-}  # fmt: skip
+    "MPI_FLOAT": ("float32", 4),
+    "MPI_DOUBLE": ("float64", 8),
+    "MPI_INT": ("int32", 4),
+    "MPI_CHAR": ("int8", 1),
+}
 _MARGINS = " \t\r|"  # of a table that somebody pasted, too
 
 
@@ -89,7 +92,7 @@ class OsuReader(Reader):
         """`# OSU MPI Allreduce Latency Test v5.7`."""
         return _BEGIN.match(text.strip(_MARGINS)) is not None
 
-    def feed(self, line: Line) -> Iterator[Run]:
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
         text = line.text.strip(_MARGINS)
         if found := _BEGIN.match(text):
@@ -100,14 +103,14 @@ class OsuReader(Reader):
         elif self._run is not None and (_WANTED.match(text) or _ERROR.search(text)):
             self._run.take(line.number, text)
 
-    def finish(self) -> Iterator[Run]:
+    def finish(self) -> Iterator[ForeignRun]:
         """The file is over, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
-class _Found(Told):
+class _Found(RunNotes):
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
         self._line = line
@@ -117,7 +120,7 @@ class _Found(Told):
         self._dtype: str | None = None
         self._element = 0
         self._pairs: int | None = None
-        self._rows: list[Row] = []
+        self._rows: list[ForeignRow] = []
         self._widths: set[int] = set()  # of all rows above: columns end at the same place
         self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
 
@@ -149,20 +152,27 @@ class _Found(Told):
             self.lose(line, f"this table is not one that is read: {text[:80]}")
             self._columns = None
 
-    def run(self) -> Run:
+    def run(self) -> ForeignRun:
         """What was found."""
         self._check_last()
         self._check_end()
         if not self._rows and not self.cuts:
             self.lose(self._line, f"{self._name} has no row")
         program = self._program
-        return Run(
-            "osu", self._version, pattern=program.pattern if program else None, num_ranks=self._num_ranks(),
-            status=self.status(), failure=self.failure(), rows=tuple(self._rows), remarks=tuple(self.remarks),
+        return ForeignRun(
+            "osu",
+            self._version,
+            pattern=program.pattern if program else None,
+            num_ranks=self._num_ranks(),
+            status=self.status(),
+            failure=self.failure(),
+            rows=tuple(self._rows),
+            remarks=tuple(self.remarks),
             translations=tuple(self._translations()),
-            settings=(("library", self._library), ("mode", program.mode if program else "unknown")), line=self._line,
+            settings=(("library", self._library), ("mode", program.mode if program else "unknown")),
+            line=self._line,
             size_is_block=bool(program and program.block),
-        )  # fmt: skip
+        )
 
     def _take_row(self, line: int, text: str, words: list[str], names: list[str]) -> None:
         values = _osu_table.numbers(words, names)
@@ -202,7 +212,7 @@ class _Found(Told):
             self._rows[-1] = replace(self._rows[-1], num_iterations=None)
             self.lose(self._short_line, "this row is cut: how many iterations it had is lost")
 
-    def _row(self, values: dict[str, float], line: int) -> Row:
+    def _row(self, values: dict[str, float], line: int) -> ForeignRow:
         size = int(values[_osu_table.SIZE])
         program = self._program or _Program(None)
         rate, time = values.get("bytes_per_s"), values.get("mean_s")
@@ -210,12 +220,20 @@ class _Found(Told):
             rate = rate / self._share()
             time = size / rate if rate > 0 and size else None
         count = values.get("num_samples")
-        return Row(
-            size, num_elements=size // self._element if self._element and size % self._element == 0 else None,
-            dtype=self._dtype, reduce_op="sum" if program.reduces else None, root=program.root, time_s=time,
-            algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, line=line, min_s=values.get("least_mean_s"),
-            max_s=values.get("largest_mean_s"), num_iterations=None if count is None else int(count),
-        )  # fmt: skip
+        return ForeignRow(
+            size,
+            num_elements=size // self._element if self._element and size % self._element == 0 else None,
+            dtype=self._dtype,
+            reduce_op="sum" if program.reduces else None,
+            root=program.root,
+            time_s=time,
+            algbw_bytes_per_s=rate,
+            busbw_bytes_per_s=rate,
+            line=line,
+            min_s=values.get("least_mean_s"),
+            max_s=values.get("largest_mean_s"),
+            num_iterations=None if count is None else int(count),
+        )
 
     def _share(self) -> int:
         """How many streams the printed bandwidth adds up."""

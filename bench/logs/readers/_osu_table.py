@@ -11,10 +11,18 @@ import re
 
 SIZE = "size"
 _COLUMNS = {
-    "size": SIZE, "avg latency": "mean_s", "latency": "mean_s", "min latency": "least_mean_s",
-    "max latency": "largest_mean_s", "iterations": "num_samples", "bandwidth": "bytes_per_s",
-    "bi-bandwidth": "bytes_per_s", "mb/s": "bytes_per_s", "messages/s": "messages_per_s", "validation": "valid",
-}  # fmt: skip
+    "size": SIZE,
+    "avg latency": "mean_s",
+    "latency": "mean_s",
+    "min latency": "least_mean_s",
+    "max latency": "largest_mean_s",
+    "iterations": "num_samples",
+    "bandwidth": "bytes_per_s",
+    "bi-bandwidth": "bytes_per_s",
+    "mb/s": "bytes_per_s",
+    "messages/s": "messages_per_s",
+    "validation": "valid",
+}
 _TITLE = re.compile(
     r"(Size|(?:Avg |Min |Max )?Latency ?\(us\)|Iterations|MB/s|Messages/s|Validation"
     r"|[A-Z][A-Za-z0-9/-]*(?: [A-Za-z0-9/-]+)*(?: ?\([^)]*\))?)\s*"

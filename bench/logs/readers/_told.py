@@ -9,7 +9,7 @@ _MOST_REASONS = 10
 _MOST_LETTERS = 300
 
 
-class Told:
+class RunNotes:
     """Remarks of a run while it is read, why it failed, and what of it is lost."""
 
     def __init__(self) -> None:

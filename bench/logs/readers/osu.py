@@ -18,9 +18,15 @@ from bench.logs.readers._osu_reader import OsuReader
 from bench.logs.tool import PLAIN, Build, Tool
 
 _PROGRAMS = {
-    "allreduce": "osu_allreduce", "reduce": "osu_reduce", "broadcast": "osu_bcast", "alltoall": "osu_alltoall",
-    "allgather": "osu_allgather", "gather": "osu_gather", "scatter": "osu_scatter", "pingpong": "osu_latency",
-}  # fmt: skip
+    "allreduce": "osu_allreduce",
+    "reduce": "osu_reduce",
+    "broadcast": "osu_bcast",
+    "alltoall": "osu_alltoall",
+    "allgather": "osu_allgather",
+    "gather": "osu_gather",
+    "scatter": "osu_scatter",
+    "pingpong": "osu_latency",
+}
 _REDUCTIONS = ("allreduce", "reduce")
 _SIZE_IS_A_BLOCK = ("allgather", "alltoall", "gather", "scatter")
 _TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
@@ -111,9 +117,14 @@ def _record(values: dict[str, float], case: Case, world: World) -> Record:
     payload = int(values["size"]) * blocks
     reported = {name: value for name, value in values.items() if name != _osu_table.SIZE}
     return Record(
-        mode="isolated", requested_bytes=(payload,), payload_bytes=payload, num_ranks=world.num_ranks,
-        num_nodes=world.num_nodes, cache="hot", reported=reported,
-    )  # fmt: skip
+        mode="isolated",
+        requested_bytes=(payload,),
+        payload_bytes=payload,
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        cache="hot",
+        reported=reported,
+    )
 
 
 TOOL = Osu()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.foreign import Cell, Line, Matrix, Reader, Run
+from bench.logs.foreign import ForeignRun, Line, Matrix, MatrixCell, Reader
 from bench.logs.readers import _grid
-from bench.logs.readers._told import Told
+from bench.logs.readers._told import RunNotes
 
 _BEGIN = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]$")
 _CONNECTIVITY = re.compile(r"P2P Connectivity Matrix$")
@@ -51,7 +51,7 @@ class P2p(Reader):
         text = text.strip()
         return any(one.match(text) for one in (_BEGIN, _CONNECTIVITY, _TITLE, _LATENCY))
 
-    def feed(self, line: Line) -> Iterator[Run]:
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
         self._last = line.number
         text = line.text.strip()
@@ -65,18 +65,18 @@ class P2p(Reader):
         if self._run is not None:
             self._run.take(line.number, text)
 
-    def finish(self) -> Iterator[Run]:
+    def finish(self) -> Iterator[ForeignRun]:
         """The file is over."""
         yield from self._close()
 
-    def _close(self) -> Iterator[Run]:
+    def _close(self) -> Iterator[ForeignRun]:
         run, self._run = self._run, None
         if run is not None:
             run.close_title(self._last)
             yield run.run()
 
 
-class _Found(Told):
+class _Found(RunNotes):
     """One run, as far as it was read."""
 
     def __init__(self, line: int) -> None:
@@ -144,15 +144,20 @@ class _Found(Told):
         elif grid.rows:
             self._add(grid, self._title)
 
-    def run(self) -> Run:
+    def run(self) -> ForeignRun:
         """What was found."""
         if self.apart is None and self.matrices:
             self.say(None, "no connectivity is told: which pairs have peer access is not known")
-        return Run(
-            "p2p_bandwidth_latency", status=self.status(), failure=self.failure(),
-            gpus=tuple(self.gpus), matrices=tuple(self.matrices), remarks=tuple(self.remarks),
-            translations=tuple(_SAID[word] for word in _SAID if word in self.said), line=self.line,
-        )  # fmt: skip
+        return ForeignRun(
+            "p2p_bandwidth_latency",
+            status=self.status(),
+            failure=self.failure(),
+            gpus=tuple(self.gpus),
+            matrices=tuple(self.matrices),
+            remarks=tuple(self.remarks),
+            translations=tuple(_SAID[word] for word in _SAID if word in self.said),
+            line=self.line,
+        )
 
     def _connect(self, grid: _grid.Grid) -> None:
         pairs = [(row, column, value) for row, values in enumerate(grid.rows) for column, value in enumerate(values)]
@@ -167,9 +172,9 @@ class _Found(Told):
         unit, factor = ("s", 1e-6) if latency else ("bytes_per_s", 1e9)
         name = f"{title[1]} {self._kind}" if latency else title[1]
         two_way, disabled, reads = title[2] == "Bidirectional", "P2P=Disabled" in name, "Reads" in name
-        peers: list[Cell] = []
-        staged: list[Cell] = []
-        inside: list[Cell] = []
+        peers: list[MatrixCell] = []
+        staged: list[MatrixCell] = []
+        inside: list[MatrixCell] = []
         for row, values in enumerate(grid.rows):
             for column, value in enumerate(values):
                 ends = (column, row) if reads else (row, column)
@@ -182,7 +187,7 @@ class _Found(Told):
                 elif disabled or (row, column) in (self.apart or ()):
                     staged.append(found)
                     if not disabled:
-                        peers.append(Cell(src, dst, None, _grid.WAIVED))
+                        peers.append(MatrixCell(src, dst, None, _grid.WAIVED))
                 else:
                     peers.append(found)
         both = "_sum" if two_way else ""
@@ -193,7 +198,7 @@ class _Found(Told):
         words = {"sum": two_way, "inside": inside, "host": staged, "calls": self._kind == "CPU"}
         self.said |= {word: None for word, wanted in words.items() if wanted}
 
-    def _keep(self, name: str, unit: str, direction: str, cells: list[Cell], line: int) -> None:
+    def _keep(self, name: str, unit: str, direction: str, cells: list[MatrixCell], line: int) -> None:
         if cells:
             self.matrices.append(Matrix(name, unit, direction, None, tuple(cells), line=line))
         failed = sum(cell.status == _grid.FAILED for cell in cells)

@@ -11,9 +11,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from bench.logs.foreign import Line, Reader, Row, Run
+from bench.logs.foreign import ForeignRow, ForeignRun, Line, Reader
 from bench.logs.readers._lines import FENCE
-from bench.logs.readers._told import Told
+from bench.logs.readers._told import RunNotes
 
 _TITLE = re.compile(
     r"(?:RDMA_)?(Send|Write|Read|Atomic)(?:_imm)?(?: FETCH_AND_ADD| CMP_AND_SWAP)?(?: (?:Bidirectional|Post List|UD))*"
@@ -46,7 +46,7 @@ class Perftest(Reader):
         text = text.strip()
         return _TITLE.match(text) is not None or _HEADER.match(text) is not None
 
-    def feed(self, line: Line) -> Iterator[Run]:
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
         text = line.text.strip()
         if found := _TITLE.match(text):
@@ -64,21 +64,21 @@ class Perftest(Reader):
         elif self._run is not None:
             self._run.take(line.number, text)
 
-    def finish(self) -> Iterator[Run]:
+    def finish(self) -> Iterator[ForeignRun]:
         """The file is over, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
-class _Found(Told):
+class _Found(RunNotes):
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         super().__init__()
         self._line, self._verb, self._what, self._two_way = line, verb, what, two_way
         self._title, self._header = title, ""
         self._over = False  # has its closing line been there?
         self._columns: list[str] = []
-        self._rows: list[Row] = []
+        self._rows: list[ForeignRow] = []
         self._settings: dict[str, str] = {}
         self._unsteady = False
 
@@ -136,20 +136,25 @@ class _Found(Told):
             for name, value in _SETTING.findall(text):
                 self._settings.setdefault(name.lower(), value)
 
-    def run(self) -> Run:
+    def run(self) -> ForeignRun:
         """What was found."""
         if not self._rows and not self.cuts and not self.failures:
             self.lose(self._line, "no row: it crashed, or this is the side that only waits")
         mode = "pipelined" if self._what == "BW" else "isolated"
         half = self._verb in ("Send", "Write", None)
         settings = {"operation": (self._verb or "unknown").lower(), "mode": mode} | self._settings
-        return Run(
-            "perftest", pattern="pingpong" if half or self._what == "BW" else None, num_ranks=2,
+        return ForeignRun(
+            "perftest",
+            pattern="pingpong" if half or self._what == "BW" else None,
+            num_ranks=2,
             status=self.status(),
-            failure=self.failure(), rows=tuple(self._rows),
-            remarks=tuple(self.remarks), translations=tuple(self._translations()), settings=tuple(settings.items()),
+            failure=self.failure(),
+            rows=tuple(self._rows),
+            remarks=tuple(self.remarks),
+            translations=tuple(self._translations()),
+            settings=tuple(settings.items()),
             line=self._line,
-        )  # fmt: skip
+        )
 
     def _take_row(self, line: int, text: str, words: list[str]) -> None:
         values = dict(zip(self._columns, words, strict=False))
@@ -165,21 +170,25 @@ class _Found(Told):
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(int(words[0]), values, line))
 
-    def _row(self, size: int, values: dict[str, str], line: int) -> Row:
+    def _row(self, size: int, values: dict[str, str], line: int) -> ForeignRow:
         count = values.get("iterations", "")
         rounds = int(count) if _COUNT.fullmatch(count) else None
         if (rate := self._rate()) is not None:
             name, factor = rate
             speed = float(values[name]) * factor / (2 if self._two_way else 1)
-            return Row(
-                size, time_s=size / speed, algbw_bytes_per_s=speed, busbw_bytes_per_s=speed, line=line,
+            return ForeignRow(
+                size,
+                time_s=size / speed,
+                algbw_bytes_per_s=speed,
+                busbw_bytes_per_s=speed,
+                line=line,
                 num_iterations=rounds,
-            )  # fmt: skip
+            )
         mean, least, largest = (
             float(values[name]) * 1e-6 if name and name in values else None
             for name in (self._columns[self._used()[0]], "t_min[usec]", "t_max[usec]")
         )
-        return Row(size, time_s=mean, line=line, min_s=least, max_s=largest, num_iterations=rounds)
+        return ForeignRow(size, time_s=mean, line=line, min_s=least, max_s=largest, num_iterations=rounds)
 
     def _rate(self) -> tuple[str, float] | None:
         """The column of the average bandwidth, and bytes per second in its unit."""

@@ -94,7 +94,7 @@ _WRONG_WIDTH = 9
 _BOUND_WIDTH = 7
 
 
-class Table:
+class LiveTable:
     """One job's rows as they come. `modes` are the modes that will be measured; `grouped`: there are several groups.
 
     `widest`: letters of the longest group's name.
@@ -102,9 +102,16 @@ class Table:
     """
 
     def __init__(
-        self, modes: Sequence[str], *, grouped: bool = False, widest: int = 0, like: str = "", imported: bool = False,
-        wire: bool = False, products: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        modes: Sequence[str],
+        *,
+        grouped: bool = False,
+        widest: int = 0,
+        like: str = "",
+        imported: bool = False,
+        wire: bool = False,
+        products: bool = False,
+    ) -> None:
         """Choose the columns; nothing is printed yet."""
         self._modes, self._like, self._products = tuple(modes), like, products
         self._imported, self._wire = imported, (_WIRE,) if wire else ()
@@ -222,17 +229,21 @@ def render(document: Document) -> str:
     return "\n".join([*lines, table.lines_after(document)]).rstrip() + "\n"
 
 
-def _table_of(document: Document) -> Table:
+def _table_of(document: Document) -> LiveTable:
     rows = document.summaries
     likes = {results_text.like(header) for header in document.headers.values()}
     like = likes.pop() if len(likes) == 1 else ""
     imported = bool(rows) and all(row.imported for row in rows)
     groups = {row.group for row in rows}
-    return Table(
-        results_text.modes_of(rows), grouped=len(groups) > 1, widest=max(map(len, groups), default=0), like=like,
-        imported=imported, wire="wire" in document.show,
+    return LiveTable(
+        results_text.modes_of(rows),
+        grouped=len(groups) > 1,
+        widest=max(map(len, groups), default=0),
+        like=like,
+        imported=imported,
+        wire="wire" in document.show,
         products=bool(rows) and all(row.pattern == PATTERN for row in rows),
-    )  # fmt: skip
+    )
 
 
 def _elsewhere(document: Document) -> set[str]:
@@ -328,7 +339,11 @@ def _comments(lines: Sequence[str]) -> str:
     wrapped = []
     for line in lines:
         wrapped += textwrap.wrap(
-            line, _MAX_WIDTH, initial_indent="# ", subsequent_indent="#     ", drop_whitespace=True,
+            line,
+            _MAX_WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#     ",
+            drop_whitespace=True,
             break_on_hyphens=False,
-        ) or ["#"]  # fmt: skip
+        ) or ["#"]
     return "\n".join(wrapped)

@@ -98,8 +98,12 @@ class ndarray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self._memory.shape, "typestr": "|u1", "version": 3,
-                "data": (self._memory.ctypes.data if len(self._memory) else 0, False)}  # fmt: skip
+        return {
+            "shape": self._memory.shape,
+            "typestr": "|u1",
+            "version": 3,
+            "data": (self._memory.ctypes.data if len(self._memory) else 0, False),
+        }
 
     def set(self, array: Any) -> None:
         assert array.flags.c_contiguous and array.dtype == np.uint8 and array.shape == self._memory.shape

@@ -243,8 +243,11 @@ def _finished(works: Any) -> None:
 
 
 for _name in dir(dist):
-    if re.fullmatch(r"all_reduce|reduce|broadcast|gather|scatter|all_to_all_single|batch_isend_irecv|reduce_scatter_"
-                    r"(single|tensor)|all_gather_(single|into_tensor)", _name):  # fmt: skip
+    if re.fullmatch(
+        r"all_reduce|reduce|broadcast|gather|scatter|all_to_all_single|batch_isend_irecv|reduce_scatter_"
+        r"(single|tensor)|all_gather_(single|into_tensor)",
+        _name,
+    ):
         setattr(dist, _name, _kept(_name, getattr(dist, _name)))
 dist.init_process_group, dist.new_group = init_process_group, new_group
 dist.is_nccl_available = lambda: True

@@ -20,9 +20,16 @@ import numpy as np
 _MEMORY_BYTES = int(os.environ.get("FAKE_CUDA_MEMORY", 1 << 30))
 _FOLDER = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
 _HANDLE_BYTES = 64
-_NAMES = {2: "cudaErrorMemoryAllocation", 35: "cudaErrorInsufficientDriver", 100: "cudaErrorNoDevice",
-          217: "cudaErrorPeerAccessUnsupported", 704: "cudaErrorPeerAccessAlreadyEnabled", 801: "cudaErrorNotSupported",
-          1: "cudaErrorInvalidValue", 201: "cudaErrorDeviceUninitialized"}  # fmt: skip
+_NAMES = {
+    2: "cudaErrorMemoryAllocation",
+    35: "cudaErrorInsufficientDriver",
+    100: "cudaErrorNoDevice",
+    217: "cudaErrorPeerAccessUnsupported",
+    704: "cudaErrorPeerAccessAlreadyEnabled",
+    801: "cudaErrorNotSupported",
+    1: "cudaErrorInvalidValue",
+    201: "cudaErrorDeviceUninitialized",
+}
 
 
 class CUDARuntimeError(RuntimeError):
@@ -136,8 +143,13 @@ def getDevice() -> int:
 
 def getDeviceProperties(device: int) -> dict[str, Any]:
     _check(device)
-    return {"name": b"Fake GPU", "uuid": bytes([_physical(device)] * 16), "multiProcessorCount": 4,
-            "l2CacheSize": 1 << 16, "asyncEngineCount": 3}  # fmt: skip
+    return {
+        "name": b"Fake GPU",
+        "uuid": bytes([_physical(device)] * 16),
+        "multiProcessorCount": 4,
+        "l2CacheSize": 1 << 16,
+        "asyncEngineCount": 3,
+    }
 
 
 def deviceGetPCIBusId(device: int) -> str:
@@ -250,8 +262,10 @@ def view(pointer: int, num_bytes: int) -> Any:
 def _move(what: str, target: int, source: int, size: int) -> None:
     to, origin = _holder(target, size), _holder(source, size)
     if os.environ.get("FAKE_CUDA_LOG"):
-        where = ["pageable" if one is None else "pinned" if one.device is None else f"gpu{one.device}"
-                 for one in (origin, to)]  # fmt: skip
+        where = [
+            "pageable" if one is None else "pinned" if one.device is None else f"gpu{one.device}"
+            for one in (origin, to)
+        ]
         with open(os.environ["FAKE_CUDA_LOG"], "a") as log:  # noqa: PTH123
             log.write(f"{what} {where[0]} {where[1]} {size}\n")
     ctypes.memmove(target, source, size - 1 if os.environ.get("FAKE_CUDA_DROPS") else size)

@@ -1,0 +1,76 @@
+"""Codes and facts: what modules pass to each other instead of sentences.
+
+A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). The words are one
+template beside each code, in the feature's `messages.py` or, for a plug-in, in its own file. They are for people
+only: program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from bench.core.units import format_duration, format_rate, format_size
+
+UNCODED = "uncoded"  # the words of another program, or of a file written before codes were stored
+
+
+class Code(StrEnum):
+    """What happened. Each member is a pair: the code as files and JSON hold it, and its words as a template.
+
+    A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes), `rate`
+    (bytes per second), `time` (seconds), `percent` (a fraction) and `list` (a sequence, comma-separated).
+    """
+
+    template: str
+
+    def __new__(cls, value: str, template: str = "{text}") -> Self:
+        """Keep the template beside the value."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.template = template
+        return member
+
+    def words(self, facts: Mapping[str, Any]) -> str:
+        """The template filled in. Raises KeyError if a fact is missing."""
+        return _WORDS.vformat(self.template, (), facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A code, its facts (plain values that JSON can hold) and, for people, its words."""
+
+    code: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    @classmethod
+    def of(cls, code: Code, **facts: Any) -> Self:
+        """A code with its facts, in the words of its template."""
+        return cls(code, facts, code.words(facts))
+
+    @classmethod
+    def uncoded(cls, text: str) -> Self:
+        """Words that carry no code: another program's, or an older file's."""
+        return cls(UNCODED, {}, text)
+
+
+class _Words(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "list":
+            return ", ".join(map(str, value))
+        if format_spec in _SPECS:
+            return _SPECS[format_spec](value)
+        return format(value, format_spec)
+
+
+_SPECS: dict[str, Callable[[Any], str]] = {
+    "size": format_size,
+    "rate": format_rate,
+    "time": format_duration,
+    "percent": lambda fraction: f"{100 * fraction:.3g} %",
+}
+_WORDS = _Words()
