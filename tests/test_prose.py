@@ -13,12 +13,34 @@ import bench
 PACKAGE = Path(bench.__file__).parent
 # Attributes and keys that hold words for people. A value taken from one keeps the mark within its function.
 PROSE = {
-    "failure", "how", "message", "note", "notes", "reason", "reasons", "remark", "said", "sentence", "sentences", "text",
-    "what", "why", "words",
-}  # fmt: skip
+    "failure",
+    "how",
+    "message",
+    "note",
+    "notes",
+    "reason",
+    "reasons",
+    "remark",
+    "said",
+    "sentence",
+    "sentences",
+    "text",
+    "what",
+    "why",
+    "words",
+}
 SEARCHES = {
-    "startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "find", "index", "count", "split",
-}  # fmt: skip
+    "startswith",
+    "endswith",
+    "removeprefix",
+    "removesuffix",
+    "partition",
+    "rpartition",
+    "find",
+    "index",
+    "count",
+    "split",
+}
 PATTERNS = {"match", "search", "fullmatch", "findall", "finditer"}
 # Rooms and files that read the text of other programs, or of the user: that is parsing, not logic over our own words.
 PARSERS = ("logs/readers/", "probes/", "config/", "core/hostlist.py", "core/units.py", "core/sweep.py")
@@ -69,13 +91,12 @@ def is_words(node: ast.expr) -> bool:
 
 def readings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every place at which code compares or searches words for people: (line, the expression)."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    for function in functions or [tree]:
+    for function in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]:
         marked = names_marked(function)
         for node in ast.walk(function):
-            if isinstance(node, ast.Compare) and compares(node, marked):
-                yield node.lineno, ast.unparse(node)
-            elif isinstance(node, ast.Call) and searches(node, marked):
+            found = isinstance(node, ast.Compare) and compares(node, marked)
+            found = found or (isinstance(node, ast.Call) and searches(node, marked))
+            if found and isinstance(node, (ast.Compare, ast.Call)):
                 yield node.lineno, ast.unparse(node)
 
 
