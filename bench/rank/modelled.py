@@ -15,7 +15,7 @@ from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, needs_device
-from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -96,7 +96,7 @@ def _row(
             in_place=case.in_place,
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
-            stop_reason=None if reason else "exact",
+            stop_reason=None if reason else StopReason.EXACT,
             skipped=None if reason is None else Skip.uncoded(reason),
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,

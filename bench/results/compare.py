@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from bench.core.errors import UsageError
+from bench.core.record import Flag
 from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
@@ -176,8 +177,8 @@ def _unusable(row: Summary) -> str | None:
     if row.imported:
         return "no time was printed" if not _seconds(row) else None
     if row.median_s is None:
-        return "samples that are no times" if "bad-samples" in row.flags else "no median"
-    if row.num_samples < 2 and not row.modelled and "reported" not in row.flags:
+        return "samples that are no times" if Flag.BAD_SAMPLES in row.flags else "no median"
+    if row.num_samples < 2 and not row.modelled and Flag.REPORTED not in row.flags:
         return f"only {row.num_samples} sample"
     return None
 

@@ -19,7 +19,7 @@ from typing import Any
 from bench.core.case import Case, from_argv
 from bench.core.errors import BenchError
 from bench.core.pattern import WINDOW_BYTES
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.core.units import format_bytes, format_duration
 from bench.results.document import Conflict, Summary
 
@@ -138,7 +138,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
         and row.median_s is not None
         and known
         and row.verified is not False
-        and not ({"drift", "reported", "invalid"} & set(row.flags))
+        and not ({Flag.DRIFT, Flag.REPORTED, Flag.INVALID} & set(row.flags))
     )
 
 

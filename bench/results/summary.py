@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.core.links import Bound
-from bench.core.record import Header, Record
+from bench.core.record import LIMIT_REACHED, Flag, Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.results import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, sharing
 from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interference, Overlapped, Summary
@@ -136,7 +136,7 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
         for job in row["job"].split(" + ")
     }
     return tuple(
-        replace(row, flags=(*row.flags, "contradicts"))
+        replace(row, flags=(*row.flags, Flag.CONTRADICTS))
         if (row.job, row.mode, row.group, row.payload_bytes) in bad
         else row
         for row in summaries
@@ -176,8 +176,8 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *times.flags,
         *_disturbances(header, record, times),
         *record.flags,
-        *("clock-limited",) * coarse,
-        *("above-bound",) * _above(bound, fraction),
+        *(Flag.CLOCK_LIMITED,) * coarse,
+        *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )
     return Summary(
         job=job,
@@ -267,18 +267,18 @@ def _disturbances(header: Header, record: Record, times: Times) -> list[str]:
     software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")
     flags = []
     if middle is not None and software_s is not None and middle < SOFTWARE_FACTOR * software_s:
-        flags.append("software-bound")
+        flags.append(Flag.SOFTWARE_BOUND)
     apart = record.mode == "isolated" and record.clock_bound_s is None  # a one-way message waits for its receiver
     if middle is not None and skew_s is not None and apart and skew_s > SKEW_SHARE * middle:
-        flags.append("sync-limited")
+        flags.append(Flag.SYNC_LIMITED)
     return flags
 
 
 def _record_flags(record: Record) -> tuple[str, ...]:
     flags = {
-        "invalid": record.verified is False,
-        "modelled": record.modelled,
-        "not-converged": (record.stop_reason or "").startswith("max_"),
+        Flag.INVALID: record.verified is False,
+        Flag.MODELLED: record.modelled,
+        Flag.NOT_CONVERGED: record.stop_reason in LIMIT_REACHED,
     }
     return tuple(flag for flag, holds in flags.items() if holds)
 
