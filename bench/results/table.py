@@ -1,9 +1,9 @@
-"""The Table API: one page of a command, in no format yet. `bench/results/formats/<name>.py` render it.
+"""The Table API: what a command shows, in no format yet. `bench/results/formats/<name>.py` render it.
 
-A command makes a `Page` and calls `output.show(page, args)`; it never renders text, Markdown, CSV or JSON itself.
+A command makes a `Report` and calls `output.show(report, args)`; it never renders text, Markdown, CSV or JSON itself.
 
     @dataclass(frozen=True)
-    class PlanPage(Page):
+    class PlanReport(Report):
         plan: Plan
 
         def blocks(self) -> Iterable[Block]:            # for people: terminal, Markdown
@@ -116,7 +116,7 @@ class Verbatim:
 Block = Table | Heading | Lines | Verbatim
 
 
-class Page(ABC):
+class Report(ABC):
     """What a command shows. A format asks for the one form that it needs."""
 
     @abstractmethod
