@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.set_defaults(tool_path=None, launches=None)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:

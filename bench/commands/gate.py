@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as JUnit XML there, too")
     parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:

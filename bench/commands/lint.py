@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +21,7 @@ SCHEMA = "bench.lint/1"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench lint`."""
     output.add_run_arguments(parser)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -35,8 +34,7 @@ def main(args: argparse.Namespace) -> int:
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     findings = lint.lint(document, told, plan, outcomes)
     output.emit(_rendered(args.format, document, findings), args)
-    for warning in document.notes:
-        print(f"bench: warning: {warning}", file=sys.stderr)
+    report.warn(document)
     return EXIT_VERDICT if any(finding.status == lint.FAILED for finding in findings) else EXIT_DONE
 
 
@@ -54,7 +52,7 @@ def _plain(document: Document, findings: Sequence[lint.LintFinding]) -> dict[str
         "kept": not any(finding.status == lint.FAILED for finding in findings),
         "findings": [asdict(finding) for finding in findings],
         "conflicts": [asdict(conflict) for conflict in document.conflicts],
-        "notes": list(document.notes),
+        "notes": [note.text for note in document.notes],
     }
 
 

@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price-date", type=_date, metavar="DATE", help="prices as they were on this day (2025-03-31)")
     parser.add_argument("--explain", metavar="INSTANCE", help="how one machine's figures come, line by line")
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:

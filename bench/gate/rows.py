@@ -198,7 +198,7 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
         place = RowKey(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
         each = by_row.get((row.job, place))
         if each is None or each.verdict == "not comparable":
-            why = each.reason if each else "the run to compare with has no such row"
+            why = each.reason.text if each and each.reason else "the run to compare with has no such row"
             faults.append(fault("no-baseline", str(why), row))
             continue
         ratio = each.ratio or math.nan
