@@ -27,12 +27,13 @@ _SCALING_TITLES = {
 def tables(document: Document, whole: bool = True) -> list[Table]:
     """Every table that has a row. Not `whole`: of scaling the largest size of each curve only."""
     scalings = document.scalings if whole else _largest(document.scalings)
+    sharings = _sizes_shared(document.sharings)
     found = [
-        Table(_PARITY, document.parities, section=_parity_heading),
-        Table(_SCALING, scalings, section=_scaling_heading),
-        Table(_INTERFERENCE, document.interferences, section=_interference_heading),
-        Table(_SHARING, _sizes_shared(document.sharings), section=lambda groups: _sharing_heading(groups[0])),
-        Table(_OVERLAP, document.overlaps, section=_overlap_heading),
+        Table(_PARITY, document.parities, "parity: ours / theirs", _parity_heading),
+        Table(_SCALING, scalings, _SCALING_TITLE, _scaling_heading),
+        Table(_INTERFERENCE, document.interferences, _INTERFERENCE_TITLE, _interference_heading),
+        Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
+        Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
     ]
     return [table for table in found if table.rows]
 
@@ -116,16 +117,13 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
     return [Column(title, lambda row: f"{getattr(row, name):.3f}"), Column("ci95", interval)]
 
 
-def _too_few(row: Interference | Overlapped) -> str:
-    """Why a ratio has no interval."""
-    if row.factor_low is not None or getattr(row, "modelled", False):
-        return ""
-    few = f"{row.num_launches} launches" if row.num_launches > 1 else f"{row.num_blocks} blocks"
-    return f"{few} are too few for an interval"
+def _share_of(num: int, of: int) -> str:
+    """`4 of 21`; empty for none."""
+    return f"{num} of {of}" if num else ""
 
 
-def _joined(*words: str) -> str:
-    return "; ".join(filter(None, words))
+def _oversubscribed(row: Scaling | Sharing) -> str:
+    return "more ranks than CPUs" if row.oversubscribed else ""
 
 
 # -- another tool
@@ -162,7 +160,7 @@ def _largest(scalings: Sequence[Scaling]) -> list[Scaling]:
 
 
 def _scaling_heading(one: Scaling) -> str:
-    return f"scaling of {one.pattern} over {one.transport}, {one.mode}: {_SCALING_TITLES[one.factor]}"
+    return f"{one.pattern} over {one.transport}, {one.mode}: {_SCALING_TITLES[one.factor]}"
 
 
 def _rated(one: Scaling) -> bool:
@@ -191,6 +189,10 @@ def _share(one: Scaling) -> str:
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"
 
 
+_SCALING_TITLE = (
+    "scaling: busbw (pipelined) or time (isolated) divided by that of the smallest world of the same kind "
+    "(inside one node, between nodes) or of the linear order"
+)
 _SCALING = (
     Column("size", _size),
     Column("world", lambda one: one.value if one.factor == "order" else f"{one.num_nodes}x{one.ranks_per_node}"),
@@ -199,7 +201,7 @@ _SCALING = (
     Column("x reference", _scaled),
     Column("ci95", _scaled_interval, optional=True),
     Column("", _share, optional=True),
-    Column("", lambda one: "more ranks than CPUs" if one.oversubscribed else "", right=False, optional=True),
+    Column("", _oversubscribed, right=False, optional=True),
 )
 
 
@@ -209,7 +211,7 @@ _SCALING = (
 def _interference_heading(one: Interference) -> str:
     ranks = f"{one.num_aggressors} rank{'s' * (one.num_aggressors > 1)}"
     return (
-        f"contention: {one.pattern} over {one.transport}, {one.mode}, {one.ranks_per_node} ranks per node, split "
+        f"{one.pattern} over {one.transport}, {one.mode}, {one.ranks_per_node} ranks per node, split "
         f"{one.split}; {one.aggressor} of {format_size(one.aggressor_bytes)} by {ranks} as aggressor"
     )
 
@@ -220,13 +222,10 @@ def _aggressor_rate(one: Interference) -> str:
     return f"{text.gigabytes(one.aggressor_bytes_per_s)} of {alone} GB/s ({share} %)"
 
 
-def _interference_doubt(one: Interference) -> str:
-    idle = ""
-    if one.num_blocks_not_covered:
-        idle = f"NOT DISTURBED in {one.num_blocks_not_covered} of {one.num_blocks} blocks: aggressors hardly sent"
-    return _joined(_too_few(one), idle)
-
-
+_INTERFERENCE_TITLE = (
+    "contention: factor = time disturbed / time alone, `?` if blocks or launches are too few for an interval; "
+    "idle: blocks in which aggressors hardly sent, which make the factor too low"
+)
 _INTERFERENCE = (
     Column("size", _size),
     Column("group", lambda one: one.group),
@@ -234,7 +233,7 @@ _INTERFERENCE = (
     Column("disturbed", _us("disturbed_s"), unit="(us)"),
     *_factor_columns("factor"),
     Column("aggressors", _aggressor_rate),
-    Column("", _interference_doubt, right=False, optional=True),
+    Column("idle", lambda one: _share_of(one.num_blocks_not_covered, one.num_blocks), optional=True),
 )
 
 
@@ -258,18 +257,12 @@ def _of_worst(show: Callable[[Sharing], str]) -> Callable[[Sequence[Sharing]], s
 
 
 def _sharing_heading(one: Sharing) -> str:
-    return (
-        f"groups at once: {one.pattern} over {one.transport}, {one.mode}, topology {one.topology} "
-        "(factor: time at once / time alone)"
-    )
+    return f"{one.pattern} over {one.transport}, {one.mode}, topology {one.topology}"
 
 
-def _sharing_doubt(one: Sharing) -> str:
-    unsure = one.factor_low is None and not one.modelled
-    few = "too few samples or launches for an interval" if unsure else ""
-    return _joined(few, "more ranks than CPUs" if one.oversubscribed else "")
-
-
+_SHARING_TITLE = (
+    "groups at once: factor = time at once / time alone, `?` if samples or launches are too few for an interval"
+)
 _FACTOR, _FACTOR_INTERVAL = _factor_columns("factor")
 _SHARING = (
     Column("size", _of_worst(_size)),
@@ -280,7 +273,7 @@ _SHARING = (
     Column("ci95", _of_worst(_FACTOR_INTERVAL.cell)),
     Column("alone", _of_worst(_us("alone_s")), unit="(us)"),
     Column("at once", _of_worst(_us("at_once_s")), unit="(us)"),
-    Column("", _of_worst(_sharing_doubt), right=False, optional=True),
+    Column("", _of_worst(_oversubscribed), right=False, optional=True),
 )
 
 
@@ -288,19 +281,16 @@ _SHARING = (
 
 
 def _overlap_heading(one: Overlapped) -> str:
-    return f"overlap: allreduce over {one.transport}, {one.num_ranks} ranks, {one.mode}, and products of {one.dtype}"
+    return f"allreduce over {one.transport}, {one.num_ranks} ranks, {one.mode}, and products of {one.dtype}"
 
 
-def _overlap_doubt(one: Overlapped) -> str:
-    missed = ""
-    if one.num_not_covered:
-        missed = f"NOT COVERED in {one.num_not_covered} of {one.num_samples} samples: the factors are too low"
-    return _joined(_too_few(one), missed)
-
-
+_OVERLAP_TITLE = (
+    "overlap: factor = time overlapped / time alone, `?` if blocks or launches are too few for an interval; "
+    "not covered: samples in which one of both ended early, which make the factors too low"
+)
 _OVERLAP = (
     Column("size", _size),
-    Column("group", lambda one: one.group),
+    Column("group", _group, optional=True),
     Column("alone", _us("alone_s"), unit="(us)"),
     Column("overlapped", _us("together_s"), unit="(us)"),
     *_factor_columns("factor"),
@@ -308,5 +298,5 @@ _OVERLAP = (
     Column("product alone", _us("product_alone_s"), unit="(us)"),
     Column("overlapped", _us("product_together_s"), unit="(us)"),
     *_factor_columns("product_factor"),
-    Column("", _overlap_doubt, right=False, optional=True),
+    Column("not covered", lambda one: _share_of(one.num_not_covered, one.num_samples), optional=True),
 )

@@ -46,7 +46,7 @@ class NoteCode(Code):
     """What a reader must know about a run beyond its rows, the most urgent first."""
 
     NOTHING_MEASURED = "nothing-measured", "nothing was measured"
-    INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({sizes:list}) and show no figure"
+    INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"
     FAILED = "failed", "FAILED {row}: {reason}"
     WARNING = "warning", "{text}"
     THROTTLED = "throttled", "THROTTLED {gpu} of {host}, {when:list} the rows: {reasons:list}"
@@ -81,14 +81,14 @@ class NoteCode(Code):
     PRODUCT = "product", "{dtype} product, order {order}, {mode}{ranks}: {rate} TFLOP/s{peak}"
 
 
-# Several notes of one code in one line: what they are, and what the first of them is.
+# Several notes of one code in one line: how many, and the first of them.
 SUMMARIES = {
-    NoteCode.FAILED: ("FAILED: {num} rows or jobs", "the first"),
-    NoteCode.WARNING: ("{num} warnings", "the first"),
-    NoteCode.THROTTLED: ("THROTTLED: {num} GPUs ran below their clocks", "the first"),
-    NoteCode.SLOW_RANK: ("SLOW: {num} ranks", "the slowest"),
-    NoteCode.CONTRADICTION: ("{num} contradictions between rows", "the largest"),
-    NoteCode.SKIPPED: ("skipped: {num} groups of rows", "the first"),
+    NoteCode.FAILED: ("FAILED: {num} rows or jobs", "the first: {row}: {reason}"),
+    NoteCode.WARNING: ("{num} warnings", "the first: {text}"),
+    NoteCode.THROTTLED: ("THROTTLED: {num} GPUs", "the first: {gpu} of {host}, {reasons:list}"),
+    NoteCode.SLOW_RANK: ("SLOW: {num} ranks", "the slowest: rank {rank} ({place}), {behind:percent} below the median"),
+    NoteCode.CONTRADICTION: ("{num} contradictions between rows", "the largest: {sentence}"),
+    NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
 }
 
 # Notes that wait for --notes: the words by which the last line below a table counts them.

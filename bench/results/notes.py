@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.core.codes import Coded
+from bench.core.codes import Coded, fill
 from bench.core.dtypes import DTYPES
 from bench.core.record import Flag, Header
 from bench.core.sweep import order_of
@@ -25,6 +25,7 @@ from bench.results.run_table import replaces
 TEN = 10
 _WIDTH = 120  # characters of a line; a printed one may have a few more
 _MOST_STRAGGLERS = 8
+_MOST_SIZES = 8
 _LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # explain what the rows show
 
 
@@ -100,8 +101,9 @@ def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> s
         return _cut(names, 2 * _WIDTH)
     found = texts(of_code)
     if len(found) > 1 and code in SUMMARIES:
-        what, which = SUMMARIES[code]
-        return _cut(f"{what.format(num=len(found))} (--notes lists them); {which}: {found[0]}", 2 * _WIDTH)
+        what, first = SUMMARIES[code]
+        example = fill(first, {"text": found[0], **of_code[0].facts})
+        return _cut(f"{what.format(num=len(found))} (--notes lists them); {example}", 2 * _WIDTH)
     return _cut("; ".join(found), 2 * _WIDTH)
 
 
@@ -119,7 +121,10 @@ def _invalid(rows: Sequence[Summary]) -> list[Coded]:
     if not invalid:
         return []
     sizes = list(dict.fromkeys(format_size(row.payload_bytes) for row in invalid))
-    return [Coded.of(NoteCode.INVALID, num=len(invalid), of=len(rows), sizes=sizes)]
+    places = ", ".join(sizes[:_MOST_SIZES])
+    if len(sizes) > _MOST_SIZES:
+        places += f" and {len(sizes) - _MOST_SIZES} more sizes"
+    return [Coded.of(NoteCode.INVALID, num=len(invalid), of=len(rows), places=places, sizes=sizes)]
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:

@@ -87,7 +87,7 @@ class RunTable:
 
     def reading(self) -> list[str]:
         """How to read the columns, one sentence each."""
-        lines = list(text.reading(self.layout.like, self.layout.imported))
+        lines = text.reading(self.layout.modes, self.layout.like, self.layout.imported)
         return [*lines, text.WIRE] if self.layout.wire else lines
 
     def lines(self, rows: Iterable[Summary], heading: str = "") -> list[Line]:

@@ -55,7 +55,8 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `section`: a heading over each run of rows for which it is the same. `gap`: blanks between columns on the terminal.
+    `title`: how to read the columns. `section`: the heading over a row and all others with the same heading. `gap`:
+    blanks between columns on the terminal.
     """
 
     columns: Sequence[Column]
@@ -76,14 +77,11 @@ class Table:
         return shown
 
     def sections(self) -> list[tuple[str, list[Any]]]:
-        """Neighbouring rows with the same heading together, as (heading, rows); one section if there is no heading."""
-        found: list[tuple[str, list[Any]]] = []
+        """Rows with the same heading together, as (heading, rows); one section if there is no heading."""
+        found: dict[str, list[Any]] = {}
         for row in self.rows:
-            heading = self.section(row) if self.section else ""
-            if not found or found[-1][0] != heading:
-                found.append((heading, []))
-            found[-1][1].append(row)
-        return found
+            found.setdefault(self.section(row) if self.section else "", []).append(row)
+        return list(found.items())
 
 
 @dataclass(frozen=True, slots=True)

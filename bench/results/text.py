@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from string import ascii_lowercase
 
@@ -15,8 +15,10 @@ from bench.results.document import Summary
 from bench.results.messages import FLAGS, MARKS
 from bench.results.table import NOTHING as NOTHING
 
-ISOLATED = "isolated: one operation at a time, each after a synchronisation"
-PIPELINED = "pipelined: operations back to back, one completion"
+_MODES = {
+    "isolated": "isolated: one operation at a time, each after a synchronisation",
+    "pipelined": "pipelined: operations back to back, one completion",
+}
 STATISTICS = "times: of the slowest rank; median, its 95 % interval within this launch, nearest-rank p95"
 IMPORTED = "imported: figures as the tool printed them, a mean of one start; no samples, no interval, no verdict"
 WIRE = "wire: bytes per second through one node's NICs, per direction, if no switch reduces on the way"
@@ -32,11 +34,11 @@ def like(header: Header) -> str:
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
 
-def reading(tool: str, imported: bool = False) -> tuple[str, ...]:
-    """How to read the columns, one sentence each."""
+def reading(modes: Sequence[str], tool: str, imported: bool = False) -> list[str]:
+    """How to read the columns, one sentence each. `tool`: the one whose statistics are shown, empty for ours."""
     if imported:
-        return (IMPORTED,)
-    return (_LIKE[tool],) if tool else (ISOLATED, PIPELINED, STATISTICS)
+        return [IMPORTED]
+    return [_LIKE[tool]] if tool else [*(_MODES[mode] for mode in modes), STATISTICS]
 
 
 def significant(value: float, digits: int = 4) -> str:
