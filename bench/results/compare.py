@@ -105,7 +105,7 @@ def compare(
     allowed = pairing.allowed(allow_diff, variables)
     base_cells = cells(base.headers, base.summaries, variables)
     new_cells = cells(new.headers, new.summaries, variables)
-    pairing.refuse_a_model_beside_a_measurement(base_cells, new_cells)
+    pairing.refuse_model_against_measurement(base_cells, new_cells)
     pairing.refuse_other_factors(base_cells, new_cells, allowed)
     pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
     rows = _judged([_compared(*pair, allowed) for pair in pairs], delta, fdr)

@@ -7,47 +7,65 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.core.record import Flag
 from bench.results import notes
 from bench.results import text as results_text
 from bench.results.document import Document
 from bench.results.formats import table
-from bench.results.formats.table import LiveTable
+from bench.results.messages import NoteCode
+from bench.results.run_report import LiveTable, RunReport
+from bench.results.run_table import Layout, RunTable, group_names
 
 Make = Callable[..., Any]
+
+
+
+def printed(document: Document) -> str:
+    return table.render(RunReport(document))
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of every line that is no comment."""
+    return [line.split() for line in text.splitlines() if not line.startswith("#")]
+
+
+def codes(document: Document) -> list[str]:
+    return [note.code for note in notes.notes(document, {})]
+
 
 GOLDEN = (Path(__file__).parent / "small_run.txt").read_text(encoding="utf-8")
 
 
 def test_a_small_run_prints_exactly_this(a_document: Document) -> None:
-    assert table.render(a_document) == GOLDEN
+    assert printed(a_document) == GOLDEN
 
 
 def test_a_rank_prints_the_same_lines_as_they_come(a_document: Document) -> None:
-    stream = LiveTable(("isolated", "pipelined"))
+    stream = LiveTable(Layout(("isolated", "pipelined")))
     rows = a_document.summaries
     header = a_document.headers["allreduce-mpi"]
-    lines = [stream.lines_before(header), stream.line(rows[:2]), stream.line(rows[2:4]), stream.line(rows[4:])]
-    lines.append(stream.lines_after(a_document))
+    lines = [stream.before(header), stream.rows(rows[:2]), stream.rows(rows[2:4]), stream.rows(rows[4:])]
+    lines.append(stream.after(a_document))
     assert "\n".join(lines).split("\n") == [line for line in GOLDEN.split("\n") if line]
 
 
 def test_a_run_of_one_mode_leaves_the_other_columns_out(a_document: Document) -> None:
     rows = tuple(row for row in a_document.summaries if row.mode == "isolated")
-    text = table.render(replace(a_document, summaries=rows))
+    text = printed(replace(a_document, summaries=rows))
     assert "busbw" not in text.split("#wrong")[0].rsplit("\n", 2)[-1]
     assert "ci95" in text
     assert any(row.bound_name for row in rows) and "# a " not in text, "no column holds the letter"
 
 
 def test_a_mode_that_is_missing_at_one_size_is_a_dash(a_document: Document) -> None:
-    text = table.render(replace(a_document, summaries=a_document.summaries[:3]))
+    text = printed(replace(a_document, summaries=a_document.summaries[:3]))
     last = next(line for line in text.splitlines() if line.split()[:1] == [str(1 << 20)])
     assert last.split()[8:] == ["4.000", "*", "-", "-", "-", "-", "0"]
 
 
 def test_groups_have_a_column_only_when_there_are_several(a_document: Document, a_summary: Make) -> None:
     groups = tuple(a_summary(group=name, src=0, dst=1) for name in ("0-1", "254-255"))
-    text = table.render(replace(a_document, summaries=groups))
+    text = printed(replace(a_document, summaries=groups))
     assert " group " in text and " 254-255 " in text
     assert " group " not in GOLDEN
 
@@ -55,7 +73,7 @@ def test_groups_have_a_column_only_when_there_are_several(a_document: Document, 
 def test_the_longest_group_stands_apart_from_its_size(a_document: Document, a_summary: Make) -> None:
     groups = ("screen0:0-8", "confirm12:1022-1023", "1022-1023")
     rows = tuple(a_summary(group=name, src=0, dst=1, payload_bytes=4 << 20) for name in groups)
-    text = table.render(replace(a_document, summaries=rows))
+    text = printed(replace(a_document, summaries=rows))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert [line.split()[:2] for line in lines] == [["4194304", name] for name in groups]
     assert len({line.index("float32") for line in lines}) == 1
@@ -66,21 +84,21 @@ def test_a_row_that_was_measured_again_is_shown_once_and_wrong_data_are_never_hi
     a_document: Document, a_summary: Make
 ) -> None:
     half, again = a_summary(median_s=1e-3), (a_summary(median_s=2e-3), a_summary(mode="pipelined"))
-    text = table.render(replace(a_document, summaries=(half, *again)))
+    text = printed(replace(a_document, summaries=(half, *again)))
     [line] = [line for line in text.splitlines() if not line.startswith("#")]
     assert line.split()[5] == "2000" and "1 row was measured again" in text
     wrong = replace(half, verified=False, num_wrong=3, flags=("invalid",))
-    text = table.render(replace(a_document, summaries=(wrong, *again)))
+    text = printed(replace(a_document, summaries=(wrong, *again)))
     assert len([line for line in text.splitlines() if not line.startswith("#")]) == 2 and "INVALID" in text
     assert "measured again" not in text
     logged = tuple(replace(row, imported=True) for row in (half, *again))
-    assert "measured again" not in table.render(replace(a_document, summaries=logged))
+    assert "measured again" not in printed(replace(a_document, summaries=logged))
 
 
 def test_modelled_rows_and_their_head_carry_the_word(a_document: Document, a_summary: Make, a_header: Make) -> None:
     row = a_summary(modelled=True, verified=None, num_wrong=None, flags=("modelled",))
     header = a_header(job="allreduce-mpi", modelled=True, instance="p4d.24xlarge")
-    text = table.render(replace(a_document, summaries=(row,), headers={"allreduce-mpi": header}))
+    text = printed(replace(a_document, summaries=(row,), headers={"allreduce-mpi": header}))
     assert text.count("modelled") == 1 and "MODELLED: nothing was measured" in text
     assert next(line for line in text.splitlines() if not line.startswith("#")).endswith(" modelled")
 
@@ -97,7 +115,7 @@ def test_several_bounds_have_letters_of_their_own(a_document: Document, a_summar
             bound_fraction=1.1,
         ),
     )
-    text = table.render(replace(a_document, summaries=rows))
+    text = printed(replace(a_document, summaries=rows))
     assert " 96.0a" in text and " 110.0b" in text
     assert "# a  12.50 GB/s of busbw: NIC (hard bound)" in text
     assert "# b  20.00 GB/s of busbw: memcpy (reference, not a limit)" in text
@@ -121,7 +139,7 @@ def test_every_line_fits_in_130_characters(a_document: Document, a_summary: Make
         bound_fraction=1.2345,
     )
     rows = (long, replace(long, mode="pipelined"), a_summary())
-    text = table.render(replace(a_document, summaries=rows, notes=("word " * 60,)))
+    text = printed(replace(a_document, summaries=rows, notes=("word " * 60,)))
     widths = [len(line) for line in text.splitlines()]
     assert max(widths) <= 130
     assert all(line.startswith(("#", " ")) for line in text.splitlines() if line)
@@ -134,7 +152,7 @@ def test_jobs_have_headings_and_their_own_rows(a_document: Document, a_summary: 
         headers={**a_document.headers, "alltoall-gloo": second},
         summaries=(*a_document.summaries, a_summary(job="alltoall-gloo", payload_bytes=4096)),
     )
-    text = table.render(document)
+    text = printed(document)
     first, second_line = "# allreduce over mpi, 4 ranks on 2 nodes [allreduce-mpi]", "# alltoall over gloo"
     assert text.index(first) < text.index(second_line) < text.index(" 4096 ")
     assert text.count("algbw") == 1, "one table, its columns titled once"
@@ -144,7 +162,7 @@ def test_jobs_have_headings_and_their_own_rows(a_document: Document, a_summary: 
 def test_a_job_that_never_started_is_still_told() -> None:
     skipped = {"job": "pairs-nccl", "pattern": "pairs", "transport": "nccl", "reason": "no GPU was found"}
     document = Document("bench.document/1", {}, (), skipped=(skipped,))
-    assert table.render(document) == "# nothing was measured\n# skipped pairs over nccl: no GPU was found\n"
+    assert printed(document) == "# nothing was measured\n# skipped pairs over nccl: no GPU was found\n"
 
 
 def test_a_failure_names_its_rank_and_host_once() -> None:
