@@ -23,7 +23,7 @@ from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES
 from bench.results.run_table import replaces
 
 TEN = 10
-_WIDTH = 120  # characters of a line; a printed one may have a few more
+_WIDTH = 126  # characters of a line on the terminal behind its "# "
 _MOST_STRAGGLERS = 8
 _MOST_SIZES = 8
 _LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # explain what the rows show
@@ -62,7 +62,7 @@ def brief(document: Document, found: Sequence[Coded]) -> list[str]:
         else:
             lines[code] = _one_line(document, NoteCode(code), of_code)
     if _height(lines.values()) >= TEN:
-        lines = {code: _cut(line, _WIDTH) for code, line in lines.items()}
+        lines = {code: line if code in _LEGENDS else _cut(line, _WIDTH) for code, line in lines.items()}
     for code in reversed(list(lines)):
         if _height(lines.values()) >= TEN and code not in _LEGENDS:
             left_out[code.replace("-", " ")] = len(by_code[code])

@@ -64,7 +64,7 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """The factors of both sides for each pattern and transport that both have; by pattern if they share no transport."""
+    """The factors of both sides for each pattern and transport in both; by pattern if they share no transport."""
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
         of_new = [row.factors for row in new if row.place.pattern == pattern]

@@ -301,7 +301,7 @@ def test_one_launch_without_a_trustworthy_figure_makes_its_row_not_comparable(
     assert found[0].reason is not None and found[0].reason.code == code
     assert (found[0].reason.facts["side"], found[0].reason.facts["job"]) == ("NEW", "allreduce-mpi")
     assert (found[0].ratio, found[0].verdict) == (None, "not comparable") and found[1].verdict == "slower"
-    with pytest.raises(UsageError, match="nothing .* can be compared"):
+    with pytest.raises(UsageError, match=r"nothing .* can be compared"):
         compare.compare(base, a_run([[2e-5] * 2] * 5, **row))
 
 
@@ -313,7 +313,7 @@ def test_times_that_are_none_never_become_a_ratio(a_header: Make, a_record: Make
 
     good = Samples((1e-4,) * 30)
     for base, new in ((run(good), run(Samples(bad))), (run(Samples(bad)), run(good))):
-        with pytest.raises(UsageError, match="nothing .* can be compared"):
+        with pytest.raises(UsageError, match=r"nothing .* can be compared"):
             compare.compare(base, new)
 
 

@@ -176,6 +176,9 @@ def test_launches_of_groups_are_shown_in_a_column_that_holds_long_names(a_docume
     figures = {"median_s": 1e-3, "within": 0.01, "between": 0.02}
     spreads = tuple(one(Spread, **given, **figures, group=name) for name in ("screen0:0-8", "confirm12:10-11"))
     table = derived_tables.launches(replace(a_document, spreads=spreads))
-    assert [row[:3] for row in cells(table)] == [["4194304", "screen0:0-8", "1000"], ["4194304", "confirm12:10-11", "1000"]]
+    assert [row[:3] for row in cells(table)] == [
+        ["4194304", "screen0:0-8", "1000"],
+        ["4194304", "confirm12:10-11", "1000"],
+    ]
     alone = derived_tables.launches(replace(a_document, spreads=spreads[:1]))
     assert cells(alone) == [["4194304", "1000", "-", "1.0", "2.0"]]
