@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +12,7 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT
 from bench.gate import lint, lint_page
 from bench.results import collect, grid, output
 from bench.results.document import Document
+from bench.results.table import as_json
 from bench.store import runs
 
 SCHEMA = "bench.lint/1"
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _rendered(form: str, document: Document, findings: Sequence[lint.LintFinding]) -> str:
     if form == "json":
-        return json.dumps(_plain(document, findings), indent=1, allow_nan=False)
+        return as_json(_plain(document, findings))
     if form == "csv":
         return _csv(findings)
     return (lint_page.markdown if form == "markdown" else lint_page.table)(document, findings)

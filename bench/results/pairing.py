@@ -55,8 +55,8 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
     if not named:
         return
     differences, options = [], []
-    for name, (of_base, of_new) in named.items():
-        differences.append(f"{name} is {listed(of_base)} in BASE and {listed(of_new)} in NEW")
+    for name, (in_base, in_new) in named.items():
+        differences.append(f"{name} is {listed(in_base)} in BASE and {listed(in_new)} in NEW")
         options.append(f"--allow-diff {name}")
     raise UsageError(f"{'; '.join(differences)}; if this difference is intended, add {' '.join(options)}")
 
