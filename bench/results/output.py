@@ -102,7 +102,7 @@ def drawing(word: str) -> Path:
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path} cannot be written: no such folder: {path.parent}")
+        raise UsageError(f"--plot {path} cannot be written: there is no folder {path.parent}")
     return path
 
 
@@ -112,7 +112,7 @@ def _writable(word: str) -> Path:
     if path.is_dir():
         raise UsageError(f"--output {path} is a folder: name a file in it")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--output {path} cannot be written: no such folder: {path.parent}")
+        raise UsageError(f"--output {path} cannot be written: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise UsageError(f"--output {path} cannot be written: permission denied")
     return path

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bench.results.table import Block, Column, Heading, Lines, Report, Table, Verbatim
+from bench.results.table import Block, Heading, Lines, Report, Table, Verbatim
 
 MAX_WIDTH = 130
 _INDENT = 2  # "# " before titles, blanks before rows
@@ -88,13 +88,13 @@ class TextTable:
 
     def _groups(self) -> str:
         """The heading of each group over the middle of its columns."""
-        line, pending, name = "", 0, ""
-        for column, width in [*zip(self._columns, self._widths, strict=True), (Column("", str), 0)]:
-            if column.group != name:
-                line += f"{name:^{pending}}"
-                pending, name = 0, column.group
-            pending += width + len(self._gap)
-        return line.rstrip()
+        groups: list[tuple[str, int]] = []  # names and widths
+        for index, (column, width) in enumerate(zip(self._columns, self._widths, strict=True)):
+            width += len(self._gap) if index else 0
+            if groups and groups[-1][0] == column.group:
+                width += groups.pop()[1]
+            groups.append((column.group, width))
+        return "".join(f"{name:^{width}}" for name, width in groups).rstrip()
 
 
 def _block(block: Block) -> list[str]:
