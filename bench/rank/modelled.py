@@ -16,6 +16,7 @@ from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, needs_device
 from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.traits import names_with, traits
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -30,11 +31,12 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
     if not case.instance:
         raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
-    case = replace(case, transport="model")
+    if not traits(case.transport).modelled:
+        case = replace(case, transport=names_with("modelled")[0])
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world))
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
