@@ -30,7 +30,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     opened.beat("calibrating")
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     transport.sync()
-    transport.stir()
+    transport.keep_link_active()
     stirred = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node, by its ranks
     under_load = transport.clock == "device" and nvml.count_gpus({}) <= stirred
     mine = {

@@ -14,8 +14,9 @@ from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Group, Round, needs_device
+from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
 from bench.core.world import World
 from bench.hardware import catalogue
@@ -135,4 +136,6 @@ def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:
     if pattern.overlaps:
         return "the model: it knows links, not what products of matrices take from them"
     steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
-    return next((f"the model: {why}" for step in steps if (why := needs_device(step))), None)
+    if any(is_device_work(step) for step in steps):
+        return SkipCode.DEVICE_WORK.words({"transport": "the model"})
+    return None
