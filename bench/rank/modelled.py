@@ -100,7 +100,7 @@ def _row(
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
             stop_reason=None if reason else "exact",
-            skipped=None if reason is None else Skip.uncoded(reason),
+            skipped=reason,
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,
             **traffic(pattern, shape, group, hosts),
@@ -131,11 +131,11 @@ def _against(
     ]
 
 
-def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:
+def _why_not_modelled(pattern: Pattern, shape: Shape) -> Skip | None:
     """The fabric knows the links between ranks, and nothing of one GPU's own."""
     if pattern.overlaps:
-        return "the model: it knows links, not what products of matrices take from them"
+        return Skip.uncoded("the model: it knows links, not what products of matrices take from them")
     steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
     if any(is_device_work(step) for step in steps):
-        return SkipCode.DEVICE_WORK.words({"transport": "the model"})
+        return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
     return None
