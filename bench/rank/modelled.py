@@ -16,6 +16,7 @@ from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, needs_device
 from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -34,7 +35,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world), Options(case=case))
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",

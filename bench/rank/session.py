@@ -88,6 +88,7 @@ def open_case(
         share_gpu=case.share_gpu,
         require=case.require,
         near_cpus=sysfs.cpus_beside,
+        case=case,
     )
     if not library.carries_messages and pattern.transport != chosen:
         raise RefusedError(f"{chosen} only copies, and {pattern.name} has messages or products: use nccl, mpi or gloo")

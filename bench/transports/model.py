@@ -14,6 +14,7 @@ from bench.core.fabric import Fabric, Flow
 from bench.core.phases import Call, Phase, Phases
 from bench.core.program import Collective, Exchange, Group, Round, Step
 from bench.core.schedules import algorithms, schedule
+from bench.core.transport import Options
 from bench.core.units import format_rate
 
 MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
@@ -27,9 +28,10 @@ class FabricModel:
     requires: tuple[str, ...] = ()
     separates = True
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, options: Options | None = None) -> None:
         """`fabric`: the links, and the world on them."""
         self.fabric = fabric
+        self.options = options or Options()
         self.algorithm_used = ""  # of the last simulation, step by step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:
