@@ -62,7 +62,7 @@ class Options:
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
     near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs near a PCI address, if the kernel reports them
-    case: Case = Case("")  # all factors, also those without a field here
+    case: Case = field(default_factory=lambda: Case(""))  # all factors, also those without a field here
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from itertools import product
 
 from bench.core import streams
 from bench.core.fabric import Fabric, Flow
-from bench.core.phases import Call, Phase, Phases
 from bench.core.program import Collective, Exchange, Group, Round, Step
-from bench.core.schedules import algorithms, schedule
+from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
 from bench.core.transport import Options
 from bench.core.units import format_rate
 
