@@ -18,6 +18,7 @@ from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip
 from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
+from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -37,7 +38,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",

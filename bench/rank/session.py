@@ -89,6 +89,7 @@ def open_case(
         share_gpu=case.share_gpu,
         require=case.require,
         near_cpus=sysfs.cpus_beside,
+        case=case,
     )
     if not library.carries_messages and pattern.transport != chosen:
         others = " or ".join((*auto_choices(on_gpu=True), *auto_choices(on_gpu=False)))
