@@ -36,7 +36,7 @@ class Code(StrEnum):
 
     def words(self, facts: Mapping[str, Any]) -> str:
         """The template filled in. Raises KeyError if a fact is missing."""
-        return _WORDS.vformat(self.template, (), facts)
+        return fill(self.template, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class Coded:
     def uncoded(cls, text: str) -> Self:
         """Words that carry no code: another program's, or an older file's."""
         return cls(UNCODED, {}, text)
+
+
+def fill(template: str, facts: Mapping[str, Any]) -> str:
+    """A template filled in. Raises KeyError if a fact is missing."""
+    return _WORDS.vformat(template, (), facts)
 
 
 class _Words(string.Formatter):
