@@ -22,7 +22,8 @@ from bench.explain.reasons import reasons, small_sizes
 from bench.explain.remarks import remarks
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, best_of_each
-from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun, Remark
+from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun
+from bench.logs.messages import LogCode
 
 __all__ = [
     "ABOVE",
@@ -182,7 +183,11 @@ def _doubtful(seen: RunEvidence) -> str:
     where = f" (line {', '.join(lines)}{', ...' if len(seen.doubtful) > 4 else ''})" if lines else ""
     total = len(seen.doubtful) + len(seen.rows)
     first = seen.doubtful[0]
-    why = first.contradicts or (f"{', '.join(first.unreadable)} is no number" if first.unreadable else "")
+    why = (
+        first.contradicts.text
+        if first.contradicts
+        else (f"{', '.join(first.unreadable)} is no number" if first.unreadable else "")
+    )
     said = f"LEFT OUT: {len(seen.doubtful)} of {total} rows contradict themselves or are no numbers{where}"
     return f"{said}: {format_bytes(first.payload_bytes or 0)}: {why}" if why else said
 
@@ -204,21 +209,16 @@ def _heard(seen: RunEvidence) -> Iterator[str]:
 def _state(run: ForeignRun) -> Iterator[str]:
     if run.status != "ok":
         whole = "; explain the whole log, if there is one" if run.status == TRUNCATED else ""
-        yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}{whole}"
-    waived = [remark for remark in run.remarks if "waived" in remark.text]
+        yield f"status: {run.status}{f': {run.failure.text}' if run.failure else ''}{whole}"
+    waived = [remark for remark in run.remarks if remark.code == LogCode.WAIVED]
     lost = [remark for remark in run.remarks if remark.line is not None and remark not in waived]
     if len(waived) > 1:
         lines = f"lines {waived[0].line} to {waived[-1].line}"
         yield f"{len(waived)} tests were waived ({lines}): the tool says that they can not run here"
     if lost:
-        told = "; ".join(_with_line(remark) for remark in lost[:3])
+        told = "; ".join(remark.words for remark in lost[:3])
         more = f"; and {len(lost) - 3} more" if len(lost) > 3 else ""
         yield f"the log has {len(lost)} remark{'s' if len(lost) > 1 else ''}: {told}{more}"
-
-
-def _with_line(remark: Remark) -> str:
-    line = f"line {remark.line}: "
-    return line + remark.text.removeprefix(line)
 
 
 def _wrong(seen: RunEvidence) -> str:
