@@ -32,7 +32,7 @@ _KNOWN = (
         "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels",
     ),
     (
-        ("several runs printed into one log at once",),
+        ("several runs print",),
         "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
         "build it again from the beginning (make clean), with MPI",
         "make clean; make MPI=1 MPI_HOME=/path/to/mpi",
