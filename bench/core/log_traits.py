@@ -1,7 +1,8 @@
-"""What the logs of another tool hold, as traits of its reader: no module outside `logs/readers/` names a tool.
+"""What other tools and their logs are, as traits: no module outside `logs/readers/` names a tool.
 
 A run that was imported carries its tool's name (`Header.transport`, `ForeignRun.tool`); `log_traits` finds the traits
-that the reader in `logs/readers/` declares for it.
+that the reader in `logs/readers/` declares for it. A run of a tool beside ours has its name as the header's fact
+`tool`; `compared_statistic` finds what its file declares.
 """
 
 from __future__ import annotations
@@ -35,6 +36,19 @@ class LogTraits:
     statistics: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedStatistic:
+    """Which time of a row of ours is compared with a tool's own: by default the median over samples.
+
+    `mean`: the statistic of `Summary.compat` that is compared instead. `isolated_mean`: also in isolated mode.
+    `rate_is_median`: the tool prints no time, and its rate stands for the median.
+    """
+
+    mean: str = ""
+    isolated_mean: bool = False
+    rate_is_median: bool = False
+
+
 _UNKNOWN = LogTraits()
 
 
@@ -49,3 +63,10 @@ def log_traits(tool: str) -> LogTraits:
         if tool in declared:
             return declared[tool]
     return _UNKNOWN
+
+
+@cache
+def compared_statistic(tool: str) -> ComparedStatistic:
+    """The statistic that a tool in `logs/readers/` declares; the default for other names."""
+    found = getattr(plugins.load("tool", tool), "TOOL", None) if tool in plugins.names("tool") else None
+    return ComparedStatistic() if found is None else found.compared

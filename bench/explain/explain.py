@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.core.links import Bound
+from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern
 from bench.core.units import format_bytes, format_rate
 from bench.explain import copies, copy_reasons
@@ -39,7 +40,6 @@ __all__ = [
     "page_of",
 ]
 
-_OF_COPIES = ("nvbandwidth", "p2p_bandwidth_latency")
 _MOST_OTHERS, _MOST_ANYWHERE = 4, 6
 _NEAR = 0.25  # a result that was held back is shown where ours is as near as this
 _ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound still deserves its reason
@@ -74,7 +74,7 @@ def page(
     num_nodes: int | None = None,
 ) -> Page:
     """The page about one run of a foreign tool. `pattern`: the one that the run names, None where it has none."""
-    if (run.matrices or run.tool in _OF_COPIES) and not run.rows:
+    if (run.matrices or log_traits(run.tool).copies) and not run.rows:
         return _of_copies(run, copies.gathered(run, machine, hints))
     return page_of(gathered(run, machine, pattern, hints, num_nodes))
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from bench.core.case import Case
+from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Record, Skip
 from bench.core.world import World
 from bench.logs.messages import ToolCode
@@ -33,12 +34,7 @@ class Tool(ABC):
     clock = "host"  # what it times by: "host" or "device"
     suffix = ""  # what some builds append to the names of their programs
     remedy = ""  # how to get it, in words
-    # How a row of ours is compared with one of its own (results/parity.py): `mean`: the statistic of Summary.compat
-    # that is compared, "" for the median over samples; `isolated_mean`: also in isolated mode; `rate_is_median`: its
-    # rate stands for its median time.
-    mean = ""
-    isolated_mean = False
-    rate_is_median = False
+    compared = ComparedStatistic()  # which time of a row of ours is compared with its own (results/parity.py)
 
     @abstractmethod
     def program(self, case: Case) -> str:

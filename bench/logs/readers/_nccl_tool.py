@@ -22,6 +22,7 @@ from bench.core.case import Case
 from bench.core.codes import Code, Coded
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
+from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Failure, Record, Samples, Skip
 from bench.core.world import World
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, read_all
@@ -88,7 +89,7 @@ class NcclTestsTool(Tool):
     )
     suffix = "_mpi"
     remedy = "build it from github.com/NVIDIA/nccl-tests by `make MPI=1 MPI_HOME=... NCCL_HOME=...` (docs/tools.md)"
-    mean = "nccl_tests_s"
+    compared = ComparedStatistic(mean="nccl_tests_s")
 
     def program(self, case: Case) -> str:
         """all_reduce_perf, sendrecv_perf, ..."""

@@ -23,6 +23,7 @@ from typing import Any
 from bench.core.case import Case
 from bench.core.codes import Code
 from bench.core.errors import UsageError
+from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Failure, Record, Skip
 from bench.core.world import World
 from bench.logs.foreign import OK, ForeignRun, Matrix, MatrixCell, read_all
@@ -75,7 +76,7 @@ class NvbandwidthTool(Tool):
     transport = "cuda_copy"
     clock = "device"
     marks = MappingProxyType({"json": b"Print output in json format"})
-    rate_is_median = True
+    compared = ComparedStatistic(rate_is_median=True)
     remedy = "build it from github.com/NVIDIA/nvbandwidth by `cmake . && make` (docs/tools.md)"
 
     def program(self, case: Case) -> str:

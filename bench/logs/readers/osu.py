@@ -12,6 +12,7 @@ import re
 from bench.core.case import Case
 from bench.core.codes import Code
 from bench.core.errors import UsageError
+from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Record, Skip
 from bench.core.world import World
 from bench.logs.messages import ToolCode
@@ -47,8 +48,7 @@ class Osu(Tool):
     variable = "BENCH_OSU_PATH"
     transport = "mpi"
     reductions = _REDUCTIONS
-    mean = "osu_mean_s"
-    isolated_mean = True
+    compared = ComparedStatistic(mean="osu_mean_s", isolated_mean=True)
 
     def program(self, case: Case) -> str:
         """osu_allreduce, osu_bcast, osu_latency, ..."""
