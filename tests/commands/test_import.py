@@ -23,12 +23,11 @@ from bench.logs.foreign import ForeignRow, ForeignRun, read_all
 from bench.logs.readers import _lines
 from bench.store import jsonl, runs
 from tests.commands import import_samples as samples
+from tests.logs import corpus
 
 Out = pytest.CaptureFixture[str]
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
 FOLDERS = ("nccl_logs", "nvbandwidth_logs", "p2p_logs", "osu_logs")
-LOGS = sorted(path for folder in FOLDERS for path in Path(CORPUS, folder).glob("*")) if CORPUS else []
-needs_corpus = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+LOGS = corpus.path_cases(FOLDERS)
 READERS = imports.readers()
 
 
@@ -446,7 +445,7 @@ def test_an_imported_run_can_not_be_resumed(capsys: Out) -> None:
     assert main(["run", "--resume", str(run)]) == 2 and "imported" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------------- real logs
+# ---------------------------------------------------------------------------------------------------- whole logs
 
 
 def by_hand(path: Path) -> list[ForeignRun]:
@@ -456,9 +455,8 @@ def by_hand(path: Path) -> list[ForeignRun]:
     return read_all(reader(), _lines.lines([path.read_bytes()]))
 
 
-@needs_corpus
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name[:40])
-def test_the_command_says_of_a_real_log_what_its_reader_says(path: Path, capsys: Out) -> None:
+@pytest.mark.parametrize("path", LOGS)
+def test_the_command_prints_what_the_reader_of_a_log_finds(path: Path, capsys: Out) -> None:
     code, document = as_json(capsys, str(path))
     expected = by_hand(path)
     assert document == json.loads(logs_page.render(named(expected, str(path))))
@@ -509,9 +507,8 @@ def test_a_figure_that_is_no_number_makes_no_other_and_fails(names: str, word: s
     assert main(["gate", str(run), "--rules", written("rules.yaml", rule)]) == 1
 
 
-@needs_corpus
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name[:40])
-def test_no_figure_of_a_real_log_is_lost_on_its_way_through_our_files(path: Path, capsys: Out) -> None:
+@pytest.mark.parametrize("path", LOGS)
+def test_no_figure_of_a_log_is_lost_on_its_way_through_our_files(path: Path, capsys: Out) -> None:
     main(["import", str(path)])
     records = [record for _, attempt in stored() for record in attempt.records]
     expected = by_hand(path)
@@ -560,9 +557,9 @@ NOISE: dict[str, Callable[[bytes], bytes]] = {
 
 
 def logs_of_all_tools() -> Iterator[tuple[str, bytes]]:
-    """Samples, and where they are the real logs."""
+    """Samples, and whole logs."""
     yield from ((name, text.encode()) for name, (text, *_) in samples.ALL.items())
-    yield from ((path.name, path.read_bytes()) for path in LOGS)
+    yield from ((path.name, path.read_bytes()) for path in corpus.paths(FOLDERS))
 
 
 @pytest.mark.parametrize("noise", NOISE)

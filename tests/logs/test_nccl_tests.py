@@ -1,27 +1,24 @@
-"""nccl-tests' output as it is found: every log of the corpus, and every kind of dirt on tables of our own."""
+"""nccl-tests' output: whole logs of every version and launcher, and every kind of damage on tables of our own."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Line, read_all
 from bench.logs.readers._lines import lines
 from bench.logs.readers.nccl_tests import READER
+from tests.logs import corpus
 from tests.logs.reading import codes, failure, failure_code, located, only_remark, printed, translations
+from tests.logs.synthetic_nccl import TITLE, UNITS, average, footer, half, row, time_text
 
-EXPECTED = yaml.safe_load((Path(__file__).parent / "expected/nccl_logs.yaml").read_text())
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
-needs_corpus = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of logs")
 INFO = "node7:4711:4720 [0] NCCL INFO"
 
 
@@ -36,57 +33,7 @@ def only(text: str | bytes) -> ForeignRun:
     return run
 
 
-def corpus(name: str) -> bytes:
-    """A log."""
-    return (Path(CORPUS or "") / "nccl_logs" / name).read_bytes()
-
-
 # ------------------------------------------------------------------------------------------ a table of our own figures
-
-FACTORS: dict[str, Callable[[int], float]] = {
-    "allreduce": lambda n: 2 * (n - 1) / n,
-    "reducescatter": lambda n: (n - 1) / n,
-    "allgather": lambda n: (n - 1) / n,
-    "alltoall": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-    "reduce": lambda n: 1.0,
-    "sendrecv": lambda n: 1.0,
-    "gather": lambda n: (n - 1) / n,
-    "hypercube": lambda n: 1.0,
-}
-PARTS = ("reducescatter", "allgather", "alltoall", "gather", "hypercube")
-COMBINES = ("allreduce", "reducescatter", "reduce", "sendrecv")
-ROOTED = ("broadcast", "reduce", "gather")
-UNCHECKED_IN_PLACE = ("alltoall", "sendrecv")
-TITLE = "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw #wrong"
-UNITS = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
-
-
-def time_text(time_us: float) -> str:
-    """As nccl-tests prints it."""
-    return f"{time_us:.0f}" if time_us >= 10000 else f"{time_us:.1f}" if time_us >= 100 else f"{time_us:.2f}"
-
-
-def half(pattern: str, size: int, time_us: float, ranks: int, wrong: str) -> str:
-    """Time, algbw, busbw, wrong."""
-    algbw = size / time_us / 1e3 * ((ranks - 1) / ranks if pattern == "hypercube" else 1)
-    return f"  {time_text(time_us):>7}  {algbw:6.2f}  {algbw * FACTORS[pattern](ranks):6.2f}  {wrong:>5}"
-
-
-def row(pattern: str, size: int, ranks: int = 4, wrong: str = "0", dtype: str = "float", width: int = 4) -> str:
-    """A row of size bytes, at about 40 GB/s and 21 us."""
-    ranks_of_count = ranks if pattern in PARTS else 1
-    size -= size % (16 * ranks_of_count)
-    count = size // width // ranks_of_count
-    time_us = 21.0 + size / 40e3
-    operation, root = ("sum" if pattern in COMBINES else "none"), (0 if pattern in ROOTED else -1)
-    in_place = "N/A" if pattern in UNCHECKED_IN_PLACE else wrong
-    return (
-        f"{size:12d}  {count:12d}  {dtype:>8}  {operation:>6}  {root:6d}"
-        + half(pattern, size, time_us, ranks, wrong)
-        + half(pattern, size, time_us * 1.03, ranks, in_place)
-    )
-
 
 SIZES = (1024, 65536, 1 << 20, 1 << 24, 1 << 30)
 
@@ -94,12 +41,6 @@ SIZES = (1024, 65536, 1 << 20, 1 << 24, 1 << 30)
 def rows(pattern: str = "allreduce", ranks: int = 4) -> list[str]:
     """Rows of a few sizes."""
     return [row(pattern, size, ranks) for size in SIZES]
-
-
-def average(table: list[str]) -> str:
-    """The closing line's figure."""
-    rates = [float(text.split()[place]) for text in table for place in (7, 11)]
-    return f"{sum(rates) / len(rates):g}"
 
 
 def banner(ranks: int = 4, most: int = SIZES[-1]) -> list[str]:
@@ -112,11 +53,6 @@ def banner(ranks: int = 4, most: int = SIZES[-1]) -> list[str]:
         *(f"#  Rank {r:2d} Group  0 Pid    31 on node7 device {r:2d} [0x1{r % 8}] ACME X1 96GB" for r in range(ranks)),
         "#",
     ]
-
-
-def footer(table: list[str]) -> list[str]:
-    """Closing lines."""
-    return ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {average(table)} ", "#"]
 
 
 def log(pattern: str = "allreduce", ranks: int = 4) -> str:
@@ -147,7 +83,7 @@ def bare(found: tuple[ForeignRow, ...]) -> list[tuple[object, ...]]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------- logs of the corpus
+# -------------------------------------------------------------------------------------------------- whole logs
 
 
 def as_row(told: dict[str, Any]) -> tuple[object, ...]:
@@ -166,16 +102,14 @@ def as_row(told: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-@needs_corpus
+@corpus.needs_corpus
 def test_no_log_is_left_out() -> None:
-    assert sorted(EXPECTED) == sorted(path.name for path in (Path(CORPUS or "") / "nccl_logs").iterdir())
+    assert sorted(corpus.expected("nccl_logs")) == sorted(path.name for path in corpus.real("nccl_logs", "").iterdir())
 
 
-@needs_corpus
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_log_gives_what_is_in_it(name: str) -> None:
-    told = EXPECTED[name]
-    run = only(corpus(name))
+@pytest.mark.parametrize(("path", "told"), corpus.cases("nccl_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, told: dict[str, Any]) -> None:
+    run = only(path.read_bytes())
     assert run.tool == "nccl_tests"
     for key in ("tool_version", "pattern", "num_ranks", "num_nodes", "status"):
         assert getattr(run, key) == told[key], key
@@ -245,20 +179,14 @@ NOISE: dict[str, Callable[[str], str]] = {
 }
 
 
-@needs_corpus
 @pytest.mark.parametrize("noise", NOISE)
 def test_noise_changes_no_row_of_any_log(noise: str) -> None:
-    for name in EXPECTED:
-        text = corpus(name).decode()
+    for path in corpus.paths(["nccl_logs"]):
+        text = path.read_bytes().decode()
         clean, dirty = only(text), only(NOISE[noise](text))
-        assert bare(dirty.rows) == bare(clean.rows), name
-        assert dirty.status == clean.status, name
-        assert (dirty.pattern, dirty.num_ranks, dirty.hosts, dirty.gpus) == (
-            clean.pattern,
-            clean.num_ranks,
-            clean.hosts,
-            clean.gpus,
-        ), name
+        assert bare(dirty.rows) == bare(clean.rows), path.name
+        for field in ("status", "pattern", "num_ranks", "hosts", "gpus"):
+            assert getattr(dirty, field) == getattr(clean, field), (path.name, field)
 
 
 @pytest.mark.parametrize("noise", NOISE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from bench.logs.readers._nccl_tool import row_of
 from bench.logs.readers.nccl_tests import READER
 from bench.logs.tool import DOCUMENT, Tool
 from tests.fakes import standin_nccl_tests as standin
+from tests.logs import corpus
 
 TOOL: Tool = plugins.load("tool", "nccl_tests").TOOL
 FOUR, NODES = World(1, 4), World(2, 4)
@@ -232,10 +232,9 @@ def test_version_and_library_are_told() -> None:
     assert TOOL.libraries(text) == {"nccl": "2.29.7"}
 
 
-@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
-def test_real_logs_of_known_runs_become_records_of_every_size() -> None:
+def test_logs_of_known_runs_become_records_of_every_size() -> None:
     num_logs = 0
-    for log in sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "nccl_logs").iterdir()):
+    for log in corpus.paths(["nccl_logs"]):
         text = log.read_text(encoding="utf-8", errors="replace")
         runs = read_all(READER(), lines([text]))
         if len(runs) != 1 or not runs[0].rows or not runs[0].pattern or not runs[0].num_ranks:

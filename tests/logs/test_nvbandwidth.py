@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, Matrix, read_all
+from tests.logs import corpus
 from tests.logs.reading import codes, failure_code, located, only_remark, printed, translations
 
 READER = plugins.load("tool", "nvbandwidth").READER
-EXPECTED: Any = load(Path(__file__).parent / "expected" / "nvbandwidth_logs.yaml").value
 PRINTED = {"bytes_per_s": 1e9, "s": 1e-9}
 
 
@@ -45,14 +43,6 @@ def rates(found: Matrix) -> dict[tuple[str, str], float | None]:
     }
 
 
-def log(name: str) -> str:
-    """A real log, or a skip."""
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    return (Path(folder) / "nvbandwidth_logs" / name).read_text(encoding="utf-8")
-
-
 def brief(found: Matrix) -> list[Any]:
     """A matrix as the expectations put it."""
     printed = PRINTED[found.unit]
@@ -63,10 +53,9 @@ def brief(found: Matrix) -> list[Any]:
     return [found.name, found.unit, found.direction, found.engine, len(good), len(waived), *ends[0], *ends[1]]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_log_gives_what_is_in_it(name: str) -> None:
-    wanted = EXPECTED[name]
-    run = one(log(name))
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("nvbandwidth_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
+    run = one(path.read_text(encoding="utf-8"))
     assert (run.tool, run.tool_version, run.status) == ("nvbandwidth", wanted.get("tool_version"), wanted["status"])
     assert (run.failure is None) == (run.status == "ok") and wanted.get("failure") in (None, failure_code(run))
     assert "printed" not in wanted or wanted["printed"] in printed(run)
@@ -81,11 +70,11 @@ def test_a_real_log_gives_what_is_in_it(name: str) -> None:
     assert remarks == wanted.get("remarks", [])
 
 
+@corpus.needs_corpus
 def test_there_is_an_expectation_for_every_real_log() -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    assert {path.name for path in (Path(folder) / "nvbandwidth_logs").iterdir()} == set(EXPECTED)
+    assert {path.name for path in corpus.real("nvbandwidth_logs", "").iterdir()} == set(
+        corpus.expected("nvbandwidth_logs")
+    )
 
 
 # Samples of our own: three GPUs, of which 0 and 1 are linked and 2 stands alone.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bench.core import plugins, topology
@@ -18,6 +15,7 @@ from bench.logs.readers._lines import lines
 from bench.logs.readers.nvbandwidth import READER
 from bench.logs.tool import Tool
 from tests.fakes import standin_nvbandwidth as standin
+from tests.logs import corpus
 
 TOOL: Tool = plugins.load("tool", "nvbandwidth").TOOL
 ONE, THREE = World(1, 1), World(1, 3)
@@ -185,10 +183,9 @@ def test_versions_are_told(build: frozenset[str]) -> None:
     assert TOOL.libraries(text)["cuda"] == ("13.0" if build else "12.4")
 
 
-@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
-def test_real_logs_become_the_rows_of_their_tables() -> None:
+def test_whole_logs_become_the_rows_of_their_tables() -> None:
     num_rows = 0
-    for log in sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "nvbandwidth_logs").iterdir()):
+    for log in corpus.paths(["nvbandwidth_logs"]):
         text = log.read_text(encoding="utf-8", errors="replace")
         runs = read_all(READER(), lines([text]))
         tables = {matrix.name: matrix for matrix in (runs[0].matrices if len(runs) == 1 else ())}

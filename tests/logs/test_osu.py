@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bench.core import plugins
@@ -12,6 +9,7 @@ from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.world import World
 from bench.logs.tool import Tool
+from tests.logs import corpus
 
 OSU: Tool = plugins.load("tool", "osu").TOOL
 TWO = World(1, 2)
@@ -117,10 +115,9 @@ def test_other_text_is_refused(text: str, what: str) -> None:
         OSU.records(text, case("allreduce"), TWO)
 
 
-@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
-def test_real_logs_are_read() -> None:
-    logs = sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "osu_logs").glob("*.txt"))
-    assert logs
+def test_whole_logs_become_records() -> None:
+    logs = corpus.paths(["osu_logs"])
+    assert len(logs) > 3
     for log in logs:
         text = log.read_text(encoding="utf-8")
         sizes = tuple(1 << power for power in range(30))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from hypothesis import strategies as st
 from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, read_all
+from tests.logs import corpus
 from tests.logs.reading import failure_code, located, only_remark, translations
 
 READER = plugins.load("tool", "osu").READER
 FACTS: Any = load(Path(__file__).parent / "expected" / "osu_facts.yaml").value
-EXPECTED: Any = load(Path(__file__).parent / "expected" / "osu_logs.yaml").value
 
 
 def read(text: str) -> list[ForeignRun]:
@@ -25,13 +24,9 @@ def read(text: str) -> list[ForeignRun]:
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_log_gives_what_is_in_it(name: str) -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    wanted = EXPECTED[name]
-    (run,) = read((Path(folder) / "osu_logs" / name).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("osu_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
+    (run,) = read(path.read_text(encoding="utf-8"))
     assert (run.tool, run.tool_version, run.status, run.failure) == ("osu", "5.7", "ok", None)
     assert (run.pattern, run.num_ranks, run.size_is_block) == (wanted["pattern"], None, False)
     assert dict(run.settings)["library"] == wanted["memory"] and not run.remarks
@@ -43,11 +38,9 @@ def test_a_real_log_gives_what_is_in_it(name: str) -> None:
     assert [row.line for row in run.rows] == list(range(wanted["first_line"], wanted["first_line"] + wanted["rows"]))
 
 
+@corpus.needs_corpus
 def test_there_is_an_expectation_for_every_real_log() -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    assert {path.name for path in (Path(folder) / "osu_logs").iterdir()} == set(EXPECTED)
+    assert {path.name for path in corpus.real("osu_logs", "").iterdir()} == set(corpus.expected("osu_logs"))
 
 
 FULL = """

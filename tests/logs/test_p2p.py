@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, Matrix, read_all
+from tests.logs import corpus
 from tests.logs.reading import codes, failure_code, located, only_remark, translations
 
 READER = plugins.load("tool", "p2p_bandwidth_latency").READER
-EXPECTED: Any = load(Path(__file__).parent / "expected" / "p2p_logs.yaml").value
 PRINTED = {"bytes_per_s": 1e9, "s": 1e-6}
 
 
 def read(text: str) -> list[ForeignRun]:
     """The runs of a text."""
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
-
-
-def log(name: str) -> str:
-    """A real log, or a skip."""
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    return (Path(folder) / "p2p_logs" / name).read_text(encoding="utf-8")
 
 
 def brief(found: Matrix) -> list[Any]:
@@ -46,20 +36,17 @@ def brief(found: Matrix) -> list[Any]:
     return [found.name, found.unit, found.direction, len(good), len(waived), *ends]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_log_gives_what_is_in_it(name: str) -> None:
-    wanted = EXPECTED[name]
-    (run,) = read(log(name))
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("p2p_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
+    (run,) = read(path.read_text(encoding="utf-8"))
     assert (run.tool, run.status, list(run.gpus)) == ("p2p_bandwidth_latency", wanted["status"], wanted.get("gpus", []))
     assert [brief(found) for found in run.matrices] == wanted["matrices"]
     assert [[line, code] for line, code in located(run)] == wanted.get("remarks", [])
 
 
+@corpus.needs_corpus
 def test_there_is_an_expectation_for_every_real_log() -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    assert {path.name for path in (Path(folder) / "p2p_logs").iterdir()} == set(EXPECTED)
+    assert {path.name for path in corpus.real("p2p_logs", "").iterdir()} == set(corpus.expected("p2p_logs"))
 
 
 # A node of our own: GPUs 0 and 1 are linked, 2 is apart from both.
