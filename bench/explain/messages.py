@@ -52,11 +52,12 @@ _COMPARISON = (
     "{rate:rate} at {size_bytes:bytes} is {ratio:.0%} of the <best?best><only?only> known result on comparable links "
     "({reference_rate:rate}< at {reference_bytes:bytes}><interpolated?, interpolated>, {reference_machine}"
     "<, {reference_note}>)<, above the {floor_passed:rate} that Azure's health checks require>"
-    "<, below the {floor_missed:rate} that Azure's health checks require><, and {bound_share:.0%} of the bound {bound}>"
+    "<, below the {floor_missed:rate} that Azure's health checks require>"
+    "<, and {bound_share:.0%} of the bound by {bound}>"
     "<; each node sends {nic_rate:rate} through its NICs, {nic_share:.0%} of {network_rate:rate}>"
     "<nics_assumed?, assuming the NICs that other machines with this GPU have>"
 )
-_BOUND = "{rate:rate} is {share:.0%} of the bound {bound} ({bound_rate:rate})"
+_BOUND = "{rate:rate} is {share:.0%} of the bound by {bound} ({bound_rate:rate})"
 _NOT_LARGE_ENOUGH = (
     "<rising?the sizes are too small: bandwidth still rises at {largest_bytes:bytes}, the largest size>"
     "<few_sizes?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
@@ -76,7 +77,7 @@ class AssessmentCode(ExplainCode):
     NUM_NODES_UNKNOWN = "num-nodes-unknown", "The log does not state the number of nodes: give it with --num-nodes."
     RANKS_DO_NOT_DIVIDE = (
         "ranks-do-not-divide",
-        "{num_ranks} ranks cannot be split evenly over {num_nodes:n node}: give another --num-nodes.",
+        "{num_ranks:n rank} cannot be split evenly over {num_nodes:n node}: give another --num-nodes.",
     )
     TOO_MANY_RANKS = (
         "too-many-ranks-per-node",
@@ -138,7 +139,7 @@ class AssessmentCode(ExplainCode):
     # What a verdict rests on.
     ABOVE_BOUND = (
         "above-bound",
-        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound {bound} "
+        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound by {bound} "
         "({bound_rate:rate}): {bound_why}. The figure or the number of ranks is wrong, or this is a different machine.",
     )
     COMPARED = (
@@ -185,8 +186,8 @@ class AssessmentCode(ExplainCode):
     )
     COPY_COMPARED_WITH_LINK = (
         "copy-compared-with-link",
-        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of {bound} ({bound_rate:rate}), of which copies reach "
-        "{usual}.",
+        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound by {bound} ({bound_rate:rate}), "
+        "of which copies reach {usual}.",
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
@@ -221,7 +222,7 @@ class ResultCode(ExplainCode):
     EXCLUDED_ROWS = (
         "excluded-rows",
         "EXCLUDED: {num_excluded} of {num_rows} rows contradict themselves or hold no numbers"
-        "< (line {lines:list}<more_lines?, ...>)><: {size_bytes:bytes}: {why}>",
+        "< (line {lines:list})>< (line {first_lines:list}, ...)><: {size_bytes:bytes}: {why}>",
     )
     STATUS = "status", "status: {status}<: {failure}><truncated?; explain the whole log if you have it>"
     WAIVED_TESTS = (

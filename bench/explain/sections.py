@@ -156,13 +156,14 @@ def _excluded(evidence: RunEvidence) -> Coded:
     why = first.contradicts or None
     if why is None and first.unreadable:
         why = f"{', '.join(first.unreadable)} is not a number"
-    lines = [row.line for row in evidence.doubtful if row.line][:_MOST_LINES]
+    lines = [row.line for row in evidence.doubtful if row.line][:_MOST_LINES] or None
+    all_shown = len(evidence.doubtful) <= _MOST_LINES
     return Coded.of(
         ResultCode.EXCLUDED_ROWS,
         num_excluded=len(evidence.doubtful),
         num_rows=len(evidence.doubtful) + len(evidence.rows),
-        lines=lines or None,
-        more_lines=len(evidence.doubtful) > _MOST_LINES,
+        lines=lines if all_shown else None,
+        first_lines=None if all_shown else lines,
         size_bytes=first.payload_bytes or 0,
         why=why,
     )
