@@ -168,7 +168,7 @@ def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
     match, bound = matches[0], bound_to_show(evidence)
     sources = {(each.reference.source, each.reference.instance, each.reference.note) for each in matches}
     only = len(sources) == 1
-    facts = _comparison_facts(evidence, match, bound) | {"only": only, "best": not only}
+    facts = _comparison_facts(evidence, match, bound) | {"only": only}
     verdict = verdict_by_others(match.ratio)
     normal = _normal_of(bound)
     reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
@@ -227,7 +227,6 @@ def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
     """Why the sizes do not show what the links carry."""
     return {
         "rising": evidence.rising,
-        "few_sizes": not evidence.rising,
         "largest_bytes": evidence.largest_bytes,
     }
 

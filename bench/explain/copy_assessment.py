@@ -182,7 +182,6 @@ def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: b
         "rate": rate,
         "end": end,
         "ratio": ratio,
-        "slowest": not differ,
         "fastest_rate": fastest if differ else None,
         "machine": reference.where,
         "reference_range": rate_range(slowest, fastest),

@@ -9,20 +9,20 @@ from typing import Any
 
 from bench.core.codes import Code, fill
 
-_OPTIONAL = re.compile(r"<(?:(\w+)\?)?([^<>]*)>")
+_OPTIONAL = re.compile(r"<(?:(!?)(\w+)\?)?([^<>]*)>")
 
 
 def fill_present(template: str, facts: Mapping[str, Any]) -> str:
     """A template filled in, without the optional parts whose facts are missing.
 
-    `<, on {host}>` is left out if the fact `host` is missing or None, `<rising?, still rising>` unless the fact
-    `rising` is true.
+    `<, on {host}>` is left out if the fact `host` is missing or None; `<rising?, still rising>` unless the fact
+    `rising` is true; `<!rising?, flat>` if it is true.
     """
 
     def part(match: re.Match[str]) -> str:
-        flag, text = match.groups()
+        unless, flag, text = match.groups()
         names = [name for _, name, _, _ in string.Formatter().parse(text) if name]
-        if flag and not facts.get(flag):
+        if flag and bool(facts.get(flag)) == bool(unless):
             return ""
         return text if all(facts.get(name) is not None for name in names) else ""
 
@@ -49,7 +49,7 @@ class ResultVerdict(Code):
 
 
 _COMPARISON = (
-    "{rate:rate} at {size_bytes:bytes} is {ratio:.0%} of the <best?best><only?only> known result on comparable links "
+    "{rate:rate} at {size_bytes:bytes} is {ratio:.0%} of the <only?only><!only?best> known result on comparable links "
     "({reference_rate:rate}< at {reference_bytes:bytes}><interpolated?, interpolated>, {reference_machine}"
     "<, {reference_note}>)<, above the {floor_passed:rate} that Azure's health checks require>"
     "<, below the {floor_missed:rate} that Azure's health checks require>"
@@ -60,7 +60,7 @@ _COMPARISON = (
 _BOUND = "{rate:rate} is {share:.0%} of the bound by {bound} ({bound_rate:rate})"
 _NOT_LARGE_ENOUGH = (
     "<rising?the sizes are too small: bandwidth still rises at {largest_bytes:bytes}, the largest size>"
-    "<few_sizes?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
+    "<!rising?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
 )
 _WARNING = (
     "< WARNING: that is {times_best:.1f} times the best known result; check the machine, the number of ranks and the "
@@ -191,7 +191,7 @@ class AssessmentCode(ExplainCode):
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
-        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of <slowest?what was measured><fastest_rate?"
+        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of <!fastest_rate?what was measured><fastest_rate?"
         "{fastest_rate:rate}, the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
         f"different links><same_build?, if this machine is built the same way>.{_WARNING}",
     )
@@ -238,7 +238,7 @@ class ResultCode(ExplainCode):
     )
     NIC_RATE = (
         "nic-rate",
-        "that is {rate:rate} each way through each node's NICs, <ring?round a ring of all ranks><least?if no data "
+        "that is {rate:rate} each way through each node's NICs, <ring?round a ring of all ranks><!ring?if no data "
         "cross them twice or are reduced in the network>",
     )
     LOG_FACTS = "log-facts", "the log says: {log_facts:list}"
@@ -255,7 +255,7 @@ class BoundCode(ExplainCode):
 
     BOUND = (
         "bound",
-        "{bound_rate:rate} by {bound} (<hard?hard bound><soft?reference, may be exceeded><bridge?, if there is a "
+        "{bound_rate:rate} by {bound} (<hard?hard bound><!hard?reference, may be exceeded><bridge?, if there is a "
         "bridge>)<, reached {share:.0%}><, {reached}>: <{wiring}; >{why} [{source}<unverified?; not verified>]",
     )
     NO_BOUND = "no-bound", "no bound is known: {why}"

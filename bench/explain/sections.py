@@ -97,7 +97,6 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
         bound=bound.name,
         bound_rate=bound.bytes_per_s,
         hard=bound.kind == "hard",
-        soft=bound.kind != "hard",
         why=bound.why,
         source=bound.source,
         unverified=not bound.verified,
@@ -181,7 +180,7 @@ def _best(evidence: RunEvidence) -> Iterator[Coded]:
         flat_from_bytes=flat_from if flat_from and flat_from < evidence.largest_bytes else None,
     )
     if rate := evidence.nic_bytes_per_s:
-        yield Coded.of(ResultCode.NIC_RATE, rate=rate, ring=evidence.by_ring, least=not evidence.by_ring)
+        yield Coded.of(ResultCode.NIC_RATE, rate=rate, ring=evidence.by_ring)
 
 
 def _log_facts(evidence: RunEvidence) -> list[str]:

@@ -21,7 +21,7 @@ _MOST_PAIRS = 4  # that are named
 @reason(
     CopyEvidence,
     "slow-pairs",
-    what="<gpu?the links of {gpu} are slow><several?{num_slow} of {num_pairs} pairs are slow>",
+    what="<gpu?the links of {gpu} are slow><!gpu?{num_slow} of {num_pairs} pairs are slow>",
     evidence="{pairs:list}, where the median of {num_pairs} is {median_rate:rate}",
     step="check errors and replays of the links",
 )
@@ -42,7 +42,6 @@ def slow_pairs(evidence: CopyEvidence) -> Found | None:
         slowest = sorted(slow.items(), key=lambda pair: pair[1])[:_MOST_PAIRS]
         facts = {
             "gpu": common,
-            "several": common is None,
             "num_slow": len(slow),
             "num_pairs": len(test.rates),
             "pairs": [f"{a} to {b} {format_rate(rate)}" for (a, b), rate in slowest],

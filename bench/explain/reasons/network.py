@@ -60,7 +60,7 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     what="a node uses {nics}",
     evidence="flat from {flat_from_bytes:bytes} on, with {nic_rate:rate} leaving each node each way"
     "<ring? (round a ring, as NCCL sends this)>: {share:.0%} of {nics} ({nics_rate:rate}), which is full, where a node "
-    "<exact?has><likely?of this kind has> {network_rate:rate}<; the channels name {num_nics_in_log:n NIC}>"
+    "<exact?has><!exact?of this kind has> {network_rate:rate}<; the channels name {num_nics_in_log:n NIC}>"
     '<; the log lists the NICs it uses: "{log_text}" (line {line})>',
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
@@ -86,7 +86,6 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
         "ring": evidence.by_ring,
         "share": rate / full,
         "exact": exact,
-        "likely": not exact,
         "network_rate": network,
         "num_nics_in_log": evidence.num_nics_in_log or None,
     }
