@@ -10,8 +10,9 @@ from statistics import median
 
 from bench.core.codes import Coded
 from bench.core.links import Bound
+from bench.core.traits import traits
 from bench.explain.log_hints import Hint
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS
+from bench.hardware.bounds import moves_host_memory
 from bench.hardware.catalogue import gpu, gpu_printed
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference
@@ -27,7 +28,6 @@ _RISING = 0.05  # of the bandwidth at the last step; less is flat
 # (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
 _BY_RING = ("allgather", "reducescatter")
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # bytes per second each way of the NICs on sale: 100 to 800 Gb/s
-_HOST_MEMORY_TOOLS = ("osu", "perftest")
 
 RING_BOUND = "network, round a ring"
 WITHOUT_BRIDGE = " without NVLink bridge"
@@ -199,7 +199,7 @@ class RunEvidence:
     @property
     def from_host_memory(self) -> bool:
         """Do the data come from host memory, so that neither GPUs nor NCCL explain anything?"""
-        return self.run.tool in _HOST_MEMORY_TOOLS or self.transport in HOST_MEMORY_TRANSPORTS
+        return moves_host_memory(self.transport or self.run.tool)
 
     @property
     def crosses_nics(self) -> bool:
@@ -210,9 +210,9 @@ class RunEvidence:
     @property
     def by_ring(self) -> bool:
         """Do the data go round a ring, which crosses each node's NICs more often than necessary?"""
-        nccl = self.run.tool == "nccl_tests" or self.transport == "nccl"
+        rings = self.run.tool == "nccl_tests" or (self.transport is not None and traits(self.transport).rings)
         rccl = self.machine.gpu is not None and gpu(self.machine.gpu).architecture.startswith("cdna")
-        if not nccl or rccl or not self.crosses_nics or self.num_ranks == self.num_nodes:
+        if not rings or rccl or not self.crosses_nics or self.num_ranks == self.num_nodes:
             return False
         algorithm = self.hint("setting", "NCCL_ALGO set by environment to ")
         if self.run.pattern == "allreduce" and algorithm is not None:

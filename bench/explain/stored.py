@@ -11,7 +11,7 @@ from bench.core.record import Header, Record
 from bench.explain.evidence import RunEvidence
 from bench.explain.gather import with_references
 from bench.explain.log_hints import Hint
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
+from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
@@ -180,7 +180,7 @@ def _links(header: Header) -> NodeLinks | None:
     gpus = _gpus(header)
     links = {pcie_as_linked(gpu) for gpu in gpus}
     models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
-    if header.transport in HOST_MEMORY_TRANSPORTS or len(links) != 1 or len(models) != 1:
+    if moves_host_memory(header.transport) or len(links) != 1 or len(models) != 1:
         return None
     link, model = links.pop(), models.pop()
     if link is None or model is None:
@@ -191,7 +191,7 @@ def _links(header: Header) -> NodeLinks | None:
 def _gpu_model(header: Header) -> str | None:
     """The model of all GPUs that the nodes reported; None if they differ."""
     models = {gpu_printed(str(gpu.get("name"))) for gpu in _gpus(header)}
-    return models.pop() if len(models) == 1 and header.transport not in HOST_MEMORY_TRANSPORTS else None
+    return models.pop() if len(models) == 1 and not moves_host_memory(header.transport) else None
 
 
 def _gpus(header: Header) -> list[Mapping[str, Any]]:

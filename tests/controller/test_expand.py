@@ -376,11 +376,11 @@ def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_
     )
     assert [job.case.transport for job in plan.jobs] == ["nccl"]
     [skip] = plan.skipped
-    assert skip.reason.startswith("`require` is of nccl alone") and "what is measured over gloo" in skip.reason
+    assert "`require`" in skip.reason and "gloo" in skip.reason and "nccl" in skip.reason
     modelled = plan_of(
         Measurement(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)), cluster=P4D, model=True
     )
-    assert not modelled.jobs and "`require` is of nccl alone" in modelled.skipped[0].reason
+    assert not modelled.jobs and "`require`" in modelled.skipped[0].reason
 
 
 @pytest.mark.parametrize(
