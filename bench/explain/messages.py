@@ -1,40 +1,8 @@
-"""The words of `bench explain`, but for those of the reasons, which stand in their own files (reasons/)."""
+"""The words of `explain`, except those of its reasons, which are in `reasons/`."""
 
 from __future__ import annotations
 
-import re
-import string
-from collections.abc import Mapping
-from typing import Any
-
-from bench.core.codes import Code, fill
-
-_OPTIONAL = re.compile(r"<(?:(!?)(\w+)\?)?([^<>]*)>")
-
-
-def fill_present(template: str, facts: Mapping[str, Any]) -> str:
-    """A template filled in, without the optional parts whose facts are missing.
-
-    `<, on {host}>` is left out if the fact `host` is missing or None; `<rising?, still rising>` unless the fact
-    `rising` is true; `<!rising?, flat>` if it is true.
-    """
-
-    def part(match: re.Match[str]) -> str:
-        unless, flag, text = match.groups()
-        names = [name for _, name, _, _ in string.Formatter().parse(text) if name]
-        if flag and bool(facts.get(flag)) == bool(unless):
-            return ""
-        return text if all(facts.get(name) is not None for name in names) else ""
-
-    return fill(_OPTIONAL.sub(part, template), facts)
-
-
-class ExplainCode(Code):
-    """A code whose template may have optional parts (`fill_present`)."""
-
-    def words(self, facts: Mapping[str, Any]) -> str:
-        """The template filled in."""
-        return fill_present(self.template, facts)
+from bench.core.codes import Code, OptionalPartsCode
 
 
 class ResultVerdict(Code):
@@ -68,7 +36,7 @@ _WARNING = (
 )
 
 
-class AssessmentCode(ExplainCode):
+class AssessmentCode(OptionalPartsCode):
     """Why a result has its verdict, or cannot have one."""
 
     # What keeps a run from being judged.
@@ -197,7 +165,7 @@ class AssessmentCode(ExplainCode):
     )
 
 
-class CountCode(ExplainCode):
+class CountCode(OptionalPartsCode):
     """How the number of ranks or nodes is known if the log does not state it."""
 
     RANKS_FROM_RATES = "ranks-from-rates", "ranks: {num_ranks}, derived from busbw / algbw = {ratio:.4g}"
@@ -210,7 +178,7 @@ class CountCode(ExplainCode):
     )
 
 
-class ResultCode(ExplainCode):
+class ResultCode(OptionalPartsCode):
     """A line of "What you got"."""
 
     MODELLED = "modelled", "MODELLED: computed from the links; nothing was measured"
@@ -250,7 +218,7 @@ class ResultCode(ExplainCode):
     LATENCY = "latency", "{test}: {least_ns:.0f} to {most_ns:.0f} ns"
 
 
-class BoundCode(ExplainCode):
+class BoundCode(OptionalPartsCode):
     """A line of "What is possible"."""
 
     BOUND = (
@@ -267,7 +235,7 @@ class BoundCode(ExplainCode):
     NO_COPY_RATE = "no-copy-rate", "no copy over a link has a rate to compare with a bound"
 
 
-class MissingCode(ExplainCode):
+class MissingCode(OptionalPartsCode):
     """Why no bound is known."""
 
     SHARED_GPU = "shared-gpu", "ranks that share a GPU may exchange all data inside it"
@@ -279,7 +247,7 @@ class MissingCode(ExplainCode):
     PATTERN_OR_LINKS = "pattern-or-links-unknown", "none is defined for this pattern on these links"
 
 
-class OthersCode(ExplainCode):
+class OthersCode(OptionalPartsCode):
     """A line of "What others got"."""
 
     WRONG_DATA = "wrong-data", "not compared: the data were wrong"
@@ -303,7 +271,7 @@ class OthersCode(ExplainCode):
     NO_COPIES_KNOWN = "no-copies-known", "no published copies of this machine or GPU are known"
 
 
-class NoteCode(ExplainCode):
+class NoteCode(OptionalPartsCode):
     """A note beside the verdict: it explains nothing, but is worth knowing before a figure is quoted."""
 
     ABOVE_PORT = (

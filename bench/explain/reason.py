@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 from bench.core import plugins
+from bench.core.codes import fill_present
 from bench.explain.copy_evidence import CopyEvidence
 from bench.explain.evidence import RunEvidence
-from bench.explain.messages import fill_present
 from bench.logs.foreign import ForeignRun
 
 E = TypeVar("E")
@@ -90,7 +90,7 @@ def reason(
     """Make a function the condition of a reason.
 
     `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
-    over the facts (messages.py: fill_present). `host_memory`: it also explains libraries that send from host memory.
+    over the facts (core/codes.py: fill_present). `host_memory`: it also explains libraries that send from host memory.
     `always`: it is shown whatever the verdict is.
     """
 
