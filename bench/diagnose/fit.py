@@ -28,8 +28,8 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 class Level:
     """Parts of one kind: `labels` and `ranks` of each unit, and its rows as sender ("out") and as receiver ("in").
 
-    `asked` has every row. `drawn` has only the rows of rounds without a suspicion: a part must not look worse because it
-    is measured more often.
+    `asked` has every row. `drawn` has only the rows of rounds without a suspicion, because a part must not look worse
+    by being measured more often.
     """
 
     kind: str
