@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--no-preflight", action="store_true", help="skip the checks of hosts before the run; ranks still check"
     )
     parser.set_defaults(tool_path=None, launches=None)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:

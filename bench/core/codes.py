@@ -42,7 +42,7 @@ class Code(StrEnum):
 
 
 def fill(template: str, facts: Mapping[str, Any]) -> str:
-    """A template with the facts filled in. Raises KeyError if a fact is missing."""
+    """A template filled in. Raises KeyError if a fact is missing."""
     return _WORDS.vformat(template, (), facts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from bench.core.units import format_duration, format_size
 from bench.diagnose.localise import Diagnosis
 from bench.diagnose.messages import Conclusion, DiagnosisNote
 from bench.diagnose.pair_evidence import Diagnosed
+from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.diagnose/1"
 _WIDTH = 120
@@ -69,7 +69,7 @@ def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | Non
         "measured_s": seconds,
         "cases": [_case(case) for case in cases],
     }
-    return json.dumps(plain, indent=1, allow_nan=False)
+    return json_document(plain)
 
 
 def accused_rows(verdict: Diagnosis) -> list[dict[str, Any]]:

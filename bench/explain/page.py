@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from bench.core.codes import Coded
 from bench.explain.explain import Page
 from bench.explain.messages import ResultVerdict
 from bench.explain.reason import Reason
+from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.explain/1"
 _WIDTH = 110
@@ -36,7 +36,7 @@ def markdown(pages: Sequence[Page]) -> str:
 
 def as_json(pages: Sequence[Page]) -> str:
     """The pages with codes and facts beside their texts, in SI units."""
-    return json.dumps({"schema": SCHEMA, "pages": [_plain(page) for page in pages]}, indent=1, allow_nan=False)
+    return json_document({"schema": SCHEMA, "pages": [_plain(page) for page in pages]})
 
 
 def _plain(page: Page) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.core.links import NodeLinks
-from bench.core.record import Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.explain.evidence import RunEvidence
 from bench.explain.gather import with_references
 from bench.explain.log_hints import Hint
@@ -100,7 +100,7 @@ def _row(header: Header, record: Record) -> ForeignRow:
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
-        contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
+        contradicts="its figures contradict each other" if Flag.CONTRADICTS in record.flags else "",
     )
 
 
