@@ -271,7 +271,7 @@ class OthersCode(OptionalPartsCode):
     NO_COPIES_KNOWN = "no-copies-known", "no published copies of this machine or GPU are known"
 
 
-class NoteCode(OptionalPartsCode):
+class ExplainNote(OptionalPartsCode):
     """A note beside the verdict: it explains nothing, but is worth knowing before a figure is quoted."""
 
     ABOVE_PORT = (

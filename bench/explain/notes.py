@@ -8,7 +8,7 @@ from statistics import median
 from bench.core.codes import Coded
 from bench.explain.copy_evidence import CopyEvidence
 from bench.explain.evidence import LARGE_BYTES, RunEvidence, busbw
-from bench.explain.messages import NoteCode
+from bench.explain.messages import ExplainNote
 
 
 def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
@@ -21,9 +21,9 @@ def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
     directions = {test.direction for test in evidence.tests}
     notes = []
     if "bidirectional" in directions:
-        notes.append(Coded.of(NoteCode.ONE_OF_TWO_WAYS))
+        notes.append(Coded.of(ExplainNote.ONE_OF_TWO_WAYS))
     if "bidirectional_sum" in directions:
-        notes.append(Coded.of(NoteCode.SUM_OF_TWO_WAYS))
+        notes.append(Coded.of(ExplainNote.SUM_OF_TWO_WAYS))
     return tuple(notes)
 
 
@@ -34,7 +34,7 @@ def _above_port(evidence: RunEvidence) -> Coded | None:
         return None
     if evidence.run.pattern != "allreduce" or evidence.above or busbw(best) <= 0.88 * links.nvlink_bytes_per_s:
         return None
-    return Coded.of(NoteCode.ABOVE_PORT, rate=busbw(best), port_rate=links.nvlink_bytes_per_s)
+    return Coded.of(ExplainNote.ABOVE_PORT, rate=busbw(best), port_rate=links.nvlink_bytes_per_s)
 
 
 def _placements_differ(evidence: RunEvidence) -> Coded | None:
@@ -46,7 +46,7 @@ def _placements_differ(evidence: RunEvidence) -> Coded | None:
     if 1 / 1.1 <= ratio <= 1.1:
         return None
     faster, times = ("in place", ratio) if ratio > 1 else ("out of place", 1 / ratio)
-    return Coded.of(NoteCode.PLACEMENTS_DIFFER, faster=faster, excess=times - 1, num_sizes=len(ratios))
+    return Coded.of(ExplainNote.PLACEMENTS_DIFFER, faster=faster, excess=times - 1, num_sizes=len(ratios))
 
 
 def _placements(evidence: RunEvidence) -> Iterator[float]:
@@ -67,7 +67,7 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
     if best is None or not last or last > 0.85 * busbw(best):
         return None
     return Coded.of(
-        NoteCode.BANDWIDTH_FALLS,
+        ExplainNote.BANDWIDTH_FALLS,
         rate=busbw(best),
         size_bytes=best.payload_bytes or 0,
         last_rate=last,
@@ -80,7 +80,7 @@ def _first_row_warming(evidence: RunEvidence) -> Coded | None:
     small = [row.time_s for row in evidence.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]
     if len(small) < 6 or evidence.small_message_s is None or small[0] < 1.5 * evidence.small_message_s:
         return None
-    return Coded.of(NoteCode.FIRST_ROW_WARMING, time_s=small[0])
+    return Coded.of(ExplainNote.FIRST_ROW_WARMING, time_s=small[0])
 
 
 def _types_differ(evidence: RunEvidence) -> Coded | None:
@@ -94,7 +94,7 @@ def _types_differ(evidence: RunEvidence) -> Coded | None:
     slow, fast = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
     if not rates[slow] or rates[fast] < 1.05 * rates[slow]:
         return None
-    return Coded.of(NoteCode.TYPES_DIFFER, slow_type=slow, slow_rate=rates[slow], fast_type=fast, fast_rate=rates[fast])
+    return Coded.of(ExplainNote.TYPES_DIFFER, slow_type=slow, slow_rate=rates[slow], fast_type=fast, fast_rate=rates[fast])
 
 
 _NOTES: tuple[Callable[[RunEvidence], Coded | None], ...] = (

@@ -14,7 +14,7 @@ from bench.explain.copy_assessment import assess_copies
 from bench.explain.copy_evidence import CopyEvidence, copy_evidence, fitting_links
 from bench.explain.explain import page
 from bench.explain.log_hints import Hint, HintReader
-from bench.explain.messages import AssessmentCode, BoundCode, NoteCode, ResultCode, ResultVerdict
+from bench.explain.messages import AssessmentCode, BoundCode, ExplainNote, ResultCode, ResultVerdict
 from bench.explain.notes import copy_notes
 from bench.explain.reason import Reason
 from bench.explain.reasons import copies
@@ -94,13 +94,13 @@ def test_the_sum_of_both_directions_has_twice_the_link() -> None:
     one = matrix("d2d", pairs(2, 56.6), None, "Unidirectional P2P=Enabled Bandwidth")
     peers = evidence_of(one, both, instance="g7e.48xlarge")
     assert assess_copies(peers).verdict == NORMAL
-    assert codes(copy_notes(peers)) == [NoteCode.SUM_OF_TWO_WAYS]
+    assert codes(copy_notes(peers)) == [ExplainNote.SUM_OF_TWO_WAYS]
     assert assessed(replace(both, direction="d2d"), instance="g7e.48xlarge").verdict == ABOVE
 
 
 def test_one_direction_of_two_is_noted() -> None:
     two = evidence_of(*G6E, matrix("bidirectional", from_host(13.3)), instance="g6e.48xlarge")
-    assert codes(copy_notes(two)) == [NoteCode.ONE_OF_TWO_WAYS]
+    assert codes(copy_notes(two)) == [ExplainNote.ONE_OF_TWO_WAYS]
     assert copy_notes(evidence_of(*G6E, instance="g6e.48xlarge")) == ()
 
 

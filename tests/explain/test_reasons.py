@@ -9,7 +9,7 @@ import pytest
 
 from bench.explain.assessment import assess
 from bench.explain.evidence import RunEvidence, is_node_network, is_ring
-from bench.explain.messages import NoteCode, ResultVerdict
+from bench.explain.messages import ExplainNote, ResultVerdict
 from bench.explain.notes import run_notes
 from bench.explain.reason import FailedRun, Reason, failure_reasons, rules, run_reasons
 from bench.explain.reasons import network, node, sizes
@@ -308,30 +308,30 @@ def in_place(rows: list[ForeignRow], factor: float) -> tuple[ForeignRow, ...]:
 def test_placements_that_differ_are_noted() -> None:
     rows = curve("allreduce", 8, 200.0)
     differ = notes_of(evidence_of(a_run(200.0, rows=in_place(rows, 1.3)), "p4d.24xlarge"))
-    assert differ[NoteCode.PLACEMENTS_DIFFER]["faster"] == "in place"
-    assert differ[NoteCode.PLACEMENTS_DIFFER]["excess"] == pytest.approx(0.3)
+    assert differ[ExplainNote.PLACEMENTS_DIFFER]["faster"] == "in place"
+    assert differ[ExplainNote.PLACEMENTS_DIFFER]["excess"] == pytest.approx(0.3)
     same = notes_of(evidence_of(a_run(200.0, rows=in_place(rows, 1.02)), "p4d.24xlarge"))
-    assert NoteCode.PLACEMENTS_DIFFER not in same
+    assert ExplainNote.PLACEMENTS_DIFFER not in same
 
 
 def test_a_fall_at_the_largest_size_is_noted() -> None:
     rows = curve("allreduce", 8, 200.0)
     rows[-1] = replace(rows[-1], busbw_bytes_per_s=100e9)
-    assert notes_of(evidence_of(a_run(200.0, rows=tuple(rows))))[NoteCode.BANDWIDTH_FALLS]["last_rate"] == 100e9
-    assert NoteCode.BANDWIDTH_FALLS not in notes_of(evidence_of(a_run(200.0)))
+    assert notes_of(evidence_of(a_run(200.0, rows=tuple(rows))))[ExplainNote.BANDWIDTH_FALLS]["last_rate"] == 100e9
+    assert ExplainNote.BANDWIDTH_FALLS not in notes_of(evidence_of(a_run(200.0)))
 
 
 def test_a_warming_first_row_is_noted_and_the_median_counts() -> None:
     rows = curve("allreduce", 8, 200.0)
     rows[0] = replace(rows[0], time_s=900e-6)
     evidence = evidence_of(a_run(200.0, rows=tuple(rows)))
-    assert notes_of(evidence)[NoteCode.FIRST_ROW_WARMING]["time_s"] == 900e-6
+    assert notes_of(evidence)[ExplainNote.FIRST_ROW_WARMING]["time_s"] == 900e-6
     assert evidence.small_message_s == pytest.approx(20e-6, rel=0.01)
 
 
 def test_types_that_differ_are_noted() -> None:
     rows = curve("allreduce", 8, 480.0) + [replace(row, dtype="uint64") for row in curve("allreduce", 8, 430.0)]
-    facts = notes_of(evidence_of(a_run(480.0, rows=tuple(rows))))[NoteCode.TYPES_DIFFER]
+    facts = notes_of(evidence_of(a_run(480.0, rows=tuple(rows))))[ExplainNote.TYPES_DIFFER]
     assert facts["slow_type"] == "uint64" and facts["slow_rate"] == pytest.approx(430e9, rel=0.001)
 
 
@@ -340,7 +340,7 @@ def test_types_that_differ_are_noted() -> None:
     [(480.0, "p5.48xlarge", True), (360.0, "p5.48xlarge", False), (235.0, "p4d.24xlarge", False)],
 )
 def test_more_than_the_port_is_noted_if_the_switch_adds(busbw_gb: float, instance: str, noted: bool) -> None:
-    assert (NoteCode.ABOVE_PORT in notes_of(evidence_of(a_run(busbw_gb), instance))) is noted
+    assert (ExplainNote.ABOVE_PORT in notes_of(evidence_of(a_run(busbw_gb), instance))) is noted
 
 
 def test_results_that_read_the_same_are_one_figure() -> None:
