@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    _import().add_telling_arguments(parser)
+    _import().add_log_arguments(parser)
     output.add_output_arguments(parser, tuple(_FORMATS))
 
 
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
 
     Exit code 1 if a run failed, was cut, has wrong elements or is above what is possible, or a log held no run.
     """
-    options = _import().telling(args)
+    options = _import().options_of(args)
     if options.instance:
         catalogue.instance(options.instance)  # report a wrong name before anything is read
     patterns = _plan.all_patterns()
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
-        complete = not any(log.to_be_said for log, _ in logs)
+        complete = not any(log.is_reported for log, _ in logs)
         found += _log_pages(logs, options, patterns)
     if not found:
         raise UsageError("nothing to explain: no row of a whole group was measured")
@@ -98,13 +98,13 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
                 hints.read(line.number, line.text)
                 yield line
 
-        logs.append((imports.read(source, _import().readers(), lines), hints))
+        logs.append((imports.read(source, imports.readers(), lines), hints))
     troubles = imports.troubles([log for log, _ in logs])
     if not any(log.runs for log, _ in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # Here the user's number of nodes overrides a log's; the number of ranks does not.
     found = [run for log, _ in logs for run in log.runs]
-    ignored = _import().untaken(found, replace(options, num_nodes=None))
+    ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
         print(f"bench: {sentence}", file=sys.stderr)
     return logs
@@ -132,7 +132,7 @@ def _page(
 ) -> Page:
     if run.num_ranks is None and options.num_ranks is not None:
         run = run.with_num_ranks(options.num_ranks)
-    run = imports.marked(run, patterns)
+    run = imports.with_contradictions(run, patterns)
     ranks = run.num_ranks
     nodes = options.num_nodes or run.num_nodes
     per_node = -(-ranks // nodes) if ranks and nodes else None

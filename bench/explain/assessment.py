@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.links import Bound
+from bench.core.log_traits import log_traits
 from bench.core.units import format_rate
 from bench.explain.evidence import (
     NIC_RATES,
@@ -274,7 +275,7 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
             share = busbw(best) / bound.bytes_per_s
             facts = {"rate": busbw(best), "share": share, "bound": bound.name, "bound_rate": bound.bytes_per_s}
         return not_judged(AssessmentCode.OWN_MACHINE_UNKNOWN, **facts)
-    if evidence.run.tool == "perftest":
+    if log_traits(evidence.run.tool).nic_test:
         return _compared_with_nic(best)
     return not_judged(AssessmentCode.MACHINE_UNKNOWN, candidates=_candidates(evidence) or None)
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from bench.core.links import Bound
 from bench.core.units import format_rate
 from bench.explain.log_hints import Hint
-from bench.explain.log_remarks import waived_tests
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import CopyReference, same_machine
-from bench.logs.foreign import ForeignRun, Matrix
+from bench.logs.foreign import ForeignRun, Matrix, Remark
+from bench.logs.messages import LogCode
 
 # A copy's direction (logs/foreign.py) -> its path, and whether the figure is the sum of both directions.
 _PATHS = {
@@ -85,9 +85,14 @@ class CopyEvidence:
         return next((hint for hint in self.hints if hint.kind == kind), None)
 
     @property
+    def waived_tests(self) -> list[Remark]:
+        """The remarks about tests that the tool did not run."""
+        return [remark for remark in self.run.remarks if remark.code == LogCode.WAIVED]
+
+    @property
     def peer_copies_waived(self) -> bool:
         """Were copies between GPUs refused?"""
-        if any("device_to_device" in remark.text for remark in waived_tests(self.run)):
+        if any("device_to_device" in remark.facts["test"] for remark in self.waived_tests):
             return True
         cells = [cell for matrix in self.run.matrices if matrix.direction == "d2d" for cell in matrix.cells]
         return bool(cells) and all(cell.status == "waived" for cell in cells)

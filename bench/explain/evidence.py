@@ -10,6 +10,7 @@ from statistics import median
 
 from bench.core.codes import Coded
 from bench.core.links import Bound
+from bench.core.log_traits import log_traits
 from bench.core.traits import traits
 from bench.explain.log_hints import Hint
 from bench.hardware.bounds import moves_host_memory
@@ -210,7 +211,7 @@ class RunEvidence:
     @property
     def by_ring(self) -> bool:
         """Do the data go round a ring, which crosses each node's NICs more often than necessary?"""
-        rings = self.run.tool == "nccl_tests" or (self.transport is not None and traits(self.transport).rings)
+        rings = log_traits(self.run.tool).rings or (self.transport is not None and traits(self.transport).rings)
         rccl = self.machine.gpu is not None and gpu(self.machine.gpu).architecture.startswith("cdna")
         if not rings or rccl or not self.crosses_nics or self.num_ranks == self.num_nodes:
             return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bench.core.codes import Coded
 from bench.core.links import Bound
+from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern
 from bench.explain import copy_sections, sections
 from bench.explain.assessment import Assessment, assess, tightest
@@ -24,7 +25,6 @@ from bench.explain.reason import FailedRun, Reason, copy_reasons, failure_reason
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import ForeignRow, ForeignRun
 
-_COPY_TOOLS = ("nvbandwidth", "p2p_bandwidth_latency")
 _ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound still gets its reasons
 
 
@@ -57,7 +57,7 @@ def page(
     num_nodes: int | None = None,
 ) -> Page:
     """The page about one run of a foreign tool. `pattern`: the one that the run names, None if it has none."""
-    if (run.matrices or run.tool in _COPY_TOOLS) and not run.rows:
+    if (run.matrices or log_traits(run.tool).copies) and not run.rows:
         return _copy_page(copy_evidence(run, machine, hints))
     return run_page(gathered(run, machine, pattern, hints, num_nodes))
 

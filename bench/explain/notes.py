@@ -94,7 +94,9 @@ def _types_differ(evidence: RunEvidence) -> Coded | None:
     slow, fast = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
     if not rates[slow] or rates[fast] < 1.05 * rates[slow]:
         return None
-    return Coded.of(ExplainNote.TYPES_DIFFER, slow_type=slow, slow_rate=rates[slow], fast_type=fast, fast_rate=rates[fast])
+    return Coded.of(
+        ExplainNote.TYPES_DIFFER, slow_type=slow, slow_rate=rates[slow], fast_type=fast, fast_rate=rates[fast]
+    )
 
 
 _NOTES: tuple[Callable[[RunEvidence], Coded | None], ...] = (

@@ -43,6 +43,8 @@ def _plain(page: Page) -> dict[str, Any]:
     """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`, and so on."""
     plain = asdict(page)
     del plain["assessment"], plain["notes"]
+    if page.best is not None:
+        plain["best"]["contradicts"] = page.best.contradicts.text if page.best.contradicts else ""
     for section, lines in (("got", page.got), ("possible", page.possible), ("others", page.others)):
         plain[section] = [line.text for line in lines]
         plain[f"{section}_codes"] = [_code(line) for line in lines]

@@ -9,10 +9,10 @@ from bench.core.codes import Coded
 from bench.core.links import Bound
 from bench.explain.assessment import bound_to_show
 from bench.explain.evidence import RunEvidence, busbw, is_network
-from bench.explain.log_remarks import text_of, waived_tests
 from bench.explain.messages import BoundCode, MissingCode, OthersCode, ResultCode
 from bench.hardware.reference import Reference, best_of_each
 from bench.logs.foreign import OK, TRUNCATED, ForeignRun
+from bench.logs.messages import LogCode
 
 _MOST_OTHERS, _MOST_LIMITED, _MOST_ANYWHERE = 4, 2, 6
 _CLOSE = 0.25  # a result that was held back is shown if ours is this close
@@ -63,14 +63,15 @@ def status_lines(run: ForeignRun) -> Iterator[Coded]:
     """How the run ended, which tests it waived, and what its reader remarked."""
     if run.status != OK:
         truncated = run.status == TRUNCATED
-        yield Coded.of(ResultCode.STATUS, status=run.status, failure=run.failure or None, truncated=truncated)
-    waived = waived_tests(run)
+        failure = run.failure.text if run.failure else None
+        yield Coded.of(ResultCode.STATUS, status=run.status, failure=failure, truncated=truncated)
+    waived = [remark for remark in run.remarks if remark.code == LogCode.WAIVED]
     remarks = [remark for remark in run.remarks if remark.line is not None and remark not in waived]
     if len(waived) > 1:
         first, last = waived[0].line, waived[-1].line
         yield Coded.of(ResultCode.WAIVED_TESTS, num_tests=len(waived), first_line=first, last_line=last)
     if remarks:
-        shown = [f"line {remark.line}: {text_of(remark)}" for remark in remarks[:_MOST_REMARKS]]
+        shown = [remark.words for remark in remarks[:_MOST_REMARKS]]
         more = len(remarks) - len(shown)
         yield Coded.of(
             ResultCode.LOG_REMARKS, num_remarks=len(remarks), remarks="; ".join(shown), num_more=more or None
@@ -152,7 +153,7 @@ def _wrong_data(evidence: RunEvidence) -> Coded:
 def _excluded(evidence: RunEvidence) -> Coded:
     """The rows that do not count."""
     first = evidence.doubtful[0]
-    why = first.contradicts or None
+    why = first.contradicts.text if first.contradicts else None
     if why is None and first.unreadable:
         why = f"{', '.join(first.unreadable)} is not a number"
     lines = [row.line for row in evidence.doubtful if row.line][:_MOST_LINES] or None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bench.core.codes import UNCODED, Coded
 from bench.core.links import NodeLinks
 from bench.core.record import Flag, Header, Record
 from bench.explain.evidence import RunEvidence
@@ -15,6 +16,7 @@ from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.messages import LogCode
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
 from bench.results.summary import summarise
@@ -79,13 +81,20 @@ def _run(header: Header) -> ForeignRun:
         num_ranks=header.num_ranks,
         num_nodes=header.num_nodes,
         status=imported["status"],
-        failure=imported["failure"],
+        failure=_failure(imported),
         hosts=tuple(header.nodes),
         gpus=tuple(gpus.split(", ")) if gpus else (),
-        remarks=tuple(Remark(remark["line"], remark["text"]) for remark in imported["remarks"]),
+        remarks=tuple(map(Remark.from_dict, imported["remarks"])),
         line=imported["line"],
         settings=tuple({**header.settings, **header.versions}.items()),
     )
+
+
+def _failure(imported: Mapping[str, Any]) -> Coded | None:
+    """Why an imported run did not end well; files of older versions hold no code."""
+    if imported["failure"] is None:
+        return None
+    return Coded(imported.get("failure_code") or UNCODED, imported.get("failure_facts") or {}, imported["failure"])
 
 
 def _row(header: Header, record: Record) -> ForeignRow:
@@ -100,7 +109,7 @@ def _row(header: Header, record: Record) -> ForeignRow:
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
-        contradicts="its figures contradict each other" if Flag.CONTRADICTS in record.flags else "",
+        contradicts=Coded.of(LogCode.STORED_AS_CONTRADICTING) if Flag.CONTRADICTS in record.flags else None,
     )
 
 

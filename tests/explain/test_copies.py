@@ -20,6 +20,7 @@ from bench.explain.reason import Reason
 from bench.explain.reasons import copies
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import TRUNCATED, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.messages import LogCode
 from tests.explain.logs import from_host, matrix, pairs, to_host
 
 G6E = (matrix("h2d", from_host(*[13.47] * 8)), matrix("d2h", to_host(*[13.21] * 8)))
@@ -204,7 +205,7 @@ def test_kernel_copies_alone_are_not_judged_but_shown() -> None:
 
 
 def test_waived_copies_are_named_with_their_line() -> None:
-    remark = Remark(12, "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here")
+    remark = Remark.of(12, LogCode.WAIVED, test="device_to_device_memcpy_read_ce")
     facts = facts_of(copies.no_peer_access(evidence_of(*G6E, instance="g6e.48xlarge", remarks=(remark,))))
     assert (facts["waived_line"], facts["instance"]) == (12, "g6e.48xlarge")
     assert copies.no_peer_access(evidence_of(*G6E, instance="g6e.48xlarge")) is None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.core.codes import Coded
 from bench.explain.assessment import assess
 from bench.explain.evidence import RunEvidence, is_node_network, is_ring
 from bench.explain.messages import ExplainNote, ResultVerdict
@@ -14,6 +15,7 @@ from bench.explain.notes import run_notes
 from bench.explain.reason import FailedRun, Reason, failure_reasons, rules, run_reasons
 from bench.explain.reasons import network, node, sizes
 from bench.logs.foreign import FAILED, TRUNCATED, ForeignRow, ForeignRun, Remark
+from bench.logs.messages import LogCode
 from tests.explain.logs import SIZES, a_run, curve, evidence_of, from_host, matrix, to_host
 
 TI_2080, A100_PCIE, H200 = "NVIDIA GeForce RTX 2080 Ti", "NVIDIA A100 80GB PCIe", "NVIDIA H200"
@@ -254,7 +256,7 @@ def test_operations_that_start_late_are_named() -> None:
 
 
 def test_wrong_elements_come_before_everything() -> None:
-    [found] = failure_reasons(FailedRun(a_run(480.0, status=FAILED, failure="out of memory"), 3, 30))
+    [found] = failure_reasons(FailedRun(a_run(480.0, status=FAILED, failure=Coded.uncoded("out of memory")), 3, 30))
     assert found.weight == 1.0 and found.code == "wrong-data"
     assert found.facts == {"num_wrong_rows": 3, "num_rows": 30}
     assert failure_reasons(FailedRun(a_run(480.0), 0, 30)) == ()
@@ -273,30 +275,36 @@ def test_wrong_elements_come_before_everything() -> None:
             "in MultinodeMemoryAllocation",
             "no-imex",
         ),
-        ("several runs print into one log at once, of one rank each", "ran-without-mpi"),
     ],
 )
 def test_failures_are_recognised_by_what_the_tool_printed(failure: str, code: str) -> None:
+    for coded in (Coded.uncoded(failure), Coded.of(LogCode.TOOL_ERROR, printed=failure)):
+        [found] = failure_reasons(FailedRun(ForeignRun("nccl_tests", status=FAILED, failure=coded)))
+        assert (found.code, found.evidence) == (code, failure) and found.command
+        assert failure_reasons(FailedRun(ForeignRun("nccl_tests", status=TRUNCATED, failure=coded))) == ()
+
+
+def test_several_runs_in_one_log_ran_without_mpi() -> None:
+    failure = Coded.of(LogCode.SEVERAL_RUNS_AT_ONCE, evidence="the sizes of one rank go up and down")
     [found] = failure_reasons(FailedRun(ForeignRun("nccl_tests", status=FAILED, failure=failure)))
-    assert (found.code, found.evidence) == (code, failure) and found.command
-    assert failure_reasons(FailedRun(ForeignRun("nccl_tests", status=TRUNCATED, failure=failure))) == ()
+    assert found.code == "ran-without-mpi" and found.command
 
 
 def test_wrong_data_between_gpus_suggest_an_iommu_before_broken_hardware() -> None:
     check = "Invalid value when checking the pattern"
     hosts = (matrix("h2d", from_host(6.3)), matrix("d2h", to_host(6.7)))
-    peers = ForeignRun("nvbandwidth", status=FAILED, failure=f"{check}; device_to_device_memcpy_read_ce never finished")
+    peers = ForeignRun("nvbandwidth", status=FAILED, failure=Coded.uncoded(f"{check}; device_to_device_memcpy_read_ce"))
     unnamed = replace(
         peers,
-        failure=check,
-        remarks=(Remark(4, "device_to_device_memcpy_read_ce has no table: it never finished, or the log was cut"),),
+        failure=Coded.uncoded(check),
+        remarks=(Remark.of(4, LogCode.NEVER_FINISHED, test="device_to_device_memcpy_read_ce"),),
     )
-    kernels = replace(unnamed, remarks=(Remark(4, "one_to_all_read_sm has no table: it never finished"),))
-    for run in (peers, replace(peers, failure=check, matrices=hosts), unnamed, kernels):
+    kernels = replace(unnamed, remarks=(Remark.of(4, LogCode.NEVER_FINISHED, test="one_to_all_read_sm"),))
+    for run in (peers, replace(peers, failure=Coded.uncoded(check), matrices=hosts), unnamed, kernels):
         [found] = failure_reasons(FailedRun(run))
         assert found.code == "wrong-data-between-gpus" and "iommu_groups" in found.command
         assert found.facts["host_copies_passed"] == bool(run.matrices)
-    from_the_host = replace(peers, failure=f"{check}; host_to_device_memcpy_ce failed", matrices=hosts)
+    from_the_host = replace(peers, failure=Coded.uncoded(f"{check}; host_to_device_memcpy_ce failed"), matrices=hosts)
     assert [reason.code for reason in failure_reasons(FailedRun(from_the_host))] == ["wrong-copies"]
 
 

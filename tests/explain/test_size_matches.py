@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.core.codes import Coded
 from bench.explain import stored
 from bench.explain.assessment import Assessment, assess, bound_to_show
 from bench.explain.copy_assessment import assess_copies
@@ -23,6 +24,7 @@ from bench.explain.reasons.sizes import sizes_too_small
 from bench.explain.size_matches import rate_at, size_matches
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun
+from bench.logs.messages import LogCode
 from bench.store import runs
 from tests.explain.logs import SIZES, a_run, curve, evidence_of, matrix, pairs, pattern
 
@@ -158,20 +160,23 @@ def test_ranks_that_share_a_gpu_have_no_bound_and_are_not_judged() -> None:
 
 def test_rows_that_contradict_themselves_are_never_the_best_and_are_named_first() -> None:
     sound = [replace(row, line=number) for number, row in enumerate(curve("allreduce", 8, 200.0), start=10)]
-    sound[-1] = replace(sound[-1], busbw_bytes_per_s=900e9, contradicts="algbw is not size / time")
+    sound[-1] = replace(sound[-1], busbw_bytes_per_s=900e9, contradicts=Coded.of(LogCode.NOT_SIZE_BY_TIME))
     run = a_run(1.0, rows=tuple(sound))
     found = page(run, machine_of("p4d.24xlarge"), pattern("allreduce"))
     assert found.best is not None and (found.best.busbw_bytes_per_s or 0) < 201e9
     assert found.got[0].code == ResultCode.EXCLUDED_ROWS
     assert (found.got[0].facts["num_excluded"], found.got[0].facts["num_rows"]) == (1, len(SIZES))
     assert found.got[0].facts["lines"] == [sound[-1].line]
-    infinite = (*sound[:-1], replace(sound[-1], busbw_bytes_per_s=float("inf"), contradicts=""))
+    infinite = (*sound[:-1], replace(sound[-1], busbw_bytes_per_s=float("inf"), contradicts=None))
     other = page(replace(run, rows=infinite), machine_of("p4d.24xlarge"), None)
     assert other.got[0].code == ResultCode.EXCLUDED_ROWS and other.got[0].facts["why"] is None
 
 
 def test_only_the_first_of_many_excluded_lines_are_named() -> None:
-    bad = [replace(row, line=n, contradicts="x") for n, row in enumerate(curve("allreduce", 8, 200.0), start=10)]
+    bad = [
+        replace(row, line=n, contradicts=Coded.of(LogCode.NOT_SIZE_BY_TIME))
+        for n, row in enumerate(curve("allreduce", 8, 200.0), start=10)
+    ]
     first = page(a_run(1.0, rows=tuple(bad)), machine_of("p4d.24xlarge"), pattern("allreduce")).got[0]
     assert first.facts["first_lines"] == [10, 11, 12, 13] and "(line 10, 11, 12, 13, ...)" in first.text
 
@@ -191,7 +196,11 @@ def test_rows_of_ours_that_contradict_each_other_are_never_the_best(monkeypatch:
 
 
 def test_a_log_that_was_cut_is_no_reason_for_a_bandwidth() -> None:
-    found = page(a_run(150.0, status=TRUNCATED, failure="rows are missing"), machine_of(None), pattern("allreduce"))
+    found = page(
+        a_run(150.0, status=TRUNCATED, failure=Coded.uncoded("rows are missing")),
+        machine_of(None),
+        pattern("allreduce"),
+    )
     assert found.reasons == ()
     assert found.got[0].code == ResultCode.STATUS and found.got[0].facts["truncated"]
 

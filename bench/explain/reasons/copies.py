@@ -7,7 +7,6 @@ from typing import Any
 
 from bench.core.units import format_rate
 from bench.explain.copy_evidence import CopyEvidence, fitting_links, fitting_nvlinks, rate_range, wiring
-from bench.explain.log_remarks import text_of, waived_tests
 from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import TOPOLOGY
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
@@ -119,10 +118,10 @@ def no_peer_access(evidence: CopyEvidence) -> Found | None:
     if not evidence.peer_copies_waived:
         return None
     facts: dict[str, Any] = {}
-    waived = next(iter(waived_tests(evidence.run)), None)
+    waived = next(iter(evidence.waived_tests), None)
     log = evidence.hint("refused")
     if waived is not None and waived.line:
-        facts = {"waived_line": waived.line, "waived_text": text_of(waived)}
+        facts = {"waived_line": waived.line, "waived_text": waived.text}
     elif log is not None:
         facts = {"log_text": log.value, "log_line": log.line}
         through = next((test for test in evidence.tests if test.direction == "through_host"), None)

@@ -7,9 +7,10 @@ GPUs; under a virtual machine it is correct (NVIDIA, CUDA Programming Guide, Pro
 
 from __future__ import annotations
 
-from bench.explain.log_remarks import prints_several_runs, unfinished_tests
+from bench.core.codes import Coded
 from bench.explain.reason import FailedRun, Found, reason
 from bench.logs.foreign import FAILED, ForeignRun
+from bench.logs.messages import LogCode
 
 _NCCL_WARN = "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"
 _PEER_TESTS = ("device_to_device", "one_to_all", "all_to_one")  # in the names of nvbandwidth's tests
@@ -97,9 +98,10 @@ def no_imex(failed: FailedRun) -> Found | None:
 )
 def ran_without_mpi(failed: FailedRun) -> Found | None:
     """Several processes print into one log."""
-    if failed.run.status != FAILED or not prints_several_runs(failed.run):
+    failure = failed.run.failure
+    if failed.run.status != FAILED or failure is None or failure.code != LogCode.SEVERAL_RUNS_AT_ONCE:
         return None
-    return Found(1.0, {"failure": failed.run.failure}, "make clean; make MPI=1 MPI_HOME=/path/to/mpi")
+    return Found(1.0, {"failure": failure.text}, "make clean; make MPI=1 MPI_HOME=/path/to/mpi")
 
 
 @reason(
@@ -153,13 +155,14 @@ def tool_failed(failed: FailedRun) -> Found | None:
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
-    """A failed tool printed one of these texts."""
+    """A failed tool, its launcher or a library printed one of these texts."""
     if failed.run.status != FAILED:
         return None
-    printed = failed.run.failure or "the tool failed"
-    if not any(text.lower() in printed.lower() for text in texts):
+    failure = failed.run.failure or Coded.uncoded("the tool failed")
+    printed = str(failure.facts.get("printed", failure.text)).lower()
+    if not any(text.lower() in printed for text in texts):
         return None
-    return Found(1.0, {"failure": printed}, command)
+    return Found(1.0, {"failure": failure.text}, command)
 
 
 def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
@@ -172,10 +175,12 @@ def _only_between_gpus(run: ForeignRun) -> bool:
 
     Of a test that never finished only the name is left, in a remark.
     """
-    printed = " ".join((run.failure or "", *(remark.text for remark in unfinished_tests(run))))
-    if "host_to_device" in printed or "device_to_host" in printed:
+    tests = [run.failure.text] if run.failure else []
+    tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]
+    failed = " ".join(tests)
+    if "host_to_device" in failed or "device_to_host" in failed:
         return False
-    return any(name in printed for name in _PEER_TESTS) or _host_copies_passed(run)
+    return any(name in failed for name in _PEER_TESTS) or _host_copies_passed(run)
 
 
 def _host_copies_passed(run: ForeignRun) -> bool:
