@@ -23,6 +23,7 @@ from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
+from bench.core.traits import names_obeying, traits
 from bench.core.units import parse_duration, parse_size
 
 MODES = ("both", "isolated", "pipelined")
@@ -37,11 +38,6 @@ SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 SCHEDULES = ("full", "ladder")
-# Transports whose ranks MPI launches, and transports that need a GPU for each rank. Plans are made without opening one.
-OVER_MPI = frozenset({"mpi", "mpi_cuda"})
-ON_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
-_OBEYED_BY = {"thread_level": OVER_MPI, "sync": OVER_MPI, "loop": OVER_MPI, "graph": {"nccl"}, "require": {"nccl"}}
-_NO_EFFECT = {"graph": {"model"}}
 # `--like`: the settings with which another tool measures.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
@@ -250,7 +246,7 @@ FACTOR = {each.name: each for each in FACTORS}
 
 def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
     """Does a factor matter to this pattern over this transport?"""
-    return varied.patterns(pattern) and (not varied.by_transport or transport in _OBEYED_BY[varied.name])
+    return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
 def _compared() -> Iterator[ReportedFact]:
@@ -326,12 +322,13 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
     """An option that this transport would silently ignore; None if there is none."""
+    accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
-        if not each.strict or getattr(case, each.name) == each.default:
-            continue
-        obeyed_by = sorted(_OBEYED_BY[each.name])
-        if transport not in obeyed_by and transport not in _NO_EFFECT.get(each.name, ()):
-            return Skip.of(SkipCode.OPTION_IGNORED, option=each.flags[-1], transport=transport, transports=obeyed_by)
+        if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
+            obeying = names_obeying(each.name)
+            return Skip.of(
+                SkipCode.OPTION_IGNORED, option=each.flags[-1], transport=transport, transports=list(obeying)
+            )
     return None
 
 

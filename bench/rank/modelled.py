@@ -14,8 +14,10 @@ from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Group, Round, needs_device
+from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.skips import SkipCode
+from bench.core.traits import names_with, traits
 from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
@@ -31,11 +33,12 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
     if not case.instance:
         raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
-    case = replace(case, transport="model")
+    if not traits(case.transport).modelled:
+        case = replace(case, transport=names_with("modelled")[0])
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world), Options(case=case))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
@@ -134,5 +137,6 @@ def _why_not_modelled(pattern: Pattern, shape: Shape) -> Skip | None:
     if pattern.overlaps:
         return Skip.uncoded("the model: it knows links, not what products of matrices take from them")
     steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
-    why = next(filter(None, map(needs_device, steps)), None)
-    return None if why is None else Skip.uncoded(f"the model: {why}")
+    if any(is_device_work(step) for step in steps):
+        return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
+    return None

@@ -57,4 +57,4 @@ def _refusal(
     if collectives and not transport.keeps_order and unsorted:
         return "this library sorts the ranks of a group: only the linear order can be run"
     reduction = Reduction(dtype.name, case.reduce_op)
-    return next(filter(None, (transport.supports(step, reduction, placed) for step in steps)), None)
+    return next(filter(None, (transport.unsupported_reason(step, reduction, placed) for step in steps)), None)
