@@ -106,8 +106,8 @@ def _error_of(error: BaseException) -> tuple[int, str]:
         "bench",
     ):
         return EXIT_USAGE, (
-            f"Python package {package} is not installed for {sys.executable}: run `make install` for an environment with "
-            f"all packages, or `{sys.executable} -m pip install .` for this one"
+            f"Python package {package} is not installed for {sys.executable}: run `make install` for an environment "
+            f"with all packages, or `{sys.executable} -m pip install .` for this one"
         )
     last = traceback.extract_tb(error.__traceback__)[-1]
     return EXIT_MEASUREMENT, (
@@ -117,7 +117,7 @@ def _error_of(error: BaseException) -> tuple[int, str]:
 
 
 def _end_in_order_when_terminated() -> None:
-    """Make SIGTERM, and SIGHUP unless it is ignored (nohup), end the command as Ctrl-C does; a second one is ignored."""
+    """Make SIGTERM, and SIGHUP unless it is ignored (nohup), end the command as Ctrl-C does. Ignore a second one."""
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)

@@ -50,7 +50,7 @@ class PeerCopy(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """(the member that runs it, the copy). If one process holds both ends, both buffers are its own, one per GPU."""
+        """(the member that runs it, the copy). If one process holds both ends, both buffers are its own."""
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:
             by = source if shape.access == "write" else target
