@@ -1,4 +1,4 @@
-"""The links of one node: a value that a results file keeps, for whoever bounds, predicts or models."""
+"""The links of one node: a value that a results file stores, for bounds, predictions and models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 
-# How two GPUs of a node reach each other. The first four have ports of their own (`nvlink_bytes_per_s`); in a mesh two
-# GPUs are joined by `pair_bytes_per_s` only; `nvlink_pairs` bridges ranks 0-1, 2-3, ... and leaves PCIe to the others.
+# How two GPUs of a node reach each other. The first four have their own ports (`nvlink_bytes_per_s`). In a mesh, the
+# link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` bridges ranks 0-1, 2-3, ...; other pairs use PCIe.
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
@@ -20,16 +20,16 @@ RATES = ("nvlink", "pcie", "nic", "memory")
 class NodeLinks:
     """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
 
-    `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
-    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
-    `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
-    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
-    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `gpus_per_pcie_switch`: GPUs
-    that reach the others and the host through one link like their own (None: each has its own). `nic_kind` and
-    `nvlink_generation` say what the links are, and change no time; nor does `like`, the catalogue's type
-    that an own one was made from. `sources` and `verified` say for each link (nvlink,
-    pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
-    JSON: `to_dict`, `from_dict`.
+    `gpus`: number of ranks that the node has ports for. `peer`: one of PEERS; in a "memory" node, ranks are processes
+    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch can reduce;
+    `network_reduces`: the network's switches may. `nvlink_nodes`: number of nodes that one NVSwitch network joins.
+    `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one leaf switch (None:
+    all); `oversubscription`: the rate of their NICs over the rate of its uplinks. `gpus_per_pcie_switch`: GPUs that
+    share one link to the others and the host (None: each has its own).
+
+    These change no time: `nic_kind` and `nvlink_generation` name the links; `like` is the catalogue's type that a
+    site's own type is based on; `sources` and `verified` tell for each link (nvlink, pcie, nic, network, memory,
+    latency) where its rate comes from and whether that source was read. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -57,7 +57,7 @@ class NodeLinks:
     verified: Mapping[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a peer kind that nothing here understands."""
+        """Refuse unknown kinds of peer links and shares below 1."""
         if self.peer not in PEERS:
             hint = nearest(self.peer, PEERS)
             raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
@@ -73,12 +73,12 @@ class NodeLinks:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
-        """The links that `to_dict` wrote; keys of a later version are passed over."""
+        """The links that `to_dict` wrote. Keys of a later version are ignored."""
         known = {each.name for each in fields(cls)}
         return cls(**{key: value for key, value in plain.items() if key in known})
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """The same node with other rates (bytes/s) of 'nvlink', 'pcie', 'nic' or 'memory'. UsageError: another name."""
+        """The same node with other rates (bytes/s) of nvlink, pcie, nic or memory. UsageError for other names."""
         for name in overrides:
             if name not in RATES:
                 raise UsageError(f"no link is called {name!r}{nearest(name, RATES)}")
@@ -95,25 +95,25 @@ class NodeLinks:
 
     @property
     def reduces(self) -> bool:
-        """Can the node's switch combine what its GPUs send?"""
+        """Can the node's switch reduce the data of its GPUs?"""
         return self.nvls and self.peer in NVLINK_PEERS
 
     @property
     def mesh(self) -> bool:
-        """Are GPUs joined pair by pair, without a switch?"""
+        """Does every pair of GPUs have a link, without a switch?"""
         return self.peer in ("nvlink_mesh", "infinity_fabric")
 
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
-        """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
+        """Number of NICs that one rank's traffic can use: 1 if ranks share NICs, otherwise all of its own."""
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The most that this traffic can reach: bytes per second of busbw, and why.
+    """The upper limit of some traffic: bytes per second of busbw, and the reason.
 
-    `kind`: `hard` (physics: above it is an error) or `reference` (a measured ceiling, which may be exceeded).
-    `verified`: False when a figure it rests on was not read in a source.
+    `kind`: `hard` (physics: a rate above it is an error) or `reference` (a measured ceiling, which may be exceeded).
+    `verified`: False if one of its figures was not read in a source.
     """
 
     bytes_per_s: float

@@ -174,7 +174,7 @@ def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: st
         (STEP | {"SLURM_PROCID": "x"}, "SLURM_PROCID='x'"),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "2(y2)"}, "is not a list of tasks such as 8(x2),4"),
         (STEP | {"SLURM_NODEID": "2"}, "node 2 of 2"),
-        (STEP | {"SLURM_STEP_NODELIST": "[3]"}, "is not one such as n[1-3,7]"),
+        (STEP | {"SLURM_STEP_NODELIST": "[3]"}, "n[1-3,7]"),
         (without(STEP, "SLURM_LOCALID"), "SLURM_LOCALID is not set"),
     ],
 )
