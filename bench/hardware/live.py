@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path, from_facts
 from bench.core.links import NVLINK_PEERS, PEERS, RATES, NodeLinks
-from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, pcie_bytes_per_s, yaml_file
+from bench.hardware.messages import HealthCode
 
 _RDMA = ("infiniband", "roce", "efa")
 _BY_BOTH_ENDS = "the lanes as linked, the highest generation that both ends can do"
@@ -118,30 +119,28 @@ def is_less(rate: float | None, than: float | None) -> bool:
     return bool(rate and than and rate < _LESS * than)
 
 
-def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[str, ...]]:
-    """The links of an instance type with those of this machine in the place of what it has less of; and that, in words.
+def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
+    """The links of an instance type, with this machine's rates where they are lower, and a message for each of those.
 
-    Rates that were given for a run stay as they are.
+    Rates that the user gave for a run are kept.
     """
-    said = []
+    slower = []
     for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
         field = f"{link}_bytes_per_s"
         promised, real = getattr(named, field), getattr(live, field) if live else None
-        if not is_less(real, promised) or named.sources.get(link) == "given for this run":
+        if not is_less(real, promised) or link in named.given:
             continue
         assert live is not None and real is not None and promised is not None
-        source = f"as really linked: {live.sources[link]}"
+        source = f"as linked: {live.sources[link]}"
         named = replace(
             named,
             **{field: real},
             sources={**named.sources, link: source},
             verified={**named.verified, link: live.verified[link]},
         )
-        said.append(
-            f"{name} of a GPU is really linked at {format_rate(real)}, where {named.instance} has "
-            f"{format_rate(promised)}; the less one bounds"
-        )
-    return named, tuple(said)
+        facts = {"link": name, "linked": real, "promised": promised, "instance": named.instance}
+        slower.append(Coded.of(HealthCode.BELOW_INSTANCE, **facts))
+    return named, tuple(slower)
 
 
 def other_models(found: Inventory, name: str) -> tuple[str, ...]:
@@ -150,10 +149,10 @@ def other_models(found: Inventory, name: str) -> tuple[str, ...]:
     return tuple(sorted(known - {instance(name).gpu}))
 
 
-def bounding(told: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The links that bound a run on GPUs, as a header keeps them, and what is to be said of them.
+def bounding(told: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[Coded, ...]]:
+    """The links that bound a run on GPUs, as in a header, and messages about them.
 
-    `told`: what was said of its nodes (catalogue.bounding_links), {} for nothing; `nodes`: their facts.
+    `told`: the declared links of its nodes (catalogue.bounding_links), {} for none; `nodes`: their facts.
     """
     real = links_of_all(nodes)
     if real is None:
@@ -162,8 +161,8 @@ def bounding(told: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tup
         return real.to_dict(), ()
     named = NodeLinks.from_dict(told)
     if named.instance:
-        links, said = as_linked(named, real)
-        return links.to_dict(), said
+        links, slower = as_linked(named, real)
+        return links.to_dict(), slower
     given = {link: rate for link in RATES if (rate := getattr(named, f"{link}_bytes_per_s")) is not None}
     return real.with_rates(given).to_dict(), ()
 

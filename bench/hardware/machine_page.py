@@ -42,6 +42,7 @@ def plain(promise: Promise) -> dict[str, Any]:
             {
                 "bytes_per_s": bound.bytes_per_s,
                 "name": bound.name,
+                "code": bound.code,
                 "kind": bound.kind,
                 "why": bound.why,
                 "source": bound.source,

@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from bench.core.inventory import Adapter, Gpu, Inventory, Path
+from bench.core.inventory import Adapter, Gpu, Inventory, NoAccess, Path
 
 TOLD_BY = "nvidia-smi topo"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WAY = r"NV\d+|PIX|PXB|PHB|NODE|SYS|X"
-_WHY_NOT = {
-    "CNS": "the chipset does not support it",
-    "GNS": "the GPU does not support it",
-    "TNS": "the topology does not support it",
-    "DR": "disabled by a setting of the driver",
-    "NS": "not supported",
+_STATUS = {
+    "CNS": NoAccess.CHIPSET,
+    "GNS": NoAccess.GPU,
+    "TNS": NoAccess.TOPOLOGY,
+    "DR": NoAccess.DISABLED,
+    "NS": NoAccess.UNSUPPORTED,
 }
-_ACCESS = "|".join(("OK", "U", "X", *sorted(_WHY_NOT, key=len, reverse=True)))
+_ACCESS = "|".join(("OK", "U", "X", *sorted(_STATUS, key=len, reverse=True)))
 _NUMBERED = r"(?:GPU|NIC)\d+"
 _NAME = re.compile(rf"{_NUMBERED}|(?!GPU)[A-Za-z]\w*\d\w*")
 _COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s+(\w+)")
@@ -77,9 +77,9 @@ def inventory(text: str) -> Inventory:
         if ways and way is None and {a, b} & ways.rows:
             reason = "the table contradicts itself" if (a, b) in ways.cells and (b, a) in ways.cells else "lost"
             lost.append(f"{called[a]} to {called[b]}: {reason}")
-        allowed, why_not = _allowed(access, a, b)
+        allowed, why = _allowed(access, a, b)
         if way is not None or allowed is not None:
-            paths.append(Path(called[a], called[b], way or "unknown", allowed, why_not))
+            paths.append(Path.between(called[a], called[b], way or "unknown", allowed, why))
     return Inventory(gpus, adapters, tuple(paths), tuple(dict.fromkeys(lost)), nvlinks_told=ways is not None)
 
 
@@ -156,14 +156,14 @@ def _is_access(told: Iterable[str]) -> bool:
     return any(re.fullmatch(_ACCESS, word) for word in told if word != "X")
 
 
-def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, str | None]:
-    """Access between two GPUs; where the command is not told, a no may be of NVLink alone and proves nothing."""
+def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
+    """Access between two GPUs. If the command is unknown, "no" may refer to NVLink only; treat it as unknown."""
     for table in tables_of_access:
         word = table.cell(a, b)
         if word == "OK" and table.command not in _NO_ACCESS:
             return True, None
-        if word in _WHY_NOT and table.command is not None and table.command not in _NO_ACCESS:
-            return False, _WHY_NOT[word]
+        if word in _STATUS and table.command is not None and table.command not in _NO_ACCESS:
+            return False, _STATUS[word]
     return None, None
 
 

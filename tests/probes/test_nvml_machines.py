@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bench.core.inventory import Gpu, NvLink
+from bench.core.inventory import Gpu, NoAccess, NvLink
 from bench.core.inventory import Path as Between
 from bench.probes import nvml
 from tests.fakes.nvml_library import NOT_SUPPORTED, NvmlLibrary, a_gpu, nvlinks
@@ -108,7 +108,7 @@ def test_eight_l40s_behind_half_a_slot_are_idle_and_without_peer_access(install:
     first = found.gpus[0]
     assert (first.pcie_generation, first.pcie_max_generation, first.pcie_lanes, first.pcie_max_lanes) == (1, 4, 8, 16)
     assert (first.mig, first.nvlinks, first.under_load) == (None, (), False)
-    assert found.paths[0] == Between("gpu0", "gpu1", "NODE", False, "the chipset does not support it")
+    assert found.paths[0] == Between.between("gpu0", "gpu1", "NODE", False, NoAccess.CHIPSET)
 
 
 def test_a_slot_that_holds_the_gpu_back_is_known_without_its_bridge(install: Install, tmp_path: Path) -> None:

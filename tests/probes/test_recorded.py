@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.inventory import Inventory
+from bench.core.inventory import Inventory, NoAccess
 from bench.probes import lspci
 from bench.probes.topology import inventory_of
 
@@ -441,7 +441,7 @@ def test_in_tables_of_nvswitch_every_cell_is_alike(name: str) -> None:
 
 def test_the_second_table_of_a_file_says_why_there_is_no_access() -> None:
     (path,) = recorded("topo_logs/07_2x2080ti_pix_and_topo_p2p").paths
-    assert (path.kind, path.peer_access, path.why_not) == ("PIX", False, "not supported")
+    assert (path.kind, path.peer_access, path.why_code) == ("PIX", False, NoAccess.UNSUPPORTED)
 
 
 def test_rows_that_were_cut_off_are_named_as_lost() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.core.inventory import Adapter, Gpu, Inventory, from_facts
+from bench.core.inventory import Adapter, Gpu, Inventory, NoAccess, from_facts
 from bench.core.inventory import Path as Between
 from bench.probes import lspci, machine, nvml, smi, topo_matrix
 from bench.probes.topology import inventory_of, of_machine
@@ -103,11 +103,11 @@ def test_whatever_separators_get_lost_or_cut_no_cell_becomes_another(data: st.Da
         assert {pair: kind for pair, kind in told.items() if pair in WAYS and kind != WAYS[pair]} == {}
 
 
-def test_a_no_without_its_command_may_be_of_nvlink_and_proves_nothing() -> None:
+def test_a_table_without_its_command_proves_no_missing_access() -> None:
     table = " \tGPU0\tGPU1\n GPU0\tX\tCNS\n GPU1\tCNS\tX\n"
     assert inventory_of(table) == Inventory((_of(0), _of(1)), nvlinks_told=False)
     (path,) = _found(f"nvidia-smi topo -p2p r\n{table}").paths
-    assert path == Between("gpu0", "gpu1", "unknown", False, "the chipset does not support it")
+    assert path == Between.between("gpu0", "gpu1", "unknown", False, NoAccess.CHIPSET)
     assert _found(f"nvidia-smi topo -p2p n\n{table}").paths == ()
     assert _found(table.replace("CNS", "OK")).paths == (Between("gpu0", "gpu1", "unknown", True),)
 
