@@ -35,14 +35,14 @@ class Between:
         return self.links.peer in NVLINK_PEERS
 
 
-def told_links(header: Header) -> NodeLinks | None:
+def header_links(header: Header) -> NodeLinks | None:
     """The links in a header; None if it has none."""
     return _once(header.links, NodeLinks.from_dict) if header.links else None
 
 
 def own_links(header: Header, record: Record) -> NodeLinks | None:
     """The links that bound a copy between a GPU and its host: the GPU's own, if the row names it."""
-    links = told_links(header)
+    links = header_links(header)
     if links is not None and (links.instance or "pcie" in links.given):
         return links
     rank = _only_rank(header, record)
@@ -64,7 +64,7 @@ def between(header: Header, record: Record) -> Between | None:
         return None
     found = _devices(header.nodes[ends[0][0]])
     path = live.path_between(found, ends[0][1].index, ends[1][1].index)
-    links = told_links(header) or live.links_of(header.nodes[ends[0][0]])
+    links = header_links(header) or live.links_of(header.nodes[ends[0][0]])
     if path is None or links is None or _port_rates_given(links):
         return None
     staged = THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")
@@ -77,7 +77,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     if nvlink is not None:
         why = f"{path.a} and {path.b} are joined by {path.kind[2:]} NVLinks ({path.kind})"
         sources = {**links.sources, "nvlink": live.active_source(found).replace("active links", "links of the pair")}
-        told = replace(
+        joined_links = replace(
             links,
             peer="nvswitch",
             nvlink_bytes_per_s=nvlink,
@@ -85,7 +85,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
             sources=sources,
             verified={**links.verified, "nvlink": True},
         )
-        return Between(told, path, why)
+        return Between(joined_links, path, why)
     unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS  # they may have links that are not reported
     if (unsaid or path.kind.startswith("NV")) and not staged:
         return None
@@ -96,7 +96,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     named = links.pcie_bytes_per_s if links.instance else None
     rate = min(rates) if named is None else min(*rates, named)
     source = links.sources["pcie"] if named is not None and named < min(rates) else live.pcie_source(ends, found)
-    told = replace(
+    joined_links = replace(
         links,
         peer="host",
         nvlink_bytes_per_s=None,
@@ -105,7 +105,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
         sources={**links.sources, "pcie": source},
         verified={**links.verified, "pcie": True},
     )
-    return Between(told, path, _way(path, staged))
+    return Between(joined_links, path, _way(path, staged))
 
 
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
@@ -129,8 +129,8 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
         models = {instance(str(header.instance)).gpu}
     if len(models) != 1 or (model := models.pop()) is None or (peak := gpu(model).memory_bytes_per_s) is None:
         return None
-    told = str(header.facts.get("gpu_cache_bytes") or "")
-    cache_bytes = int(told) if told.isdigit() else _DEFAULT_CACHE_BYTES
+    cache = str(header.facts.get("gpu_cache_bytes") or "")
+    cache_bytes = int(cache) if cache.isdigit() else _DEFAULT_CACHE_BYTES
     from_memory = record.cache == "cold" or record.payload_bytes > 2 * cache_bytes
     why = f"the memory of a {model} moves {format_rate(peak)}, bytes read and written together"
     if not from_memory:
@@ -144,13 +144,13 @@ def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
     """(host, GPU) of a rank, by its PCI address if known, else by its local rank."""
     if rank >= len(header.ranks):
         return None
-    told = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
-    host = str(told.get("host"))
+    facts = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
+    host = str(facts.get("host"))
     gpus = _devices(header.nodes[host]).gpus if host in header.nodes else ()
-    bus = _bus(told.get("gpu_pci_bus"))
+    bus = _bus(facts.get("gpu_pci_bus"))
     if bus is not None:
         return next(((host, each) for each in gpus if _bus(each.pci_bus) == bus), None)
-    index = _index(told.get("local_rank"), header.environment.get("CUDA_VISIBLE_DEVICES"))
+    index = _index(facts.get("local_rank"), header.environment.get("CUDA_VISIBLE_DEVICES"))
     return next(((host, each) for each in gpus if each.index == index), None)
 
 

@@ -70,7 +70,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return ()
     found = list(_memory_bound(header, record))
-    links = _live_copies.told_links(header)
+    links = _live_copies.header_links(header)
     if links is not None:
         useful_bytes = record.payload_bytes * record.bus_factor
         traffic = RecordTraffic(
@@ -112,7 +112,7 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
             replace(bound, why=f"{joined.why}; {bound.why}")
             for bound in copy_bounds(joined.links, way if joined.by_nvlink else "through host")
         )
-    links = _live_copies.told_links(header)
+    links = _live_copies.header_links(header)
     return () if links is None else copy_bounds(links, way)
 
 
@@ -129,7 +129,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     message_s = header.calibration.get("message_s")
     if message_s is not None:
         return steps * float(message_s), _times("ping-pong", steps)
-    links = _live_copies.told_links(header)
+    links = _live_copies.header_links(header)
     if links is None:
         return None
     traffic = RecordTraffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
@@ -212,7 +212,7 @@ def _nvlink_bounds(
     if not _reduces_in_node(traffic) or reduced / payload <= rate / port_bytes:
         yield traffic.bound(rate, port_bytes, limit, "hard", message, used)
         return
-    alone = "; the PCIe link adds no such overhead" if pcie else ""
+    alone = "; the other link adds no such overhead" if pcie else ""
     reads = f"{why}; the switch reduces, so an NVLink port sends S (1 + 1/{num}) of a payload S{alone}"
     reducing, plain = _WITH_SWITCH[limit]
     yield traffic.bound(reduced, payload, reducing, "hard", reads, used)

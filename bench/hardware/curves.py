@@ -34,7 +34,7 @@ def published() -> tuple[Published, ...]:
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
     for entry, told in entries:
-        known = told.num_ranks == told.num_nodes or _told(entry).get("peer", "") is not None
+        known = told.num_ranks == told.num_nodes or _source_links(entry).get("peer", "") is not None
         if known and (told.limited is None or told.limit in LIMITS):
             found.append(_published(entry, replace(told, busbw=_curve(file, entry) or told.busbw)))
     sources = yaml_file("reference")
@@ -76,7 +76,7 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     """The links of a node: the instance type's, else the GPU's own ports and the NICs named by the source."""
-    own = _told(entry)
+    own = _source_links(entry)
     per_node = told.num_ranks // told.num_nodes
     if told.instance is not None:
         links = catalogue.instance(told.instance).links
@@ -94,7 +94,7 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     )
 
 
-def _told(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a source states about its links: for this GPU, else for all of its GPUs."""
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))

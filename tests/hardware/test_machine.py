@@ -104,7 +104,7 @@ def test_one_type_of_many_makers_is_not_taken_for_the_machine() -> None:
 def test_no_gpu_an_unknown_one_or_two_kinds_give_no_links() -> None:
     for names in ((), ("NVIDIA Graphics Device",), ("NVIDIA L40S", "NVIDIA L4")):
         found = machine_of(None, names)
-        assert found.links is None and found.how.startswith("not known")
+        assert found.links is None and found.how.startswith("unknown")
 
 
 @pytest.mark.parametrize("name", gpus())
@@ -173,4 +173,4 @@ def test_a_port_of_infinity_fabric_is_seven_of_its_links() -> None:
 
 
 def test_a_machine_whose_gpu_alone_is_known_is_said_so() -> None:
-    assert machine_of(None, ("NVIDIA A30",)).how == "A30; the instance type is not known"
+    assert machine_of(None, ("NVIDIA A30",)).how == "A30; unknown instance type"

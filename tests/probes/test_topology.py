@@ -66,14 +66,14 @@ def test_words_that_lost_the_tab_between_them_are_two_cells() -> None:
     assert ways(f"{cut}\n  NIC0: mlx5_4\n  NIC1: mlx5_5\n") == dict(list(WAYS.items())[:-1])
 
 
-def test_an_unreadable_cell_is_told_by_its_partner_or_not_at_all() -> None:
+def test_an_unreadable_cell_is_read_from_its_partner_or_lost() -> None:
     once = TABBED.replace("PIX\tSYS\t0-7", "P?X\tSYS\t0-7")
     assert ways(once) == WAYS
     twice = once.replace("NIC0\tPIX", "NIC0\t???")
     assert ways(twice) == {pair: kind for pair, kind in WAYS.items() if pair != "gpu0 mlx5_4"}
     assert lost(twice) == (
-        "row GPU0: the cell of NIC0 can not be read",
-        "row NIC0: the cell of GPU0 can not be read",
+        "row GPU0: the cell of NIC0 cannot be read",
+        "row NIC0: the cell of GPU0 cannot be read",
         "gpu0 to mlx5_4: lost",
     )
 
