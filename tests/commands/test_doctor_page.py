@@ -126,14 +126,13 @@ def page_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *word
     return " ".join(out.split())
 
 
-def test_a_topology_that_tells_no_nvlinks_bounds_nothing_that_they_may_carry(
+def test_a_topology_without_nvlinks_bounds_no_traffic_that_they_may_carry(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = page_of(tmp_path, capsys, _SWITCH.format("".join(_CARD.format(k) for k in (2, 3, 4))))
-    assert "all-reduce of 1 GiB, busbw, gpu[0-2]: not known" in text
+    assert "all-reduce of 1 GiB, busbw, gpu[0-2]: unknown" in text
     assert (
-        "GPU to GPU by PCIe, or by NVLinks that are not told (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: not"
-        in text
+        "GPU to GPU by PCIe, or by unreported NVLinks (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: unknown" in text
     )
     assert "host to GPU and back, each way, gpu[0-2]: 31.5 GB/s" in text  # that way has no NVLinks
     assert "PCIe 4 x16: there.txt (NCCL's file): the most that both ends can do]" in text
@@ -183,15 +182,15 @@ NIC0\tPIX\tSYS\tSYS\t X
 """
 
 
-def test_a_table_tells_nvlinks_without_rates_and_adapters_without_kinds(
+def test_a_table_has_nvlinks_without_rates_and_adapters_without_kinds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = page_of(tmp_path, capsys, _TABLE)
-    assert "NVLink: gpu[0-2]: NV6 to every other GPU, rates not told" in told
-    assert "network adapters: 1 of which kind, rate and state are not told (NIC0)" in told and "idle" not in told
+    assert "NVLink: gpu[0-2]: NV6 to every other GPU, rates unknown" in told
+    assert "network adapters: 1 of unknown kind, rate and state (NIC0)" in told and "idle" not in told
     half = _TABLE.replace("NV6\tNV6\tPIX", "NV6\tSYS\tPIX").replace("NV6\tNV6\t X", "SYS\tNV6\t X")
     partly = page_of(tmp_path, capsys, half)
-    assert "gpu[0,2]: NV6 to gpu1, rates not told; gpu1: NV6 to every other GPU" in partly
+    assert "gpu[0,2]: NV6 to gpu1, rates unknown; gpu1: NV6 to every other GPU" in partly
     without = page_of(tmp_path, capsys, _TABLE.replace("NV6", "SYS"))
     assert "NVLink: gpu[0-2]: none to another GPU" in without
 
@@ -202,25 +201,23 @@ _BLOCK = """{} 3D controller: NVIDIA Corporation Example (rev a1)
 """
 
 
-def test_pairs_of_which_nothing_is_told_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreported_pairs_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = page_of(tmp_path, capsys, "".join(map(_BLOCK.format, ("00:01.0", "00:02.0", "41:00.0"))))
-    assert "between GPUs: 1 pair PHB peer access unknown; 2 pairs of which it is not told" in told
-    assert "what the file does not tell: gpu0 to gpu2: the root ports above them are not in the text" in told
+    assert "between GPUs: 1 pair PHB peer access unknown; 2 pairs unknown" in told
+    assert "missing in the file: gpu0 to gpu2: the root ports above them are not in the text" in told
     assert "NVLink: gpu[0-2]: unknown (lspci -vvv does not tell it)" in told
 
 
-def test_no_driver_is_said_to_show_no_gpus_where_none_was_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recorded_text_is_named_in_place_of_the_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = page_of(tmp_path, capsys, '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0"/></cpu></system>')
-    assert "GPUs: none (NCCL's file tells of none)" in told and "1 PCI devices without a class" in told
+    assert "GPUs: none (NCCL's file shows none)" in told and "1 PCI devices without a class" in told
 
 
-def test_a_file_is_named_as_the_source_of_what_it_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_named_as_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = header_of(tmp_path / "a.jsonl", hgx(gpus=[gpu(k) for k in range(8)]))
     _, out, _ = doctor(capsys, "--facts", str(file))
     text = " ".join(out.split())
-    assert "PCIe 5 x16: a.jsonl, by NVML and sysfs of that machine, read while idle: the lanes as linked" in text
+    assert "PCIe 5 x16: a.jsonl, by NVML and sysfs of that machine, read while idle: the current lanes" in text
     assert "a.jsonl, by NVML of that machine: links of the pair x the rate of one" in text
     assert "this machine" not in text
 
@@ -231,7 +228,7 @@ def test_recorded_topologies_of_machines_with_nvlink(name: str, capsys: pytest.C
     (file,) = Path(str(CORPUS)).glob(f"topo_xml/*{name}-topo.xml")
     code, out, _ = doctor(capsys, "--facts", str(file))
     text = " ".join(out.split())
-    assert code in (0, 1) and "all-reduce of 1 GiB, busbw, gpu[0-7]: not known" in text and "this machine" not in text
+    assert code in (0, 1) and "all-reduce of 1 GiB, busbw, gpu[0-7]: unknown" in text and "this machine" not in text
 
 
 def test_a_file_is_held_to_an_instance_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
