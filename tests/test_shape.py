@@ -72,7 +72,7 @@ OTHER_MEANINGS = {
     ("peer_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
 }
 # The same for names of tools whose logs are read.
-LIKE_A_TOOL = ("core/case.py", "results/formats/table.py", "results/text.py")  # --like measures as another tool does
+LIKE_A_TOOL = ("core/case.py", "results/run_table.py", "results/text.py")  # --like measures as another tool does
 PRINTS = ("commands/", "rank/delivery.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
 HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "psutil", "pynvml")

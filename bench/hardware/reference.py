@@ -13,6 +13,8 @@ from typing import Any
 from bench.hardware import catalogue
 from bench.hardware.catalogue import source_of, yaml_file
 
+NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml spells it
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
