@@ -135,7 +135,7 @@ def test_a_topology_without_nvlinks_bounds_no_traffic_that_they_may_carry(
         "GPU to GPU by PCIe, or by unreported NVLinks (PIX), each way, gpu0-gpu1, gpu0-gpu2, gpu1-gpu2: unknown" in text
     )
     assert "host to GPU and back, each way, gpu[0-2]: 31.5 GB/s" in text  # that way has no NVLinks
-    assert "PCIe 4 x16: there.txt (NCCL's file): the most that both ends can do]" in text
+    assert "PCIe 4 x16: there.txt (NCCL's file): the maximum of both ends]" in text
     assert "this machine" not in text and "idle: " not in text
 
 
@@ -205,7 +205,7 @@ def test_unreported_pairs_are_counted(tmp_path: Path, capsys: pytest.CaptureFixt
     told = page_of(tmp_path, capsys, "".join(map(_BLOCK.format, ("00:01.0", "00:02.0", "41:00.0"))))
     assert "between GPUs: 1 pair PHB peer access unknown; 2 pairs unknown" in told
     assert "missing in the file: gpu0 to gpu2: the root ports above them are not in the text" in told
-    assert "NVLink: gpu[0-2]: unknown (lspci -vvv does not tell it)" in told
+    assert "NVLink: gpu[0-2]: unknown (lspci -vvv does not report them)" in told
 
 
 def test_a_recorded_text_is_named_in_place_of_the_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,7 +212,7 @@ def test_one_rack_needs_no_network_and_one_node_more_does() -> None:
     assert [Limit.DOMAINS in found for found in names] == [False, True]
 
 
-def test_a_bound_on_a_remembered_figure_says_so() -> None:
+def test_a_bound_on_an_unverified_figure_is_unverified() -> None:
     assert not bounds("p5.48xlarge", "pingpong", 2, 2)[Limit.PCIE_PORT].verified
     assert bounds("p5.48xlarge", "allreduce", 16, 2)[Limit.NETWORK].verified
 

@@ -46,7 +46,7 @@ def test_the_slowest_gpu_bounds_what_all_do() -> None:
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 8], rel=1e-4)
 
 
-def test_an_idle_link_counts_with_its_lanes_and_the_generation_that_both_ends_can_do_and_says_so() -> None:
+def test_an_idle_link_counts_with_its_lanes_and_the_generation_of_both_ends() -> None:
     found = links(node([gpu(pcie_generation=1, pcie_lanes=8, slot_generation=4)], []))
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
     assert "idle" in found.sources["pcie"] and "PCIe 4 x8" in found.sources["pcie"]
@@ -61,7 +61,7 @@ def test_generation_1_is_taken_for_a_link_that_went_idle_before_it_was_read() ->
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 8], rel=1e-4) and "idle" in found.sources["pcie"]
 
 
-def test_a_link_that_is_not_told_has_no_rate() -> None:
+def test_an_unreported_link_has_no_rate() -> None:
     bare = links(node([gpu(pcie_max_generation=None, slot_generation=None, nvlinks=[])], []))
     assert (bare.pcie_bytes_per_s, bare.nvlink_bytes_per_s, bare.nic_bytes_per_s) == (None, None, None)
     assert bare.peer == "host" and "pcie" not in bare.sources
@@ -109,7 +109,7 @@ def test_bridges_between_two_and_meshes_of_four() -> None:
     assert (mesh.peer, mesh.nvlink_bytes_per_s, mesh.pair_bytes_per_s) == ("nvlink_mesh", 300e9, 100e9)
 
 
-def test_of_paths_that_nobody_tells_nothing_tighter_than_the_models_own_links_is_said() -> None:
+def test_unknown_paths_bound_by_the_models_own_links() -> None:
     silent = node([gpu(k, nvlinks=[]) for k in range(8)], [])
     assert (links(silent).peer, links(silent).nvlink_bytes_per_s) == ("nvswitch", 450e9)
     assert "own" in links(silent).sources["nvlink"]

@@ -291,7 +291,7 @@ def test_the_plan_is_a_shell_script_that_brings_the_samples_home(cluster: Path) 
 
 
 @pytest.mark.mpi
-def test_a_job_that_failed_is_told_and_the_script_ends_badly(cluster: Path) -> None:
+def test_a_failed_job_is_reported_and_fails_the_script(cluster: Path) -> None:
     done = shell(cluster, PLAN, ENDED="Running FailureTarget Failed")
     assert done.returncode == 4
     told = [line for line in done.stderr.splitlines() if line.startswith("FAILED: ")]
@@ -325,7 +325,7 @@ def test_ctrl_c_leaves_nothing_on_the_cluster(cluster: Path) -> None:
     assert (cluster / "store.deleted").read_text().count("delete") == 1, "and the next job was not begun"
 
 
-def test_run_says_how_it_is_done(cluster: Path) -> None:
+def test_run_refers_to_the_plan(cluster: Path) -> None:
     done = shell(cluster, f"{sys.executable} -m bench run one.yaml --cluster pods")
     assert done.returncode == 3
     assert "given to kubernetes by you: type `plan` in place of `run`" in done.stderr

@@ -90,7 +90,7 @@ def test_every_launcher_has_an_example_here_and_reads_it(launcher: Launcher) -> 
     assert launcher.place(env) == expected
 
 
-def test_a_launcher_that_did_not_start_this_process_says_so(launcher: Launcher) -> None:
+def test_a_launcher_recognises_processes_that_it_did_not_start(launcher: Launcher) -> None:
     name = launcher.__module__.rpartition(".")[2]
     assert launcher.place({"PATH": "/bin", "HOME": "/root"}) == (EXAMPLES["direct"][1] if name == "direct" else None)
 
@@ -241,7 +241,7 @@ def test_mpirun_uses_fewer_hosts_than_named_but_never_more() -> None:
         named("mpirun").command(PROGRAM, World(3, 8), SITE, {})
 
 
-def test_mpirun_in_an_allocation_says_only_how_many_ranks_each_node_gets() -> None:
+def test_mpirun_in_an_allocation_gets_only_the_ranks_per_node() -> None:
     words = named("mpirun").command(PROGRAM, World(2, 8), HERE, {})
     assert words[5:9] == ["-N", "8", "-n", "16"]
 
@@ -307,7 +307,7 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
 
 
-def test_a_launcher_whose_program_is_missing_says_which() -> None:
+def test_a_missing_program_of_a_launcher_is_named() -> None:
     assert named("slurm").unavailable(lambda program: None) == "no srun was found on PATH"
     assert named("torchrun").unavailable(lambda program: None) is None
 

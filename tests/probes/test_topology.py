@@ -122,7 +122,7 @@ def _found(text: str) -> Inventory:
     return found
 
 
-def test_links_to_a_switch_and_cascaded_bridges_are_told_by_nccls_file() -> None:
+def test_nccls_file_has_links_to_switches_and_cascaded_bridges() -> None:
     gpu = '<pci busid="0000:{0}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
     gpu += '<gpu dev="{1}" sm="90"><nvlink target="0000:f0:00.0" count="{2}" tclass="0x068000"/></gpu></pci>'
     text = (
@@ -180,7 +180,7 @@ GPU 00000000:17:00.0
 """
 
 
-def test_the_drivers_text_tells_sections_by_their_indentation() -> None:
+def test_sections_of_the_drivers_text_follow_from_indentation() -> None:
     assert _found(DRIVER_TEXT) == Inventory(
         (
             Gpu(
@@ -244,7 +244,7 @@ LSPCI = """\
 """
 
 
-def test_lspci_tells_the_slot_apart_from_the_card() -> None:
+def test_lspci_distinguishes_slot_and_card() -> None:
     found = _found(LSPCI)
     assert found.gpus[0] == Gpu(
         0,
@@ -266,7 +266,7 @@ def test_lspci_tells_the_slot_apart_from_the_card() -> None:
     assert [path.kind for path in found.paths] == ["PHB"]
 
 
-def test_lspci_without_root_says_that_it_lacks_the_links() -> None:
+def test_lspci_without_root_reports_missing_links() -> None:
     assert lost(LSPCI[LSPCI.index("00:05.0") :]) == ("no capabilities: lspci was not run by root",)
 
 
@@ -276,7 +276,7 @@ def test_a_text_of_no_known_format_is_none(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [TABBED, DRIVER_TEXT, LSPCI], ids=["topo", "driver", "lspci"])
-def test_a_text_that_was_cut_anywhere_never_says_other_than_the_whole(text: str) -> None:
+def test_a_truncated_text_never_contradicts_the_whole(text: str) -> None:
     whole = ways(text)
     for end in range(len(text)):
         found = inventory_of(text[:end]) or Inventory()
@@ -325,7 +325,7 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, NvmlLi
     return tmp_path, library
 
 
-def test_a_machine_is_told_with_its_slots_and_the_ways_to_its_adapters(eight: tuple[Path, NvmlLibrary]) -> None:
+def test_a_machine_has_slots_and_paths_to_adapters(eight: tuple[Path, NvmlLibrary]) -> None:
     root, _ = eight
     found = of_machine(nvml.gpus(root), root)
     kinds = {(path.a, path.b): path.kind for path in found.paths}

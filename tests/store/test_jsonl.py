@@ -127,7 +127,7 @@ def test_an_unwritable_path_is_one_error(tmp_path: Path, a_header: Make) -> None
         list(jsonl.written(tmp_path / "nowhere" / "x.jsonl", a_header(), ()))
 
 
-def test_only_the_file_itself_is_told_to_be_unwritable(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+def test_only_errors_of_the_file_itself_are_reported(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     def source() -> Iterator[Record]:
         yield a_record()
         raise PermissionError(errno.EACCES, "of the log")
