@@ -7,9 +7,10 @@ direction. A GPU is called `gpu0` and a network adapter `mlx5_0`, in `Path` and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from bench.core.codes import Code
 from bench.core.errors import UsageError
 
 MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for RDMA
@@ -81,12 +82,22 @@ class Adapter:
     numa_node: int | None = None
 
 
+class NoAccess(Code):
+    """Why the driver allows one GPU no access to the memory of another."""
+
+    CHIPSET = "chipset", "the chipset does not support it"
+    GPU = "gpu", "the GPU does not support it"
+    TOPOLOGY = "topology", "the topology does not support it"
+    DISABLED = "disabled", "disabled by a setting of the driver"
+    UNSUPPORTED = "unsupported", "not supported"
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
     """The path between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
 
     `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: can one of two GPUs reach the
-    other's memory? `why_not`: the driver's reason if it cannot.
+    other's memory? If not, `why_code` is a NoAccess and `why_not` its words.
     """
 
     a: str
@@ -94,6 +105,12 @@ class Path:
     kind: str
     peer_access: bool | None = None
     why_not: str | None = None
+    why_code: str | None = None
+
+    @classmethod
+    def between(cls, a: str, b: str, kind: str, peer_access: bool | None, why: NoAccess | None) -> Path:
+        """A path with the code and the words of the reason."""
+        return cls(a, b, kind, peer_access, why.template if why else None, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +143,21 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
     return Inventory(
         gpus=tuple(gpus),
         adapters=tuple(Adapter(**_known(Adapter, told)) for told in facts.get("adapters") or ()),
-        paths=tuple(Path(**_known(Path, told)) for told in facts.get("paths") or ()),
+        paths=tuple(_path(told) for told in facts.get("paths") or ()),
         lost=tuple(facts.get("lost") or ()),
         nvlinks_told=bool(facts.get("nvlinks_told", True)),
         told_by=str(facts.get("told_by") or ""),
         file=str(facts.get("file") or ""),
     )
+
+
+_CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
+
+
+def _path(told: Mapping[str, Any]) -> Path:
+    """A path of a file. Files of older versions hold the words of `why_not` only."""
+    found = Path(**_known(Path, told))
+    return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))
 
 
 def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
