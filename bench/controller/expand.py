@@ -17,13 +17,15 @@ from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
 from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, PlanSkip, count_rounds, job_of
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
+from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, ignored_option, preset_fields
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
+from bench.core.factors import Factor
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.topology import IN_TURN
+from bench.core.traits import auto_choices, names_with, traits
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.hardware import catalogue
@@ -36,26 +38,9 @@ MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
 _DEFAULT = Case(pattern="")
-_NAMED = (
-    "dtype",
-    "reduce_op",
-    "topology",
-    "order",
-    "direction",
-    "cache",
-    "like",
-    "thread_level",
-    "sync",
-    "loop",
-    "alignment",
-    "bind",
-    "aggressor",
-    "split",
-    "engine",
-    "access",
-    "memory",
-    "via",
-)
+# Job names list factors in this order, and nested loops vary the last one fastest.
+_RANKED = sorted((each for each in FACTORS if each.name_rank is not None), key=lambda each: each.name_rank or 0)
+_UNRANKED = [each for each in FACTORS if each.name_rank is None and each.keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,59 +121,27 @@ def _wishes(
     m = measurement
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
-    chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
-    by = [(name, transport) for name in m.patterns for transport in (("model",) if modelled else chosen_by[name])]
+    if modelled:
+        chosen_by = dict.fromkeys(m.patterns, names_with("modelled"))
+    else:
+        chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
+    by = [(name, transport) for name in m.patterns for transport in chosen_by[name]]
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        of_mpi = transport in OVER_MPI
-        factors: dict[str, tuple[Any, ...]] = {
-            "dtype": m.dtypes,
-            "reduce_op": m.reduce_ops if pattern.reduces else (_DEFAULT.reduce_op,),
-            "topology": m.topologies if pattern.topology is None else (_DEFAULT.topology,),
-            "order": m.orders,
-            "direction": m.directions if pattern.directional else (_DEFAULT.direction,),
-            "engine": m.engines if "engine" in pattern.factors else (_DEFAULT.engine,),
-            "access": m.accesses if "access" in pattern.factors else (_DEFAULT.access,),
-            "memory": m.memories if "memory" in pattern.factors else (_DEFAULT.memory,),
-            "via": m.vias if "via" in pattern.factors else (_DEFAULT.via,),
-            "tf32": m.tf32 if "tf32" in pattern.factors else (_DEFAULT.tf32,),
-            "graph": m.graphs if transport == "nccl" else (_DEFAULT.graph,),
-            "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
-            "cache": m.caches,
-            "root": m.roots if pattern.rooted else (_DEFAULT.root,),
-            "aggressor": m.aggressors,
-            "split": m.splits if m.aggressors != (_DEFAULT.aggressor,) else (_DEFAULT.split,),
-            "bind": m.binds,
-            "alignment": m.alignments,
-            # What only MPI knows is no factor of the others.
-            "thread_level": m.thread_levels if of_mpi else (_DEFAULT.thread_level,),
-            "sync": m.syncs if of_mpi else (_DEFAULT.sync,),
-            "loop": m.loops if of_mpi else (_DEFAULT.loop,),
-        }
+        factors = {each.name: _values(each, m, pattern, transport) for each in (*_RANKED, *_UNRANKED)}
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
                 pattern=name,
                 transport=transport,
-                sizes=m.sizes,
-                mode=m.modes,
-                window=m.window,
-                matrix=m.matrix,
-                iterations=m.iterations,
-                warmup=m.warmup,
-                seed=m.seed,
                 max_s=scenario.max_s,
-                like=m.like,
                 instance=cluster.instance or "",
                 links=tuple(sorted(cluster.links.items())),
-                schedule=m.schedule,
-                share_gpu=m.share_gpu,
-                require=m.require,
                 nics=cluster.nics,
                 racks=_racks(cluster) if pattern.topology == "pairs" else (),
                 **dict(zip(factors, chosen, strict=True)),
             )
-            case = _alike(case)
+            case = _with_preset(case)
             if case.dtype != "float32":  # only of float32 there are two kinds of product
                 case = replace(case, tf32=False)
             if modelled:
@@ -203,9 +156,18 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((rack, tuple(hosts)) for rack, hosts in cluster.racks.items())
 
 
-def _alike(case: Case) -> Case:
-    """The case as the tool that it is to be like would measure it."""
-    fixed = alike(case.like, case.pattern)
+def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
+    """The values to try of a factor. One that can be varied has its default where it does not matter."""
+    depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
+    unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
+    if unused or (varied.several and not applies(varied, pattern, transport)):
+        return (varied.default,)
+    return m.values_of(varied)
+
+
+def _with_preset(case: Case) -> Case:
+    """The case with the settings that its `like` fixes. Raises UsageError if it sets one of them otherwise."""
+    fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
         if getattr(case, name) not in (value, getattr(_DEFAULT, name)):
             raise UsageError(f"like: {case.like} measures with {name} {value}: leave {getattr(case, name)} out")
@@ -213,12 +175,13 @@ def _alike(case: Case) -> Case:
 
 
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
-    """The pattern's only one; NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+    """The pattern's only one; the first choice for GPUs if there are any, else every host transport that can run."""
     if pattern.transport is not None:
         return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
-        return ("nccl",)
-    return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
+        return auto_choices(on_gpu=True)[:1]
+    of_hosts = auto_choices(on_gpu=False)
+    return tuple(name for name in of_hosts if name not in machine.lacks) or of_hosts
 
 
 def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, transport: str) -> int:
@@ -227,7 +190,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
         return asked
     if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
         return catalogue.instance(cluster.instance).gpus
-    if transport in ON_GPUS and machine.num_gpus:
+    if traits(transport).on_gpu and machine.num_gpus:
         return machine.num_gpus
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 
@@ -243,16 +206,16 @@ def _spare_hosts(cluster: Cluster) -> list[str]:
 
 def _why_not(wish: Combination, cluster: Cluster, machine: LocalMachine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
-    if case.transport == "model" and case.pattern in NOT_MODELLED:
+    if traits(case.transport).modelled and case.pattern in NOT_MODELLED:
         return "the model knows messages between ranks: it has neither copies of GPUs nor products of matrices"
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
-    if (passed_over := unheard(case, case.transport)) is not None:
-        return passed_over
+    if (ignored := ignored_option(case, case.transport)) is not None:
+        return ignored.text
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
-    if cluster.launcher == "torchrun" and case.transport in OVER_MPI:
+    if cluster.launcher == "torchrun" and traits(case.transport).over_mpi:
         return "torchrun starts no MPI ranks: let mpirun or slurm start them"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
@@ -303,13 +266,14 @@ def _why_no_tool(wish: Combination, tools: Mapping[str, Installed]) -> str | Non
     there = tools[wish.tool]
     if wish.case.transport != there.tool.transport:
         return f"{there.tool.title} stands beside {there.tool.transport}, not {wish.case.transport}"
-    return there.why_not(wish.case, wish.world)
+    reason = there.unsupported_reason(wish.case, wish.world)
+    return reason.text if reason else None
 
 
 def _fitted(wish: Combination, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
     """The case with its share of the budget, its sizes thinned where they would not fit; and a note if they were."""
     case = wish.case
-    if share_s is None or case.transport == "model":
+    if share_s is None or traits(case.transport).modelled:
         return case, None
     rows = len(case.sizes) * len(case.modes) * count_rounds(case, wish.world, patterns[case.pattern])
     sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // rows)
@@ -348,13 +312,11 @@ def _name(wish: Combination, launch: int, taken: set[str]) -> str:
     """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
     case, world = wish.case, wish.world
     parts = [case.pattern, wish.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
-    default = replace(_DEFAULT, **alike(case.like, case.pattern))
-    for field in _NAMED:
-        if getattr(case, field) != getattr(default, field):
-            parts.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
-    parts += ["inplace"] * case.in_place
-    parts += ["graph"] * case.graph + ["tf32"] * case.tf32 + ["sharedgpu"] * case.share_gpu
-    parts += [f"root{case.root}"] * (case.root != 0)
+    default = replace(_DEFAULT, **preset_fields(case.like, case.pattern))
+    for each in _RANKED:
+        value = getattr(case, each.name)
+        if value != getattr(default, each.name):
+            parts.append(each.name_part(value))
     parts += [f"{name}.{value}" for name, value in wish.env]
     parts += [f"launch{launch}"] * (launch > 1)
     name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))[:120]

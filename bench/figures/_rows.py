@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from bench.core.case import FACTORS
 from bench.core.record import Flag, Header
 from bench.core.units import format_size
 from bench.results.document import Document, Summary
@@ -82,12 +83,12 @@ def _told(header: Header) -> tuple[str, ...]:
         world(header.num_ranks, header.num_nodes),
         topology,
         header.direction or "",
-        *(_option(header, name) for name in _OPTIONS),
+        *(_option(header, name) for name in _LABELLED),
     )
 
 
-_OPTIONS = ("order", "cache", "in-place", "root", "memory", "engine", "access", "via", "graph", "share-gpu")
-_NUM_TOLD = 6 + len(_OPTIONS)
+_LABELLED = [each.flags[-1].removeprefix("--") for each in FACTORS if each.labelled]
+_NUM_TOLD = 6 + len(_LABELLED)
 
 
 def _modes(header: Header) -> list[str]:

@@ -24,7 +24,7 @@ class Ending:
         yield from rows
         if self._transport.clock != "device" and self._transport.available_bytes() is None:
             return
-        self._transport.stir()
+        self._transport.keep_link_active()
         mine = (socket.gethostname(), nvml.conditions()) if self._transport.place.local_rank == 0 else None
         gathered = self._transport.channel.gather(mine) or []
         self._gpus = {one[0]: one[1] for one in gathered if one is not None}

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from bench.core import plugins
-from bench.core.case import Case, add_arguments, from_args, unheard
+from bench.core.case import Case, add_arguments, from_args, ignored_option
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -32,7 +32,8 @@ from bench.core.errors import (
     UsageError,
     first_line,
 )
-from bench.core.parser import Parser
+from bench.core.option_parsers import Parser
+from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
 from bench.rank import delivery, pulse
@@ -103,7 +104,7 @@ def _run(name: str, argv: Sequence[str] | None, me: RankInfo, transport_box: lis
     try:
         delivery.check_output(args.output)
         case = from_args(name, args)
-        if case.transport == "model":
+        if traits(case.transport).modelled:
             return _run_modelled(case, args, me)
         from bench.rank import preflight, session
 
@@ -151,8 +152,8 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
     from bench.rank import modelled
 
-    if (passed_over := unheard(case, "model")) is not None:
-        raise RefusedError(passed_over)
+    if (ignored := ignored_option(case, case.transport)) is not None:
+        raise RefusedError(ignored.text)
     header, rows = modelled.header_and_rows(case, args.job or case.pattern)
     return delivery.deliver(header, rows, args)
 

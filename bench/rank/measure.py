@@ -190,8 +190,7 @@ class Measurer:
         agreed = self._agreed(reason)
         if agreed is None:
             # A rank that reaches into another's memory may find that it can not: then none is measured.
-            lack = self._transport.share(buffers, steps)
-            agreed = self._agreed(None if lack is None else Skip.uncoded(lack))
+            agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
     def _own_buffers(

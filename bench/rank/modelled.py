@@ -14,8 +14,11 @@ from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Group, Round, needs_device
+from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
+from bench.core.skips import SkipCode
+from bench.core.traits import names_with, traits
+from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -30,11 +33,12 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
     if not case.instance:
         raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
-    case = replace(case, transport="model")
+    if not traits(case.transport).modelled:
+        case = replace(case, transport=names_with("modelled")[0])
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
@@ -97,7 +101,7 @@ def _row(
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
             stop_reason=None if reason else StopReason.EXACT,
-            skipped=None if reason is None else Skip.uncoded(reason),
+            skipped=reason,
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,
             **traffic(pattern, shape, group, hosts),
@@ -128,9 +132,11 @@ def _against(
     ]
 
 
-def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:
+def _why_not_modelled(pattern: Pattern, shape: Shape) -> Skip | None:
     """The fabric knows the links between ranks, and nothing of one GPU's own."""
     if pattern.overlaps:
-        return "the model: it knows links, not what products of matrices take from them"
+        return Skip.uncoded("the model: it knows links, not what products of matrices take from them")
     steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
-    return next((f"the model: {why}" for step in steps if (why := needs_device(step))), None)
+    if any(is_device_work(step) for step in steps):
+        return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
+    return None

@@ -29,12 +29,12 @@ def why_not(
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
     reason = _refusal(case, pattern, transport, row, member, placed)
-    return None if reason is None else Skip.uncoded(reason)
+    return Skip.uncoded(reason) if isinstance(reason, str) else reason
 
 
 def _refusal(
     case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, placed: bool
-) -> str | None:
+) -> Skip | str | None:
     if pattern.one_way and transport.clock != "host":
         return f"one-way times are read on the hosts' clocks, and {case.transport} does not complete there"
     if case.root >= row.shape.num_ranks and pattern.rooted:
@@ -57,4 +57,4 @@ def _refusal(
     if collectives and not transport.keeps_order and unsorted:
         return "this library sorts the ranks of a group: only the linear order can be run"
     reduction = Reduction(dtype.name, case.reduce_op)
-    return next(filter(None, (transport.supports(step, reduction, placed) for step in steps)), None)
+    return next(filter(None, (transport.unsupported_reason(step, reduction, placed) for step in steps)), None)

@@ -9,17 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from bench.core.case import COMPARED
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
-from bench.results.launches import FACTORS, Factors, RowLaunches
-
-# If a factor may differ, these may differ with it.
-_FOLLOWERS = {
-    "transport": ("library", "mpi_thread_level", "sync", "loop", "clock", "alignment", "binding"),
-    "num_ranks": ("num_nodes", "ranks_per_node", "binding"),
-}
-# A model against a measurement is a check of the model, never a change.
-_NEVER = ("modelled",)
+from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
@@ -27,11 +20,16 @@ def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
 
     `variables`: the environment variables that are factors here.
     """
-    known = [name for name in (*FACTORS, *variables) if name not in _NEVER]
+    known = [*(fact.name for fact in COMPARED if not fact.fixed), *variables]
     for name in named:
         if name not in known:
             raise UsageError(f"--allow-diff: no factor is called {name!r}{nearest(name, known)}")
-    return frozenset(named).union(*(_FOLLOWERS.get(name, ()) for name in named))
+    return frozenset(named).union(*map(_followers, named))
+
+
+def _followers(name: str) -> set[str]:
+    """The factors that may differ where this one does."""
+    return {fact.name for fact in COMPARED if name in fact.follows}
 
 
 def refuse_model_against_measurement(base: Sequence[RowLaunches], new: Sequence[RowLaunches]) -> None:
@@ -50,7 +48,7 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
             values = found.setdefault(name, (set(), set()))
             for words, rows in zip(values, (of_base, of_new), strict=True):
                 words.update(word(factors[name]) for factors in rows)
-    followers = {follower for name in found for follower in _FOLLOWERS.get(name, ())}
+    followers = {follower for name in found for follower in _followers(name)}
     named = {name: values for name, values in found.items() if name not in followers}
     if not named:
         return

@@ -15,13 +15,13 @@ from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
-from bench.core.case import Case, alike, from_argv, to_argv
+from bench.core.case import Case, from_argv, preset_fields, to_argv
 from bench.core.errors import UsageError
+from bench.core.log_traits import compared_statistic
 from bench.core.record import Header
 from bench.results import paired_ratio
 from bench.results.document import Parity, Summary
 
-_MEANS = {"osu": "osu_mean_s", "nccl_tests": "nccl_tests_s"}
 # Fields that say how a case is started and for how long, not what it is.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
 
@@ -57,7 +57,8 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
         header = headers[row.job]
         own = header.facts.get("tool")
         for tool in (own,) if own else tools:
-            group = "world" if tool in _MEANS else row.group  # these measure all ranks together, also of a pair
+            # A tool with a mean over ranks measures all of them together, also of a pair.
+            group = "world" if compared_statistic(tool).mean else row.group
             place = _Place(row.pattern, _case(header.case), group, row.mode, row.payload_bytes)
             seconds = None if row.verified is False else _seconds(tool, row)
             if seconds is not None:
@@ -74,16 +75,18 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 def statistic(tool: str, mode: str) -> Statistic:
     """The statistic that a tool reports in a mode."""
-    if tool in _MEANS and (mode != "isolated" or tool == "osu"):
+    compared = compared_statistic(tool)
+    if compared.mean and (mode != "isolated" or compared.isolated_mean):
         return Statistic.MEAN
     return Statistic.MEDIAN
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
     """The time of a row of ours or of the tool's, by the tool's statistic; None if it has none."""
-    if statistic(tool, row.mode) is Statistic.MEAN:
-        return row.compat.get(_MEANS[tool])
-    if tool == "nvbandwidth" and row.median_s is None and row.algbw_bytes_per_s:  # the median of its rates
+    compared = compared_statistic(tool)
+    if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:
+        return row.compat.get(compared.mean)
+    if compared.rate_is_median and row.median_s is None and row.algbw_bytes_per_s:
         return row.payload_bytes / row.algbw_bytes_per_s
     return row.median_s
 
@@ -97,7 +100,7 @@ def _case(argv: tuple[str, ...]) -> str:
         return " ".join(argv[1:])
     plain = Case(case.pattern)
     same = {name: getattr(plain, name) for name in _STARTING}
-    same |= {name: getattr(plain, name) for name in alike(case.like, case.pattern)}
+    same |= {name: getattr(plain, name) for name in preset_fields(case.like, case.pattern)}
     return " ".join(to_argv(replace(case, **same))[1:])
 
 

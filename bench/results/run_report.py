@@ -11,7 +11,7 @@ from bench.core.record import Header
 from bench.results import derived_tables, notes, text
 from bench.results.document import Document, Summary
 from bench.results.formats.table import TextTable, comments, render_blocks
-from bench.results.run_table import Layout, Line, RunTable
+from bench.results.run_table import Layout, RunTable, TableLine
 from bench.results.table import Block, Lines, Report
 
 
@@ -72,14 +72,14 @@ class RunReport(Report):
         return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show))
 
     @cached_property
-    def _rows(self) -> list[Line]:
+    def _rows(self) -> list[TableLine]:
         """The lines of all jobs but those whose rows are in a derived table."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}
         for row in document.summaries:
             of_job.setdefault(row.job, []).append(row)
-        lines: list[Line] = []
+        lines: list[TableLine] = []
         for job, header in document.headers.items():
             if job in of_job and job not in elsewhere:
                 heading = text.job_line(job, header) if len(document.headers) > 1 else ""

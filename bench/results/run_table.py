@@ -55,7 +55,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableLine:
     """One line: the rows of one size and group by mode. `groups`: more than one if they show the same figures."""
 
     heading: str
@@ -81,7 +81,7 @@ class RunTable:
         wrong = Column("#wrong", lambda line: text.wrong(line.by_mode.values()), width=8)
         self._columns.append(wrong)
 
-    def table(self, lines: Sequence[Line]) -> Table:
+    def table(self, lines: Sequence[TableLine]) -> Table:
         """Lines below the headings of their jobs."""
         return Table(self._columns, lines, section=lambda line: line.heading, gap=1)
 
@@ -90,22 +90,22 @@ class RunTable:
         lines = text.reading(self.layout.modes, self.layout.like, self.layout.imported)
         return [*lines, text.WIRE] if self.layout.wire else lines
 
-    def lines(self, rows: Iterable[Summary], heading: str = "") -> list[Line]:
+    def lines(self, rows: Iterable[Summary], heading: str = "") -> list[TableLine]:
         """The lines of one job's rows, sizes in the order of their appearance."""
-        found: list[Line] = []
+        found: list[TableLine] = []
         sizes: dict[tuple[int, str | None, str | None], list[Summary]] = {}
         for row in rows:
             sizes.setdefault((row.payload_bytes, row.dtype, row.reduce_op), []).append(row)
             self._name_bound(row)
         for of_size in sizes.values():
-            found += self._merged([Line(heading, (line.first.group,), line.by_mode) for line in _paired(of_size)])
+            found += self._merged([TableLine(heading, (line.first.group,), line.by_mode) for line in _paired(of_size)])
         return found
 
-    def _merged(self, lines: Sequence[Line]) -> list[Line]:
+    def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
         """Lines of one size that differ in their group only become one line."""
         if len(lines) < 2 or not self.layout.grouped:
             return list(lines)
-        alike: dict[tuple[str, ...], list[Line]] = {}
+        alike: dict[tuple[str, ...], list[TableLine]] = {}
         for line in lines:
             cells = tuple(column.cell(line) for column in self._columns if column.title not in _GROUP_TITLES)
             alike.setdefault(cells, []).append(line)
@@ -114,7 +114,7 @@ class RunTable:
             groups = tuple(line.groups[0] for line in same)
             # A group that has several lines keeps them.
             distinct = len(set(groups)) == len(groups)
-            found += [Line(same[0].heading, groups, same[0].by_mode)] if distinct else same
+            found += [TableLine(same[0].heading, groups, same[0].by_mode)] if distinct else same
         return found
 
     def _of_mode(self, mode: str) -> list[Column]:
@@ -171,7 +171,7 @@ def _common(layout: Layout) -> list[Column]:
 def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
     """A figure of one mode: a dash if the mode has no row or received wrong data."""
 
-    def cell(line: Line) -> str:
+    def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
         return NOTHING if row is None or row.verified is False else show(row)
 
@@ -181,7 +181,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
     """The first figure of a mode: it says so if the data were wrong."""
 
-    def cell(line: Line) -> str:
+    def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
         if row is None:
             return NOTHING
@@ -193,11 +193,11 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 def _marks(mode: str) -> list[Column]:
     """Marks on the terminal; pages have room for the flags' names."""
 
-    def marks(line: Line) -> str:
+    def marks(line: TableLine) -> str:
         row = line.by_mode.get(mode)
         return "" if row is None or row.verified is False else text.marks(row.flags)[:2]
 
-    def flags(line: Line) -> str:
+    def flags(line: TableLine) -> str:
         row = line.by_mode.get(mode)
         return "" if row is None else ", ".join("INVALID" if flag == Flag.INVALID else flag for flag in row.flags)
 
@@ -254,18 +254,18 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
     return lambda row: show(row.compat.get(name))
 
 
-def _paired(rows: Iterable[Summary]) -> list[Line]:
+def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     """Rows of one size as lines, the modes of a group beside each other.
 
     A mode that comes again replaces the first, which an interrupted attempt left. A log's row begins a new line, and so
     does one beside wrong data, which is never hidden.
     """
-    lines: list[Line] = []
-    latest: dict[str, Line] = {}  # by group
+    lines: list[TableLine] = []
+    latest: dict[str, TableLine] = {}  # by group
     for row in rows:
         line = latest.get(row.group)
         if line is None or (row.mode in line.by_mode and not replaces(row, line.by_mode[row.mode])):
-            line = latest[row.group] = Line("", (row.group,), {})
+            line = latest[row.group] = TableLine("", (row.group,), {})
             lines.append(line)
         line.by_mode[row.mode] = row
     return lines
