@@ -44,12 +44,18 @@ class PairedRatio:
         return replace(self, low=None, high=None, over=None)
 
 
-def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio:
-    """The median over pairs of neighbouring blocks of median together / median alone."""
+def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: int) -> list[float]:
+    """Median together / median alone of each pair of neighbouring blocks."""
     ratios = []
     for first in range(0, min(len(alone), len(together)), per_block):
         block = slice(first, first + per_block)
         ratios.append(median(together[block]) / median(alone[block]))
+    return ratios
+
+
+def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio:
+    """The median over pairs of neighbouring blocks of median together / median alone."""
+    ratios = block_ratios(alone, together, per_block)
     return _middle(ratios, stats.interval(ratios), "blocks")
 
 
