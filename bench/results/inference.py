@@ -1,7 +1,7 @@
-"""What the launch medians of two runs allow to be said: a ratio with its interval, a p-value, a verdict.
+"""Statistical comparison of two runs by their launch medians: a ratio with its interval, a p-value, a verdict.
 
 The units are launches, never the samples within them: a test on pooled samples calls most pairs of identical runs
-different. Nothing is assumed of the distribution for the p-value; the interval takes logarithms to be normal.
+different. The p-value assumes no distribution; the interval assumes that logarithms are normal.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from bench.results.launches import t_quantile
 from bench.results.stats import CONFIDENCE
 
-LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 can not reach p < 0.05, 4 against 4 barely
+LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 cannot reach p < 0.05, 4 against 4 barely
 POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class RatioEstimate:
-    """Two runs at one row. `ratio`: new / base of the medians of launch medians, with its 95 % interval.
+    """One row of two runs. `ratio`: new / base of the medians of launch medians, with its 95 % interval.
 
     `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: 0.07 is a change of 7 %.
     """
@@ -37,16 +37,16 @@ class RatioEstimate:
 
 
 def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: float) -> RatioEstimate:
-    """What two or more launch medians (seconds) of each run say. `delta`: the change that matters, 0.05 is 5 %.
+    """The estimate of two or more launch medians (seconds) of each run. `delta`: the change that matters, 0.05 is 5 %.
 
-    The interval is Welch's on log medians, widened to hold the ratio of medians where launches are that skewed.
+    The interval is Welch's on log medians, widened to hold the ratio of medians if launches are skewed.
 
-    `min_detectable` is the true change that gives a verdict with probability 0.8, if the launches go on to vary as they
-    did and the other rows change alike:
+    `min_detectable` is the true change that gives a verdict with probability 0.8, if launches vary as before and the
+    other rows change by the same:
     exp(max((t(1 - a/2) + t(0.8)) se sqrt(pi/3), ln(1 + delta) + t(0.8) se sqrt(pi/2))) - 1,
     with se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, t of Welch's degrees of freedom, and a the
-    largest p up to alpha that a rank test of so many launches can give. The first is for the test, the second for a
-    ratio beyond delta; the factors are what ranks and medians lose against means of normal values.
+    largest p up to alpha that a rank test of so many launches can give. The first term is for the test, the
+    second for a ratio beyond delta; the factors are the efficiency that ranks and medians lose against normal means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -65,7 +65,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
 
 
 def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
-    """(ratio, low, high): new / base of the medians of launch medians, two or more of each, with the 95 % interval."""
+    """(ratio, low, high): new / base of the medians of two or more launch medians each, with the 95 % interval."""
     ratio = median(new) / median(base)
     shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
     error, degrees = _welch(base, new)
@@ -76,10 +76,10 @@ def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, floa
 def ratio_interval(
     value: float, around: tuple[float, float], other: float, around_other: tuple[float, float]
 ) -> tuple[float, float]:
-    """The interval of value / other from the intervals of both, which are independent and need not be symmetric.
+    """The interval of value / other from the intervals of both, which are independent and may be asymmetric.
 
-    On logarithms, each side by itself: the distances add as squares (MOVER: Zou and Donner, Statistics in Medicine 27,
-    2008, equation 8).
+    On logarithms the distances on each side add as squares (MOVER: Zou and Donner, Statistics in Medicine 27, 2008,
+    equation 8).
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -89,7 +89,7 @@ def ratio_interval(
 def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) -> str:
     """slower, faster, equivalent or inconclusive.
 
-    The limits are 1 + delta and its reciprocal, so that NEW against BASE says the opposite of BASE against NEW.
+    The limits are 1 + delta and its reciprocal: swapping the runs gives the opposite verdict.
     """
     low, high = 1 / (1 + delta), 1 + delta
     if p_corrected <= fdr and not low <= found.ratio <= high:
@@ -98,36 +98,36 @@ def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) 
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
-    """The exact two-sided p of the Mann-Whitney test, by all ways to deal the ranks to the two runs.
+    """The exact two-sided p of the Mann-Whitney test, over all assignments of the ranks to the two runs.
 
-    Ties share their mean rank, and the ways are counted over the ranks as they are: exact with ties too. Two-sided: as
-    far from the expected rank sum as the observed one, or farther, on either side.
+    Ties share their mean rank and assignments are counted over these ranks, so p is exact with ties too. Two-sided: at
+    least as far from the expected rank sum as the observed one, on either side.
     """
     ranks = _doubled_midranks([*base, *new])
     return float(_p_by_sum(tuple(sorted(ranks)), len(base))[sum(ranks[: len(base)])])
 
 
 def least_p(num_base: int, num_new: int) -> float:
-    """The smallest p that so many launches can give: all of one run beyond all of the other."""
+    """The smallest p that this many launches can give: all of one run are beyond all of the other."""
     return 2 / math.comb(num_base + num_new, num_base)
 
 
 def launches_for_one(num_rows: int, fdr: float) -> int:
-    """The launches of each run from which a single row of so many can be told, when no other changes."""
+    """The launches of each run that can detect a change of one row of `num_rows`, if no other row changes."""
     return next(number for number in range(LEAST_LAUNCHES, 1000) if least_p(number, number) * num_rows <= fdr)
 
 
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
-    """From -1 (every launch of `new` is faster than every one of `base`) to 1; 0: neither comes first more often."""
+    """From -1 (every launch of `new` is faster than every one of `base`) to 1; 0: neither is faster more often."""
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's: those at most q are significant with a share of false ones of at most q, expected.
+    """Benjamini and Hochberg's correction: rejecting values up to q has an expected share of false positives up to q.
 
-    Where no row differs at all that share is the probability of any verdict. It holds for rows that are independent or
-    vary together, as the sizes of one launch do.
+    If no row differs, that share is the probability of any verdict. It holds for rows that are independent or vary
+    together, as the sizes of one launch do.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)
@@ -147,7 +147,7 @@ def _welch(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
 
 
 def _doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Twice the rank of each value from 1 on, equal ones sharing their mean rank: whole numbers."""
+    """Twice the rank of each value, from 1 on; equal values share their mean rank. Doubled, ranks are whole numbers."""
     ordered = np.sort(np.asarray(values))
     below = np.searchsorted(ordered, values, side="left")
     upto = np.searchsorted(ordered, values, side="right")
@@ -156,12 +156,12 @@ def _doubled_midranks(values: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
-    """p[s]: the share of the ways to choose so many of these ranks whose sum is as far from the expected one as s."""
-    ways = np.zeros((num_chosen + 1, sum(ranks) + 1))  # floats: exact up to 2^53, near beyond
+    """p[s]: the share of the choices of `num_chosen` ranks whose sum is at least as far from the expected one as s."""
+    ways = np.zeros((num_chosen + 1, sum(ranks) + 1))  # floats: exact up to 2^53
     ways[0, 0] = 1
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :-rank]
-    # In whole numbers: distances from the expected sum, times the number of ranks.
+    # Distances from the expected sum, times the number of ranks: whole numbers.
     distances = np.abs(np.arange(ways.shape[1]) * len(ranks) - num_chosen * sum(ranks))
     ordered = np.argsort(distances)[::-1]
     upto = np.searchsorted(-distances[ordered], -distances, side="right")
@@ -171,6 +171,6 @@ def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _attainable(num_base: int, num_new: int, alpha: float) -> float:
-    """The largest p up to alpha that launches without ties can give; alpha itself where they can give none."""
+    """The largest p up to alpha that launches without ties can give; alpha if there is none."""
     p = _p_by_sum(tuple(range(2, 2 * (num_base + num_new) + 1, 2)), num_base)
     return float(max(p[(p > 0) & (p <= alpha)], default=alpha))

@@ -1,7 +1,7 @@
-"""Launches are the experimental unit: what makes two rows the same but for their launch, and how far launches differ.
+"""Launches, the experimental unit: which rows differ only in their launch, and how far launches are apart.
 
-One start of a program is not like the next: where the ranks land, which pages they get, what else runs. The spread
-within a launch says nothing of that (methods: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
+Every start of a program differs: where ranks are placed, which pages they get, what else runs. The spread within a
+launch does not show that (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
 easy as you think", 2016).
 """
 
@@ -21,7 +21,7 @@ from bench.results.stats import CONFIDENCE
 
 LEAST_FOR_INTERVAL = 3
 
-# Set by launchers for themselves: another value for every start.
+# Launchers set these for themselves, with another value for every start.
 OF_ONE_START = frozenset(
     (
         "SLURM_JOB_ID",
@@ -38,7 +38,7 @@ Factors = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class RowKey:
-    """Which figure of a measurement a row is."""
+    """The pattern, mode, group and size of a row."""
 
     pattern: str
     mode: str
@@ -50,9 +50,9 @@ class RowKey:
 
 @dataclass(frozen=True, slots=True)
 class RowLaunches:
-    """Rows that differ in nothing but their launch. `rows` by job, the later attempt of a job in place of the earlier.
+    """Rows that differ only in their launch. `rows`: by job; a later attempt of a job replaces the earlier.
 
-    `factors`: the value of each factor by name; None where a file does not tell it, or it has no meaning here.
+    `factors`: the value of each factor by name; None if a file does not state it or it has no meaning here.
     """
 
     place: RowKey
@@ -78,10 +78,10 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """The environment variables in which jobs of the same case and launch differ: what a scenario's `env` tries."""
+    """The environment variables in which jobs of the same case and launch differ, as a scenario's `env` varies them."""
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
-        if job == _start(job):  # a job that is completed later may find itself in another environment
+        if job == _start(job):  # a job that is resumed later may run in another environment
             key = (header.launch, header.pattern, *_header_factors(header).values())
             alike.setdefault(key, []).append(header.environment)
     varied = {
@@ -94,12 +94,12 @@ def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
 
 
 def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
-    """The median of each launch, in seconds, in the order of the launches; not of those that got wrong data or none."""
+    """The median of each launch in seconds, in launch order; launches with wrong data or no data are left out."""
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
 
 def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
-    """How far the launches of a run are apart, for every row that at least two launches have."""
+    """The spread over launches of every row that at least two launches have."""
     found = []
     for cell in cells(headers, summaries):
         rows = _usable(cell)
@@ -111,8 +111,8 @@ def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tupl
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % interval over launches of their median, in seconds; None below 3 launches.
 
-    exp(mean +- t s / sqrt(k)) of the logarithms, t of k - 1 degrees of freedom, widened to hold the median where the
-    launches are that skewed.
+    exp(mean +- t s / sqrt(k)) of the logarithms, t of k - 1 degrees of freedom, widened to hold the median if launches
+    are skewed.
     """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
@@ -128,14 +128,14 @@ def between(medians: Sequence[float]) -> float | None:
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """The value that Student's t of so many degrees of freedom stays below with this probability."""
+    """The quantile of Student's t at this probability."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))
 
 
 def _start(job: str) -> str:
-    """The job whose start this was: a second attempt completes its job and is no launch of its own."""
+    """The job without its attempt: a second attempt completes its job and is not a launch of its own."""
     return job.partition("#")[0]
 
 
@@ -183,7 +183,7 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """The factors that may change from row to row. `asked_cache`: small buffers can not always be made cold."""
+    """The factors that may change from row to row. `asked_cache`: small buffers cannot always be made cold."""
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"

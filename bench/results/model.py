@@ -1,7 +1,7 @@
-"""The model of a curve: time = latency + size / bandwidth, in pieces where libraries change their ways (Hockney 1994).
+"""The model of a curve: time = latency + size / bandwidth, in pieces where libraries switch protocols (Hockney 1994).
 
-Least squares on the relative error, else the largest sizes alone would decide; where a piece begins is found, not told.
-A curve that is no such line gets no headline: `Fit.fits` is False. Times in seconds, sizes in bytes.
+Least squares on the relative error, because absolute errors would let the largest sizes decide. The fit finds where
+pieces begin. A curve that the model does not describe has `Fit.fits` False and no headline. Seconds and bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bench.results import flops
 from bench.results.document import Fit, Segment, Summary
 from bench.results.messages import NoFitCode
 
-LEAST_POINTS = 4  # of a segment, and so of a curve
-LARGEST_RESIDUAL = 0.15  # above it the model is not the curve's
+LEAST_POINTS = 4  # of a segment, so also of a curve
+LARGEST_RESIDUAL = 0.15  # above it the model does not describe the curve
 LEAST_LAUNCHES = 3  # for intervals over launches
 
-# What one more place to break costs, in parameters. As one, a break is seen in 13 to 26 % of simulated single lines,
-# as three (Hall, Osborn and Sakkas 2013) in 1 to 7 %.
+# The cost of one more break, in parameters. Counted as one, 13 to 26 % of simulated single lines get a break; counted
+# as three (Hall, Osborn and Sakkas 2013), 1 to 7 %.
 _PARAMETERS_OF_A_BREAK = 3
 _PARAMETERS_OF_A_SEGMENT = 2
-# Residuals below this are of no interest, and those of exact (modelled) times would be arbitrarily small.
+# Smaller residuals do not matter, and those of exact (modelled) times would be arbitrarily small.
 _LEAST_ERROR = 1e-3
 
 _NUM_RESAMPLES = 1000
@@ -41,7 +41,7 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve. `seconds` is the median of the launches' medians, `by_launch` these medians.
 
-    `low_s`, `high_s`: of one launch the interval of its median, of several the lowest and the highest; None is unknown.
+    `low_s`, `high_s`: the interval of the median of one launch; the lowest and highest of several; None is unknown.
     """
 
     payload_bytes: int
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The times of one case, mode and group, sizes rising. `no_fit`: why no model is fitted to it."""
+    """The times of one case, mode and group by rising size. `no_fit`: why no model is fitted (NoFitCode)."""
 
     job: str
     pattern: str
@@ -65,14 +65,14 @@ class Curve:
 
 
 def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Fit, ...]:
-    """The model of every curve that can have one: at least four sizes, and no row whose data were wrong."""
+    """The model of every curve of at least four sizes and correct data."""
     return tuple(_fit_of(curve) for curve in curves(headers, summaries) if curve.no_fit is None)
 
 
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
     """The curves of a run, in the order of their first rows; launches of the same case make one.
 
-    Barriers have none, nor have products of matrices, whose time does not grow with their bytes.
+    Barriers have no curve, nor do products of matrices, whose time does not grow with their bytes.
     """
     found: dict[tuple[Any, ...], list[Summary]] = {}
     for row in summaries:
@@ -89,7 +89,7 @@ def case_of(job: str, header: Header) -> str:
 
 
 def header_of(headers: Mapping[str, Header], job: str) -> Header:
-    """The header of the first launch of a case by `case_of`'s name. Raises KeyError when there is none."""
+    """The header of the first launch of a case by `case_of`'s name. Raises KeyError if there is none."""
     for name, header in headers.items():
         if case_of(name, header) == job:
             return header
@@ -97,7 +97,7 @@ def header_of(headers: Mapping[str, Header], job: str) -> Header:
 
 
 def ninety_bytes(points: Sequence[Point]) -> int:
-    """m90: the smallest measured size that had at least 90 % of the best measured bandwidth."""
+    """m90: the smallest measured size with at least 90 % of the best measured bandwidth."""
     rates = {point.payload_bytes: point.payload_bytes / point.seconds for point in points}
     return min(size for size, rate in rates.items() if rate >= 0.9 * max(rates.values()))
 
@@ -105,8 +105,8 @@ def ninety_bytes(points: Sequence[Point]) -> int:
 def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
     """The segments of the model of these points, sizes rising. Raises ValueError for fewer than four sizes.
 
-    Breaks by dynamic programming over all places, their number by BIC; neighbours need not meet. Intervals hold the
-    breaks fixed. They are over launches where at least three have every size, else over residuals.
+    Breaks by dynamic programming over all places, their number by BIC; segments need not meet. Intervals take the
+    breaks as fixed. They are over launches if at least three have every size, otherwise over residuals.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])
@@ -123,7 +123,7 @@ def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
     sizes: dict[int, dict[int, Summary]] = {}
     for row in rows:
         if row.median_s is not None:
-            # Measured again by a later attempt of the same launch: the later one holds.
+            # A later attempt of the same launch replaces the earlier.
             sizes.setdefault(row.payload_bytes, {})[headers[row.job].launch] = row
     points = tuple(_point(size, sizes[size]) for size in sorted(sizes))
     no_fit = None
@@ -173,7 +173,7 @@ def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[flo
 
 
 def predicted(segment: Segment, num_bytes: float) -> float:
-    """The seconds that a segment gives a size."""
+    """The seconds that a segment predicts for a size."""
     return segment.latency_s + (num_bytes / segment.bytes_per_s if segment.bytes_per_s else 0.0)
 
 
@@ -184,7 +184,7 @@ def _whole_launches(points: Sequence[Point]) -> Any:
 
 
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
-    """Half-open ranges of points, one for each segment: the division of least BIC."""
+    """Half-open ranges of points, one for each segment: the division with the least BIC."""
     num = sizes.size
     errors = np.full((num + 1, num + 1), math.inf)  # of one segment over the points first..last-1
     for first in range(num - LEAST_POINTS + 1):
@@ -203,13 +203,13 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 
 
 def _bic(square_error: float, num: int, breaks: int) -> float:
-    """Bayesian information criterion: the error's share, and what parameters and breaks cost."""
+    """Bayesian information criterion: the error term plus the cost of parameters and breaks."""
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
 
 
 def _square_errors(sizes: Any, times: Any) -> Any:
-    """Of the segments over the first 4, 5, ... points: the sum of (fitted / measured - 1)^2."""
+    """The sum of (fitted / measured - 1)^2 of the segments over the first 4, 5, ... points."""
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     w, ws, wss, wt, wst = (np.cumsum(each)[LEAST_POINTS - 1 :] for each in terms)
     a, b = _solved(w, ws, wss, wt, wst)
@@ -218,7 +218,7 @@ def _square_errors(sizes: Any, times: Any) -> Any:
 
 
 def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
-    """Latency (s) and slope (s/byte) of least relative error (weights 1/T^2); of each row of `times`."""
+    """Latency (s) and slope (s/byte) of least relative error (weights 1/T^2), for each row of `times`."""
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     return _solved(*(np.sum(each, axis=-1) for each in terms))
 
@@ -226,7 +226,7 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """The normal equations from sums of the weights times 1, S, S^2, T, S T.
 
-    A parameter that would be negative (a time that falls with the size) is zero, and the other one is fitted alone.
+    A parameter that would be negative (time falls with size) becomes zero, and the other is fitted alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
@@ -241,15 +241,15 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
     fitted = latency + slope * sizes
     if launches.shape[1] >= LEAST_LAUNCHES:
         again, freedom = _over_launches(launches), launches.shape[1] - 1
-        few = launches.shape[1] / freedom  # resampling finds the variance too small by this
+        few = launches.shape[1] / freedom  # resampling underestimates the variance by this factor
     else:
         again, freedom, few = _over_residuals(times, fitted), sizes.size - _PARAMETERS_OF_A_SEGMENT, 1.0
     latencies, slopes = _line(sizes, again)
     margin = _student(freedom) * math.sqrt(few)
     latency_margin, slope_margin = margin * float(np.std(latencies)), margin * float(np.std(slopes))
     half = half_low = half_high = None
-    if latency > latency_margin and slope > slope_margin:  # else one of the two may be zero, and n1/2 anything
-        # The deviation of the quotient's logarithm, to first order.
+    if latency > latency_margin and slope > slope_margin:  # else one may be zero and n1/2 is undetermined
+        # The standard deviation of the quotient's logarithm, to first order.
         half_margin = math.exp(margin * float(np.std(latencies / latency - slopes / slope)))
         half = latency / slope
         half_low, half_high = half / half_margin, half * half_margin
@@ -271,15 +271,15 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 
 
 def _over_launches(launches: Any) -> Any:
-    """Times as other launches might have given them: medians of launches drawn again, all sizes of one together."""
+    """Resampled times: medians of launches drawn with replacement, all sizes of a launch together."""
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T
 
 
 def _over_residuals(times: Any, fitted: Any) -> Any:
-    """Times as the model with errors of this kind might have given them: the ratios to it, drawn again."""
+    """Resampled times: the model times ratios drawn with replacement from the residuals."""
     errors = np.log(times / fitted)
-    # A fit lies nearer to its points than the truth does.
+    # A fit is closer to its points than the true line is.
     errors = (errors - errors.mean()) * math.sqrt(errors.size / (errors.size - _PARAMETERS_OF_A_SEGMENT))
     return fitted * np.exp(np.random.default_rng(_SEED).choice(errors, size=(_NUM_RESAMPLES, errors.size)))
 
@@ -290,7 +290,7 @@ def _rate(slope: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    """Standard deviations in half a 95 % interval, where they are themselves estimated with so much freedom."""
+    """Standard deviations in half a 95 % interval: Student's t with these degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - _ALPHA / 2))

@@ -1,8 +1,8 @@
-"""What is lost with more ranks, with more nodes, or with another order of ranks: each row beside a reference.
+"""Scaling: each row compared with a reference of fewer ranks, fewer nodes, or the linear order of ranks.
 
-A curve changes one thing. Inside one node that is the number of ranks; between nodes it is the number of nodes, with
-the same number of ranks on each. A world inside one node is no reference for one that crosses the network: they use
-other links. The reference is a curve's smallest world of two ranks or more; of an order of ranks, the linear one.
+A curve changes one thing: inside one node the number of ranks, between nodes the number of nodes with the same number
+of ranks on each. A world inside one node is no reference for one that crosses the network, because they use different
+links. The reference is the smallest world of a curve with at least two ranks; for an order of ranks, the linear order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bench.results.document import Scaling, Summary
 from bench.results.launches import RowLaunches, cells, launch_medians
 from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 
-# What follows from the number of ranks; all other factors must be the same.
+# These follow from the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
 _SMALLEST = 2  # a single rank moves nothing over a link
-_SAME_SIZE = 0.01  # blocks of more ranks round to other sizes; further apart, times are not of the same thing
+_SAME_SIZE = 0.01  # blocks of more ranks round to other sizes; beyond this, times are not comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Point:
     ranks_per_node: int
     oversubscribed: bool
     medians: tuple[float, ...]
-    alike: tuple[Any, ...]  # what two points must share whatever changes between them
+    alike: tuple[Any, ...]  # what two points must share in any comparison
 
     @property
     def median_s(self) -> float:
@@ -46,7 +46,7 @@ class _Point:
 
 
 def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Scaling, ...]:
-    """Every row that has a reference, and the references themselves; in the order of the rows."""
+    """Every row with a reference, and the references themselves, in the order of the rows."""
     points = [point for cell in cells(headers, summaries) for point in _points(cell, headers)]
     found = []
     for curve in _curves(points):
@@ -54,19 +54,19 @@ def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
         if by_size[-1].first.payload_bytes > by_size[0].first.payload_bytes * (1 + _SAME_SIZE):
             continue
         factor = "nodes" if known(by_size[0].first.num_nodes) > 1 else "ranks per node"
-        found += [_beside(point, by_size[0], factor) for point in by_size]
-    found += [_beside(point, linear, "order") for point, linear in _orders(points)]
+        found += [_compared(point, by_size[0], factor) for point in by_size]
+    found += [_compared(point, linear, "order") for point, linear in _orders(points)]
     return tuple(found)
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """The cell as a point, where it may stand on a curve: all ranks in one group, two of them at least, right data."""
+    """The cell as a point if it can be on a curve: all ranks in one group, at least two ranks, correct data."""
     medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
         return []
     header = headers[first.job]
-    if None in (first.num_nodes, header.ranks_per_node):  # as another tool left them untold
+    if None in (first.num_nodes, header.ranks_per_node):  # another tool's log may not state them
         return []
     factors = tuple((name, value) for name, value in cell.factors.items() if name not in (*_OF_THE_WORLD, "order"))
     alike = (first.pattern, first.mode, first.group, first.requested_bytes, *factors)
@@ -77,7 +77,7 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
-    """Points that differ in one number of the world only, two or more of them."""
+    """Two or more points that differ in one number of the world only."""
     curves: dict[tuple[Any, ...], list[_Point]] = {}
     for point in points:
         inside = point.first.num_nodes == 1
@@ -86,7 +86,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """Every point in another order of ranks, with the one in linear order."""
+    """Every point in another order of ranks, with the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 
@@ -95,7 +95,7 @@ def _world_of(point: _Point) -> tuple[Any, ...]:
     return point.alike, point.first.num_nodes, point.ranks_per_node
 
 
-def _beside(point: _Point, reference: _Point, factor: str) -> Scaling:
+def _compared(point: _Point, reference: _Point, factor: str) -> Scaling:
     row = point.first
     ratio = _time_ratio(point, reference)
     share = None

@@ -1,4 +1,4 @@
-"""What the ranks' own times say beside the slowest one's: who is late, how often, and other tools' statistics."""
+"""The ranks' own times: which rank is late, how often, and other tools' statistics of the same samples."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.core.record import Header, Record, Samples, known
 from bench.core.world import World
 from bench.results import stats
 
-# No rank of these can finish before the last one arrives, so the shortest of the ranks' times holds no waiting.
+# No rank can finish one of these before the last arrives, so the shortest of the ranks' times holds no waiting.
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
 
 
 class RankShares:
-    """What the ranks' own times say beside the slowest one's. Nothing where they were not kept, or are no times."""
+    """Statistics of the ranks' own times; empty if they were not kept or are not valid times."""
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
         self._header, self._record = header, record
@@ -31,7 +31,7 @@ class RankShares:
         self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
 
     def last_arriver_s(self) -> float | None:
-        """Median over the samples of the shortest of the ranks' times: the cost without waiting for late ranks."""
+        """Median over samples of the shortest of the ranks' times: the cost without waiting for late ranks."""
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
             return None
@@ -42,10 +42,9 @@ class RankShares:
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """The rank whose own time is strictly the longest in more than half of the samples; None when there is none.
+        """The rank that is strictly the slowest in more than half of the samples; None if there is none.
 
-        Asked of 3 ranks or more (of two, one is nearly always that often the slower) and of samples enough for an
-        interval.
+        None for two ranks, of which one is nearly always the slower, and for too few samples for an interval.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -57,13 +56,13 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Mean of the slowest rank's times / the largest of the ranks' means: 1 when one rank is always the slowest."""
+        """Mean of the slowest rank's times / the largest of the ranks' means: 1 if one rank is always the slowest."""
         if len(self._means) < 2:
             return None
         return float(np.mean(self._seconds) / self._means.max())
 
     def compat(self) -> dict[str, float | None]:
-        """The same samples as other tools would print them.
+        """The same samples in other tools' statistics.
 
         OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
         mean over ranks of the time per call of all batches, and its bandwidths; of the pipelined mode only.
@@ -72,7 +71,7 @@ class RankShares:
             return {}
         mean_s = float(self._means.mean())
         found: dict[str, float | None] = {
-            # osu_latency prints what its first rank has measured.
+            # osu_latency prints the time of its first rank.
             "osu_mean_s": float(self._means[0]) if self._header.pattern == "pingpong" else mean_s,
             "osu_min_s": float(self._means.min()),
             "osu_max_s": float(self._means.max()),
@@ -89,7 +88,7 @@ class RankShares:
 
 
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
-    """In how many samples each member was the slowest; where several were equally slow, none counts.
+    """In how many samples each member was the slowest; a tie counts for none.
 
     `by_rank`: members x samples, seconds.
     """
@@ -102,7 +101,7 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """World ranks of a group in member order; empty where the header does not tell (an imported file)."""
+    """World ranks of a group in member order; empty if the header does not state them (an imported file)."""
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 
 

@@ -1,4 +1,4 @@
-"""How much slower each group is while all groups run than alone: two jobs of a run that differ in the topology only."""
+"""How much slower each group is while all groups run than alone: two jobs that differ in the topology only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:
     """One for each group, mode and size that was measured at once and in turn, in the order of the rows at once."""
-    told = [(cell, _usable(cell)) for cell in cells(headers, summaries) if cell.factors["topology"]]
-    alone = {_like(cell): (cell, row) for cell, row in told if row and cell.factors["topology"] != _at_once(cell)}
-    found = [
-        _beside(cell, row, *alone[_like(cell)], headers[row.job])
-        for cell, row in told
-        if row and cell.factors["topology"] == _at_once(cell) and _like(cell) in alone
-    ]
+    at_once, alone = [], {}
+    for cell in cells(headers, summaries):
+        row = _usable(cell)
+        if row is None or not cell.factors["topology"]:
+            continue
+        if cell.factors["topology"] == _at_once(cell):
+            at_once.append((cell, row))
+        else:
+            alone[_group_key(cell)] = (cell, row)
+    found = []
+    for cell, row in at_once:
+        if _group_key(cell) in alone:
+            found.append(_compared(cell, row, *alone[_group_key(cell)], headers[row.job]))
     groups: dict[tuple[Any, ...], int] = {}
     for one in found:
         groups[_size_of(one)] = groups.get(_size_of(one), 0) + 1
@@ -31,7 +37,7 @@ def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """The first row that has a time and right data."""
+    """The first row with a time and correct data."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 
@@ -39,8 +45,8 @@ def _at_once(cell: RowLaunches) -> str:
     return str(cell.factors["topology"]).removesuffix(IN_TURN)
 
 
-def _like(cell: RowLaunches) -> tuple[Any, ...]:
-    """What a group at once and the same group alone share: everything but that suffix."""
+def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
+    """What a group at once and the same group alone share: all but the suffix of the topology."""
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 
 
@@ -48,7 +54,7 @@ def _size_of(one: Sharing) -> tuple[Any, ...]:
     return one.job, one.mode, one.payload_bytes
 
 
-def _beside(cell: RowLaunches, row: Summary, cell_alone: RowLaunches, row_alone: Summary, header: Header) -> Sharing:
+def _compared(cell: RowLaunches, row: Summary, cell_alone: RowLaunches, row_alone: Summary, header: Header) -> Sharing:
     at_once, alone = launch_medians(cell), launch_medians(cell_alone)
     ratio = of_rows(alone, interval_of(row_alone), at_once, interval_of(row))
     if row.modelled:

@@ -1,7 +1,7 @@
-"""Statistics of one row's samples: what a median may claim, and when to stop measuring.
+"""Statistics of one row's samples: the median with its interval, trends, outliers, and when to stop measuring.
 
-Durations of successive operations are skewed and not independent, so nothing here assumes a normal distribution or
-independence: intervals are order statistics, on the effective number of samples. All times in seconds, in the order in
+Durations of successive operations are skewed and not independent. Nothing here assumes a normal distribution or
+independence: intervals are order statistics on the effective number of samples. Times are in seconds, in the order in
 which they were taken.
 """
 
@@ -21,11 +21,11 @@ from bench.core.record import StopReason
 
 CONFIDENCE = Fraction(95, 100)
 
-# Below these an interval met early by chance ends the run: thirty samples often hide how alike they are. Looked at
-# every 10 samples from 30 on, coverage stays above .93 with 20 up to a correlation of 0.8; with 10 it is .92 there.
+# With fewer, an interval that is narrow by chance would end the run: thirty samples often hide their correlation. If
+# checked every 10 samples from 30 on, coverage stays above .93 with 20, up to a correlation of 0.8; with 10 it is .92.
 LEAST_EFFECTIVE_TO_STOP = 20
 
-# A machine that hangs in one slow size must not wait for n_min samples for ever.
+# A machine that is very slow at one size must not wait for n_min samples forever.
 HARD_TIME_LIMIT_FACTOR = 5
 LEAST_SAMPLES_AT_HARD_LIMIT = 3
 
@@ -39,18 +39,18 @@ _DRIFT_Z = 2.5758  # two-sided p < 0.01
 _MSER_BATCH = 5
 _Z95 = 1.959963984540054  # two-sided 95 % of a normal distribution
 _EXACT_RANKS_TO = 1000  # above, the normal approximation is at most two ranks wider
-_FEW_LAGS = 64  # of autocorrelation; where it lasts longer, all lags are had at once by a Fourier transform
+_FEW_LAGS = 64  # of autocorrelation; if it lasts longer, a Fourier transform gives all lags at once
 _RESIDUE_DIFFERENCE = 0.05
 
 
 def usable(seconds: Sequence[float]) -> bool:
-    """Is there at least one sample, and is every one a finite time above zero?"""
+    """Whether there is at least one sample and all are finite times above zero."""
     values = np.asarray(seconds, dtype=float)
     return bool(values.size and np.all(np.isfinite(values)) and np.all(values > 0))
 
 
 def median(seconds: Sequence[float]) -> float:
-    """The midpoint median. Raises ValueError for samples that are none (empty, not finite, zero or below)."""
+    """The midpoint median. Raises ValueError for invalid samples (none, not finite, zero or below)."""
     return float(np.median(_checked(seconds)))
 
 
@@ -58,8 +58,8 @@ def median(seconds: Sequence[float]) -> float:
 def interval_rank(num_samples: int) -> int | None:
     """j such that [x(j), x(n+1-j)], counted from 1, covers the median with at least CONFIDENCE.
 
-    The largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2, in whole numbers; None below 6 samples, where even the
-    extremes do not cover it. Above 1000 samples by the normal approximation, rounded to the wider side.
+    The largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2, in whole numbers. None below 6 samples, because even the
+    extremes do not cover it. Above 1000 samples the normal approximation, rounded to the wider side.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -73,10 +73,10 @@ def interval_rank(num_samples: int) -> int | None:
 
 
 def effective_size(seconds: Sequence[float]) -> float:
-    """How many independent samples tell as much: n / (1 + 2 sum of rank autocorrelations), between 1 and n.
+    """The number of independent samples with the same information: n / (1 + 2 sum of rank autocorrelations), 1 to n.
 
-    The sum takes the initial run of positive autocorrelations below lag n/4, and is at least what the first of them by
-    itself would give in a first-order process. Constant samples count in full.
+    The sum takes the initial run of positive autocorrelations below lag n/4, and at least what the first of them would
+    give in a first-order process. Constant samples count in full.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -84,7 +84,7 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """The order-statistic interval of the median, with the ranks of the effective size spread over all samples.
 
-    None when the effective size allows none (below 6). Raises ValueError for samples that are none.
+    None if the effective size is below 6. Raises ValueError for invalid samples.
     """
     values = _checked(seconds)
     return _interval(np.sort(values), effective_size(values))
@@ -96,7 +96,7 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
     rank = interval_rank(num_effective)
     if rank is None:
         return None
-    # The j-th of m values stands at the fraction j/(m+1); rounding down widens the interval on both sides alike.
+    # The j-th of m values is at the fraction j/(m+1); rounding down widens both sides by the same.
     low = max(rank * (values.size + 1) // (num_effective + 1), 1)
     return float(values[low - 1]), float(values[values.size - low])
 
@@ -107,7 +107,7 @@ def least_samples(quantile: float) -> int:
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """The observed value of nearest rank ceil(q n); None where n is too small to say anything about it."""
+    """The observed value of nearest rank ceil(q n); None if n is too small."""
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
@@ -115,14 +115,14 @@ def _percentile(values: Any, quantile: float) -> float | None:
     """`percentile` of sorted values."""
     if values.size < least_samples(quantile):
         return None
-    # Without the rounding 0.95 * 100 could come out above 95.
+    # Without rounding, 0.95 * 100 could exceed 95.
     return float(values[math.ceil(round(quantile * values.size, 9)) - 1])
 
 
 def num_outliers(seconds: Sequence[float]) -> int:
-    """Samples further from the median than 10 standard deviations, the deviation taken as 1.4826 MAD. None is removed.
+    """Samples further than 10 x 1.4826 MAD from the median. None is removed.
 
-    0 where more than half of the samples are equal: there is no scale to judge by.
+    0 if more than half of the samples are equal, because the MAD is then zero.
     """
     values = _checked(seconds)
     distances = np.abs(values - np.median(values))
@@ -132,7 +132,7 @@ def num_outliers(seconds: Sequence[float]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All of a row's statistics. Seconds; None where the samples are too few to say."""
+    """All statistics of a row in seconds; None if there are too few samples."""
 
     median_s: float
     interval_s: tuple[float, float] | None
@@ -147,7 +147,7 @@ class Description:
 
 
 def describe(seconds: Sequence[float]) -> Description:
-    """Everything at once, sorted and ranked once. Raises ValueError for samples that are none."""
+    """All statistics at once, sorted and ranked once. Raises ValueError for invalid samples."""
     values = _checked(seconds)
     ordered, ranks = np.sort(values), _ranks(values)
     effective = _effective_size_of_ranks(ranks)
@@ -167,7 +167,7 @@ def describe(seconds: Sequence[float]) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How samples move with time: Spearman's correlation with their order, and last third / first third (medians)."""
+    """The trend of samples: Spearman's correlation with their order, and median of the last third / of the first."""
 
     correlation: float
     ratio: float
@@ -175,7 +175,7 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """The trend of the samples; None below 6, where thirds of one sample would decide."""
+    """The trend of the samples; None below 6, because a third would be a single sample."""
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
@@ -187,7 +187,7 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
     order = np.arange(values.size) - (values.size - 1) / 2
     slope = float(ranks @ order) / float(order @ order)
     correlation = slope * float(np.linalg.norm(order)) / (float(np.linalg.norm(ranks)) or 1.0)
-    # A trend makes its own samples alike; only the likeness that is left without it says that the trend may be chance.
+    # A trend correlates its own samples. Only the correlation without it tells whether the trend may be chance.
     num_effective = _effective_size_of_ranks(ranks - slope * order)
     z = correlation * math.sqrt(num_effective - 1)
     third = values.size // 3
@@ -198,8 +198,8 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
 def warmup_residue(seconds: Sequence[float]) -> int:
     """How many samples at the start are still warm-up, by MSER-5 on log time; 0 for none. Nothing is removed.
 
-    MSER: of the means over batches of 5, cut the first d <= m/2 that make sum (y - mean)^2 / (m - d)^2 least.
-    Stationary samples are often cut by chance: a cut counts only if its median is more than 5 % off the rest's and
+    MSER cuts the first d <= m/2 of the means over batches of 5 that minimise sum (y - mean)^2 / (m - d)^2. Stationary
+    samples are often cut by chance, so a cut counts only if its median differs from the rest's by more than 5 % and is
     outside the middle 90 % of the rest.
     """
     values = _checked(seconds)
@@ -207,8 +207,8 @@ def warmup_residue(seconds: Sequence[float]) -> int:
     if num_batches < 4:
         return 0
     means = np.log(values[: num_batches * _MSER_BATCH]).reshape(num_batches, _MSER_BATCH).mean(axis=1)
-    means -= means.mean()  # sums of squares are then as exact as differences would be
-    left = num_batches - np.arange(num_batches // 2 + 1)  # batches that a cut of d = 0, 1, ... leaves
+    means -= means.mean()  # then sums of squares are as exact as differences
+    left = num_batches - np.arange(num_batches // 2 + 1)  # batches left by a cut of d = 0, 1, ...
     sums, squares = (np.cumsum(each[::-1])[::-1][: left.size] for each in (means, means**2))
     cut = int(np.argmin((squares - sums**2 / left) / left**2)) * _MSER_BATCH
     if cut == 0:
@@ -228,11 +228,11 @@ def should_stop(
     elapsed_s: float,
     max_s: float,
 ) -> str | None:
-    """Why a row is finished: "ci", "max_n", "max_time"; None to go on.
+    """The StopReason of a finished row; None to go on.
 
-    "ci": at least n_min samples, 20 effective, and half the interval is at most `target` of the median. The time limit
-    `max_s` holds once there are n_min samples; at five times that, 3 are enough. Samples that are no times (not finite,
-    zero or below) can never meet the interval, but the limits still end them.
+    CONVERGED: at least n_min samples, 20 effective ones, and half the interval is at most `target` of the median. The
+    time limit `max_s` applies once there are n_min samples; at five times that, 3 are enough. Invalid samples (not
+    finite, zero or below) never meet the interval, but the limits still end the row.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -254,12 +254,12 @@ def _precise(samples: Sequence[float], target: float) -> bool:
 
 def _checked(seconds: Sequence[float]) -> Any:
     if not usable(seconds):
-        raise ValueError("samples must be finite times above zero, at least one")
+        raise ValueError("samples must be finite times above zero, at least one of them")
     return np.asarray(seconds, dtype=float)
 
 
 def _ranks(values: Any) -> Any:
-    """Ranks around zero; equal values share the mean of their ranks."""
+    """Ranks minus their mean; equal values share the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each run of equal values begins
@@ -270,10 +270,10 @@ def _ranks(values: Any) -> Any:
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:
-    """`effective_size` of what is already centred ranks."""
+    """`effective_size` of centred ranks."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
-    # What rounding leaves of a perfect trend is no variance.
+    # What rounding leaves of a perfect trend is not variance.
     if power <= 1e-9 * size**3:
         return float(size)
     most = math.ceil(size / 4)
@@ -287,10 +287,10 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 
 
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
-    """The effective size if only neighbours were alike: n (1 - r) / (1 + r).
+    """The effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
 
-    Few samples show less correlation than there is (by (1 + 3 r) / n, Kendall 1954), and the sum over lags ends too
-    early for it: of 30 samples with r = 0.8 every tenth interval would miss, with this bound every twentieth.
+    Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early: for
+    30 samples with r = 0.8 every tenth interval would miss the median, with this bound every twentieth.
     """
     if not positive:
         return float(size)

@@ -1,4 +1,4 @@
-"""From what was measured to what is shown: Records to Summaries to one Document. Nothing is stored, all is derived."""
+"""From records to summaries to one document. Everything is derived, nothing is stored."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interfer
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
-# A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
+# A median further above a hard bound than its own uncertainty is an error of the bound, the clock or the data.
 BOUND_TOLERANCE = 0.02
 
-# Below this many times the cost of the call itself, a time says more of the software than of the link.
+# Below this multiple of the call overhead, a time is mostly software.
 SOFTWARE_FACTOR = 3
 
-# Ranks that leave the barrier further apart than this share of a time disturb it.
+# A start skew above this share of a time disturbs it.
 SKEW_SHARE = 0.05
 
-# One-way: clocks that are known no better than this share of a time leave its size unknown.
+# One-way: a clock error above this share of a time makes it unknown.
 CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """Everything that `runs`, (job, header, records) each, can show. `notes` are about the whole."""
+    """The document of `runs`, each (job, header, records). `notes` are about the whole."""
     headers: dict[str, Header] = {}
     rows = DocumentBuilder()
     for job, header, records in runs:
@@ -41,9 +41,9 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 
 @dataclass(slots=True)
 class DocumentBuilder:
-    """Records become rows of a document one by one, so that nobody need hold their samples.
+    """Turns records into rows of a document one by one, so their samples need not be kept.
 
-    `most`: how many rows are held, and as many more of those that went wrong; None for all. Others are counted.
+    `most`: how many rows are kept, and as many more of those that went wrong; None for all. Others are counted.
     """
 
     most: int | None = None
@@ -82,11 +82,11 @@ class DocumentBuilder:
         return row
 
     def document(self, headers: Mapping[str, Header], notes: Sequence[Coded] = ()) -> Document:
-        """What the held rows show, each by itself and together."""
+        """The document of the rows that were kept."""
         if self.num_left_out:
             notes = (*notes, Coded.of(NoteCode.ROWS_NOT_HELD, num=self.num_left_out, most=self.most))
         notes = (*notes, *_throttled(headers))
-        # What says something by samples or launches says nothing of a log's rows, which have neither.
+        # Rows of logs have neither samples nor launches.
         own = {job: header for job, header in headers.items() if not header.imported}
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
@@ -126,7 +126,7 @@ def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
-    """The rows, those that contradict each other with the flag "contradicts". None is removed."""
+    """The rows; those of a conflict get the flag CONTRADICTS. None is removed."""
     bad = {
         (job, row["mode"], row["group"], row["payload_bytes"])
         for conflict in conflicts
@@ -142,22 +142,22 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
 
 
 def summarise(job: str, header: Header, record: Record) -> Summary:
-    """What one record of samples (or of a foreign tool's statistics) says.
+    """The summary of one record of samples, or of another tool's statistics.
 
-    Samples that are no times give no number and the flag "bad-samples"; data found wrong give no bandwidth and the flag
-    "invalid". Raises ValueError for a record of something skipped or failed.
+    Invalid samples give no figure and the flag BAD_SAMPLES; wrong data give no bandwidth and the flag INVALID. Raises
+    ValueError for a skipped or failed record.
     """
     if record.samples is not None:
         times = from_samples(header, record, record.samples)
     elif record.reported is not None:
         times = from_reported(header, record)
     else:
-        raise ValueError("a skipped or failed record has no summary: it is a row of Document.skipped or .failures")
+        raise ValueError("a skipped or failed record has no summary; it is a row of Document.skipped or .failures")
     return _described(job, header, record, times, _shown_bound(bounds_of(header, record)))
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
-    """Are two clocks known too coarsely for a time of this length that begins on one and ends on the other?"""
+    """Whether two clocks are compared too coarsely for a time that begins on one and ends on the other."""
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
@@ -242,7 +242,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
 
 
 def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -> tuple[float | None, float | None]:
-    """The interval of the median; of a one-way time wider by what the two clocks may differ."""
+    """The interval of the median; that of a one-way time is widened by the clocks' error."""
     low_s, high_s = seconds["ci_low_s"], seconds["ci_high_s"]
     if not bound_s or low_s is None or high_s is None:
         return low_s, high_s
@@ -250,9 +250,9 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 
 
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
-    """Bytes per second that leave a node through its NICs: what an operation must send, by its time.
+    """Bytes per second that leave a node through its NICs: the bytes an operation must send, divided by its time.
 
-    Of the algorithms of sends and receives the one that sends the least; switches that reduce carry less.
+    They are those of the algorithm of sends and receives that sends the least; switches that reduce carry less.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -260,7 +260,7 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
 
 
 def _disturbances(header: Header, record: Record, times: Times) -> list[Flag]:
-    """What a small message's time holds beside the message: the call itself, and ranks that start apart."""
+    """Flags of a time that is mostly call overhead or start skew."""
     middle = times.seconds["median_s"]
     software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")
     flags = []
@@ -282,18 +282,18 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 
 
 def _shown_bound(bounds: Sequence[Bound]) -> Bound | None:
-    """The tightest hard bound if there is any, else the tightest reference. `bounds` come tightest first."""
+    """The tightest hard bound, else the tightest reference. `bounds` are sorted, tightest first."""
     hard = [bound for bound in bounds if bound.kind == "hard"]
     return next(iter(hard or bounds), None)
 
 
 def _above(bound: Bound | None, fraction: float | None) -> bool:
-    """Is it above what no algorithm can exceed?"""
+    """Whether a figure exceeds a hard bound by more than the tolerance."""
     return bound is not None and fraction is not None and bound.kind == "hard" and fraction > 1 + BOUND_TOLERANCE
 
 
 def _row(job: str, header: Header, record: Record) -> dict[str, Any]:
-    """What a row that holds no figure says about itself."""
+    """The fields of a row without a figure."""
     return {
         "job": job,
         "pattern": header.pattern,

@@ -1,4 +1,4 @@
-"""What the samples of one record alone say: middle, interval, percentiles, rates, and who was late."""
+"""Statistics of the samples of one record: median, interval, percentiles, rates, and the slowest rank."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bench.core.record import Flag, Header, Record, Samples
 from bench.results import flops, stats
 from bench.results.shares import RankShares
 
-# A device that waits for its host for nearly all of a time was not measured.
+# Above this share of a time, the device mostly waited for its host.
 _LAUNCH_SHARE = 0.9
 
-# The statistics of a row, under which names those of another tool are kept, too. A mean is `mean_s`.
+# The statistics of a row; those of another tool have the same names. A mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
 @dataclass(slots=True)
 class Times:
-    """What samples, or a foreign tool's statistics, say: seconds and bytes per second; None where they do not tell."""
+    """The statistics of samples or of another tool: seconds and bytes per second; None if unknown."""
 
     num_samples: int = 0
     num_effective: float | None = None
@@ -39,7 +39,7 @@ class Times:
 
 
 def from_samples(header: Header, record: Record, samples: Samples) -> Times:
-    """Samples that are no times give no number and the flag "bad-samples"."""
+    """The statistics of our samples; invalid samples give no figure and the flag BAD_SAMPLES."""
     taken = samples.seconds
     if not stats.usable(taken):
         return Times(len(taken), flags=(Flag.BAD_SAMPLES,))
@@ -87,7 +87,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 def from_reported(header: Header, record: Record) -> Times:
-    """A foreign tool's statistics, under the names that they have there."""
+    """Another tool's statistics, under the names that they have there."""
     reported, names = record.reported or {}, log_traits(header.transport).statistics
     return Times(
         num_samples=int(reported.get("num_samples", 0)),
