@@ -1,4 +1,4 @@
-"""Write a cluster entry for this machine into bench.yaml, from what the machine says of itself."""
+"""Add a cluster entry for this machine to bench.yaml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS_OF_YAML = ("true", "false", "null")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the entry is made from. `instance`: the type's name in the catalogue, None when it is not there."""
+    """The facts of the entry. `instance`: the type's name in the catalogue, None if it is not there."""
 
     host: str
     num_cpus: int
@@ -37,12 +37,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench init`."""
     parser.add_argument("--name", help="the entry's name (default: this host's)")
     parser.add_argument(
-        "--config", type=Path, default=Path("bench.yaml"), metavar="FILE", help="add it to (default bench.yaml)"
+        "--config",
+        type=Path,
+        default=Path("bench.yaml"),
+        metavar="FILE",
+        help="file to add it to (default bench.yaml)",
     )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Add the entry; everything else in the file stays as it is, byte for byte."""
+    """Add the entry; the rest of the file stays the same, byte for byte."""
     found = probe()
     name = args.name or re.sub(r"[^A-Za-z0-9._-]+", "-", found.host).strip("-._") or "local"
     if not _NAME.fullmatch(name):
@@ -53,13 +57,13 @@ def main(args: argparse.Namespace) -> int:
         new, entry = with_entry(old, path, name, found)
         output.replace_file(path, new)
     except OSError as error:
-        raise UsageError(f"{path} can not be written: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     print(f"added to {path}:\n{entry}\nmeasure there: python -m bench run --cluster {name}")
     return EXIT_DONE
 
 
 def probe() -> Probed:
-    """Ask this machine."""
+    """The facts of this machine."""
     product = sysfs.product()
     gpus = nvml.gpus().gpus if nvml.has_device() else ()
     return Probed(
@@ -73,27 +77,27 @@ def probe() -> Probed:
 
 
 def entry_lines(name: str, found: Probed) -> list[str]:
-    """The entry, without indentation."""
+    """The lines of the entry, without indentation."""
     gpus = f"{len(found.gpus)} x {found.gpus[0]}" if found.gpus else "no GPU"
     lines = [f"{_quoted(name)}:", f"  # {found.host}: {found.num_cpus} CPUs, {gpus}; written by `python -m bench init`"]
     if found.instance:
         lines.append(f"  instance: {found.instance}")
     else:
-        lines.append("  # instance: as in `python -m bench list instances`, so that results are held against its links")
+        lines.append("  # instance: a name of `python -m bench list instances`; its links then bound the results")
     lines += ["  nodes: 1", f"  launcher: {'slurm' if found.slurm else 'auto'}"]
     return lines
 
 
 def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes, str]:
-    """The file's new content, and the entry as it stands in it.
+    """The file's new content, and the entry as it is in it.
 
-    Raises UsageError when the name is taken, or when the file is written in a way that nothing can be added to.
+    Raises UsageError if the name is taken, or if the file is written in a way that does not allow an addition.
     """
     has_content = any(line.strip() and not line.lstrip().startswith(b"#") for line in old.splitlines())
     before = yaml_file.read(old, path) if has_content else None
     value = before.value if before else {}
     if before is not None and ("clusters", name) in before.places:
-        raise before.fail(("clusters", name), "is there already: give another --name", key=True)
+        raise before.fail(("clusters", name), "exists already: give another --name", key=True)
     if not isinstance(value, dict) or not isinstance(value.get("clusters"), dict | None):
         raise UsageError(f"{path}: the file must be a mapping whose key `clusters` holds entries by name")
     at, indent = _place(old, before)
@@ -111,7 +115,7 @@ def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes,
 
 
 def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
-    """After how many of the file's lines the entry belongs, and how far it is indented."""
+    """The number of lines before the entry, and its indentation."""
     lines = old.splitlines()
     if before is None or "clusters" not in before.value:
         return len(lines), 2
@@ -125,7 +129,7 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
 
 
 def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> None:
-    """Nothing is written that would not be read back as the old content and the new entry."""
+    """Raise UsageError unless the new file reads back as the old content and the new entry."""
     wanted = yaml_file.read("\n".join(entry).encode(), path).value
     wanted = value | {"clusters": (value.get("clusters") or {}) | wanted}
     try:
@@ -134,7 +138,7 @@ def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> N
         same = False
     if not same:
         by_hand = "\n".join(f"  {line}" for line in entry)
-        raise UsageError(f"{path}: nothing can be added to `clusters:` as it is written; add this by hand:\n{by_hand}")
+        raise UsageError(f"{path}: `clusters:` is not written as a block; add this by hand:\n{by_hand}")
 
 
 def _quoted(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Draw a run's figures again: every one that applies, as PNG and SVG."""
+"""Draw all figures of a stored run as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Draw, and say what was drawn."""
+    """Draw, and print the paths of the files."""
     path = report.path_of(args)
     drawn = draw(collect.document(path), args.plots / path.stem)
     if not drawn:
-        raise UsageError(f"{path} holds no row that a figure could show")
+        raise UsageError(f"{path} holds no row that a figure can show")
     for file in drawn:
         print(file)
     return EXIT_DONE

@@ -1,1 +1,1 @@
-"""Figures: one file each, `applies(document)` and `draw(document)`."""
+"""Figures: one file each, with `applies(document)` and `draw(document)`."""

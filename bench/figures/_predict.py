@@ -1,4 +1,4 @@
-"""Predicted bus bandwidth against size: a line per algorithm in its interval, the user's own rows as points."""
+"""Predicted bus bandwidth against size: a line and interval for each algorithm, the user's own rows as points."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bench.predict.predict import busbw
 
 _MOST_PANELS = 8
 _REMARK = (
-    "bands: the interval that should hold 9 of 10 measurements (below 1 MiB fewer); "
-    "no line in it where nobody measured such links; "
+    "bands: the interval that should hold 9 of 10 measurements (fewer below 1 MiB); "
+    "no line: no measurement of such links; "
 )
 
 
@@ -60,19 +60,19 @@ def _world(row: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> None:
     sizes = [row["payload_bytes"] for row in rows]
-    if rows[0]["high_s"] is None:  # a bound by the links alone
+    if rows[0]["high_s"] is None:  # only the bound of the links is known
         tops = [(row["busbw_high_bytes_per_s"] or 0.0) / 1e9 for row in rows]
         panel.plot(sizes, tops, color=look.colour, linestyle=":", linewidth=1.2)
         return
     low, high = ([(row[f"busbw_{end}_bytes_per_s"] or 0.0) / 1e9 for row in rows] for end in ("low", "high"))
     panel.fill_between(sizes, low, high, color=look.colour, alpha=0.18, linewidth=0)
-    told = [row["busbw_bytes_per_s"] / 1e9 if row["busbw_bytes_per_s"] else nan for row in rows]
-    panel.plot(sizes, told, color=look.colour, linestyle=look.dashes, linewidth=1.6)
-    beside = zip([nan, *told[:-1]], told, [*told[1:], nan], strict=True)
+    rates = [row["busbw_bytes_per_s"] / 1e9 if row["busbw_bytes_per_s"] else nan for row in rows]
+    panel.plot(sizes, rates, color=look.colour, linestyle=look.dashes, linewidth=1.6)
+    neighbours = zip([nan, *rates[:-1]], rates, [*rates[1:], nan], strict=True)
     alone = [
         (size, rate)
-        for size, (left, rate, right) in zip(sizes, beside, strict=True)
+        for size, (left, rate, right) in zip(sizes, neighbours, strict=True)
         if isnan(left) and isnan(right) and not isnan(rate)
     ]
-    if alone:  # no line can show them
+    if alone:  # single points, which no line shows
         panel.plot(*zip(*alone, strict=True), color=look.colour, linestyle="", marker="s", markersize=4)

@@ -1,4 +1,4 @@
-"""Which rows a figure draws, how panels and lines are called, and what is said below: from rows to words."""
+"""What figures share: the rows that are drawn, the names of panels and lines, and the remarks below."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_STAGED = 6
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
-    """The rows of one mode that may be drawn: a time, and data that were not found wrong."""
+    """The rows of one mode that have a time and no wrong data."""
     return [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
 
 
 def seconds(row: Summary) -> float:
-    """The median; of another tool's log its mean, or the time that its rate means. 0 where there is none of them."""
+    """The median; for another tool's log the mean, or the time that its rate implies. 0 if there is none."""
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
     if row.mean_s is None and row.algbw_bytes_per_s:
@@ -37,7 +37,7 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 
 def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
-    """At each size the row of the slowest group, sizes rising."""
+    """The row of the slowest group at each size, by rising size."""
     return [max(of_size, key=seconds) for _, of_size in sorted(by(rows, _payload).items())]
 
 
@@ -46,35 +46,43 @@ def _payload(row: Summary) -> int:
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """The pattern, and of how many groups the slowest is drawn."""
+    """The pattern, and the number of groups of which the slowest is drawn."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
-        return f"{pattern} of one rank: the overhead of calls, no link"
+        return f"{pattern} of one rank: call overhead, no link"
     return pattern if groups == 1 else f"{pattern}, the slowest of {groups} groups"
 
 
 def labels(document: Document) -> dict[str, str]:
-    """job -> the fewest words that tell it from every other job of the same pattern; alike for alike jobs of others."""
+    """Labels by job: the fewest words that distinguish it from the other jobs of its pattern.
+
+    Jobs of different patterns with the same settings share a label.
+    """
     headers = document.headers
-    told = {job: _told(header) for job, header in headers.items()}
-    patterns = {header.pattern for header in headers.values()}
-    rivals = [[told[job] for job, header in headers.items() if header.pattern == pattern] for pattern in patterns]
-    varied = [index for index in range(1, _NUM_TOLD) if any(len({one[index] for one in jobs}) > 1 for jobs in rivals)]
-    words = {job: ", ".join(filter(None, (one[0], *(one[index] for index in varied)))) for job, one in told.items()}
-    places = {job: [(headers[job].pattern, text, mode) for mode in _modes(headers[job])] for job, text in words.items()}
-    num = Counter(place for of_job in places.values() for place in of_job)
-    for job, of_job in places.items():
-        if any(num[place] > 1 for place in of_job):
-            words[job] += f" [{job.removeprefix(headers[job].pattern + '-')}]"
-    kinds = {
-        job: " (modelled)" * header.modelled + " (imported)" * bool(header.imported) for job, header in headers.items()
-    }
-    return {job: text + kinds[job] for job, text in words.items()}
+    settings = {job: _settings(header) for job, header in headers.items()}
+    of_pattern: dict[str, list[tuple[str, ...]]] = {}
+    for job, header in headers.items():
+        of_pattern.setdefault(header.pattern, []).append(settings[job])
+    varied = []
+    for index in range(1, _NUM_SETTINGS):
+        if any(len({values[index] for values in jobs}) > 1 for jobs in of_pattern.values()):
+            varied.append(index)
+    found = {}
+    for job, values in settings.items():
+        found[job] = ", ".join(filter(None, (values[0], *(values[index] for index in varied))))
+    lines = Counter((headers[job].pattern, found[job], mode) for job in headers for mode in _modes(headers[job]))
+    named = {}
+    for job, header in headers.items():
+        named[job] = found[job]
+        if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
+            named[job] += f" [{job.removeprefix(header.pattern + '-')}]"
+        named[job] += " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
+    return named
 
 
-def _told(header: Header) -> tuple[str, ...]:
-    """What jobs can differ in, in the order in which it is said."""
+def _settings(header: Header) -> tuple[str, ...]:
+    """What jobs can differ in, in the order of a label."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -88,54 +96,54 @@ def _told(header: Header) -> tuple[str, ...]:
 
 
 _LABELLED = [each.flags[-1].removeprefix("--") for each in FACTORS if each.labelled]
-_NUM_TOLD = 6 + len(_LABELLED)
+_NUM_SETTINGS = 6 + len(_LABELLED)
 
 
 def _modes(header: Header) -> list[str]:
-    """The modes of a job's rows; each has figures of its own."""
+    """The modes of a job's rows; each mode has its own figures."""
     asked = _option(header, "mode").removeprefix("mode ")
     return asked.split(",") if asked else ["isolated", "pipelined"]
 
 
 def _option(header: Header, name: str) -> str:
-    """`order reverse` where the case says so; nothing for a default."""
+    """`order reverse` if the case sets it; empty for a default."""
     case = list(header.case)
     flag = f"--{name}"
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
 
 
 def series(labels: Mapping[str, str], row: Summary) -> str:
-    """The line that a row stands on: its job's, but for copies through the host's memory, which show no peer link."""
+    """The label of a row's line: that of its job; copies through host memory have a line of their own."""
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
-    """Which pairs are not drawn beside peer links."""
+    """The pairs that were copied through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
     more = ", ..." if len(set(pairs)) > _MOST_STAGED else ""
     named = ", ".join(list(dict.fromkeys(pairs))[:_MOST_STAGED])
-    return [f"copied through the host's memory, no peer link: {named}{more}"] if pairs else []
+    return [f"copied through host memory, not over a peer link: {named}{more}"] if pairs else []
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:
-    """How many rows of a mode are not drawn because their data were wrong."""
+    """The number of rows of a mode that are not drawn because of wrong data."""
     number = sum(row.mode == mode and row.verified is False for row in document.summaries)
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
 
 def interval_remark(rows: Iterable[Summary]) -> list[str]:
-    """What points and bars are; a model has no spread to speak of."""
+    """What points and bars are; modelled rows have no spread."""
     rows = list(rows)
     own = any(not (row.modelled or row.imported) for row in rows)
     words = ["median and its 95 % interval within one launch"] if own else []
-    return words + (["imported: what the tool printed, a mean of one start"] if any(r.imported for r in rows) else [])
+    return words + (["imported: as the tool printed it, a mean of one start"] if any(r.imported for r in rows) else [])
 
 
 def algorithm_remark(rows: Iterable[Summary]) -> list[str]:
     """Why a line has a gap (see `_style.points`)."""
     of = by(rows, lambda row: (row.pattern, row.transport, row.topology))
     changes = any(len({row.algorithm for row in alike}) > 1 for alike in of.values())
-    return ["no line joins two points where the algorithm changes between them"] if changes else []
+    return ["a line breaks where the algorithm changes"] if changes else []
 
 
 def size_words(num_bytes: int) -> str:
@@ -145,6 +153,6 @@ def size_words(num_bytes: int) -> str:
 
 
 def world(num_ranks: int | None, num_nodes: int | None) -> str:
-    """`16 ranks, 2 nodes`; one node is not said, nor what nobody knows."""
+    """`16 ranks, 2 nodes`; a single node and unknown nodes are not named."""
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"

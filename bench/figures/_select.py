@@ -1,4 +1,4 @@
-"""The answer of `bench select` as one figure: the step in its parts, cost against time, where the best one changes."""
+"""A selection of machines as a figure: parts of the step, cost against time, and where the best machine changes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4
-_LONG_S = 10.0  # steps longer than that are shown in seconds
-_MOST = 6  # machines in a figure: as many as there are colours to tell them apart
+_LONG_S = 10.0  # longer steps are shown in seconds
+_MOST = 6  # machines in a figure: as many as there are distinct colours
 _PARTS = (
     ("compute_s", "compute", "#0072B2", ""),
     ("bubble_s", "pipeline bubble", "#56B4E9", ".."),
@@ -42,10 +42,10 @@ def draw(selection: Selection) -> Figure:
     question = selection.question
     _lines(axes[2], crossover.against_size(question, _first_of_each(shown)), looks.__getitem__, by_cost, _parameters)
     _lines(axes[3], crossover.against_nodes(question, shown), looks.__getitem__, by_cost, str)
-    axes[2].set_title("against the model's size", fontsize=_style.TEXT)
-    axes[2].set_xlabel("parameters (layers added or left out)", fontsize=_style.TEXT)
-    axes[3].set_title("against nodes", fontsize=_style.TEXT)
-    axes[3].set_xlabel("nodes (as many samples per GPU)", fontsize=_style.TEXT)
+    axes[2].set_title("by model size", fontsize=_style.TEXT)
+    axes[2].set_xlabel("parameters (layers added or removed)", fontsize=_style.TEXT)
+    axes[3].set_title("by number of nodes", fontsize=_style.TEXT)
+    axes[3].set_xlabel("nodes (same samples per GPU)", fontsize=_style.TEXT)
     for each in axes:
         _style.watermark(each)
     handles = [
@@ -56,7 +56,7 @@ def draw(selection: Selection) -> Figure:
         ),
         *(Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()),
     ]
-    title = f"{question.workload.name}: which machine? - modelled, not measured"
+    title = f"{question.workload.name}: selected machines - modelled, not measured"
     _style.finish(figure, title, handles, (), _remarks(selection, shown))
     return figure
 
@@ -67,7 +67,7 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
-    """The parts of the step, the whole with its interval; communication known by an interval only is drawn pale."""
+    """The parts of the step and the interval of the whole; communication with only an interval is drawn pale."""
     longest = max(each.range("total_s").high for each in shown)
     scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
     for row, each in enumerate(shown):
@@ -94,7 +94,7 @@ def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel(f"step time ({unit}), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
-    axes.set_title("the step in its parts (medians)", fontsize=_style.TEXT)
+    axes.set_title("parts of the step (medians)", fontsize=_style.TEXT)
 
 
 def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[str], _style.Look]) -> None:
@@ -106,7 +106,7 @@ def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[s
         x, y = _MILLION / hours.middle / 3600, usd.middle
         low, high = _MILLION / hours.high / 3600, _MILLION / hours.low / 3600
         style = look(each.instance.name)
-        # Cost is time x price: both move together, so the interval lies on the diagonal.
+        # Cost is time x price, so the interval is on the diagonal.
         axes.plot([low, high], [usd.low, usd.high], color=style.colour, linewidth=2.2, alpha=0.75)
         if each.has_middle:
             axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
@@ -129,7 +129,7 @@ def _lines(
     by_cost: bool,
     words: Callable[[int], str],
 ) -> None:
-    """One band per machine; `words` label what is varied."""
+    """One band for each machine; `words` label what is varied."""
     scale = _MILLION if by_cost else _MILLION / 3600
     for line in lines:
         style = look(line.name.rpartition(" x ")[2])
@@ -150,7 +150,7 @@ def _lines(
 
 
 def _plain(*each: Axis) -> None:
-    """Numbers as people write them; between powers of ten at 2 and 5, within less than one at 3 and 7, too."""
+    """Tick labels without exponents: powers of ten, 2 and 5; over less than a decade also 3 and 7."""
     for axis in each:
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         axis.set_minor_formatter(FuncFormatter(partial(_between, axis)))

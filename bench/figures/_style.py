@@ -1,7 +1,7 @@
-"""How every figure looks: a palette for colour-blind readers, panels, size axes, the word `modelled`, saving.
+"""The common look of figures: a palette for colour-blind readers, panels, size axes, the word `modelled`, saving.
 
-Figures are drawn without pyplot, so nothing is global and no display is needed. They are 10 inches wide at 100 dots per
-inch and read well at 1000 pixels: no text below 9 points.
+Figures are drawn without pyplot: there is no global state and no display is needed. They are 10 inches wide at 100 dots
+per inch, with no text below 9 points, so they are readable at 1000 pixels.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ TEXT = 10
 SMALL_TEXT = 9
 GREY = "#444444"
 _NUM_SIZE_LABELS = 8
-_LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and of what stands before each label
+_LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and before each label
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, marker and dashes of one series, the same in every panel. Modelled series are dash-dotted."""
+    """Colour, marker and dashes of one series, the same in every panel; modelled series are dash-dotted."""
 
     label: str
     colour: str
@@ -46,12 +46,12 @@ class Look:
     dashes: Literal["-", "--", "-."]
 
     def handle(self) -> Line2D:
-        """The series as a legend shows it."""
+        """The series in a legend."""
         return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """label -> its look; after seven series colours come again with other dashes."""
+    """Looks by label; after seven series colours repeat with other dashes."""
     found: dict[str, Look] = {}
     for index, name in enumerate(dict.fromkeys(names)):
         again = index // len(COLOURS) % 2 == 1
@@ -61,7 +61,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """A figure of equal panels, two beside each other, and their axes; the height is of one row, in inches."""
+    """A figure of equal panels in two columns, and its axes. `height_in`: of one row, in inches."""
     columns = min(num_panels, 2)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(WIDTH_IN, height_in * rows + 0.9), dpi=DPI, layout="constrained")
@@ -77,7 +77,7 @@ def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]
 
 
 def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Summary], remarks: Sequence[str]) -> None:
-    """Title above, legend and remarks below, and `MODELLED` across every panel if any row is."""
+    """Add the title above, legend and remarks below, and whether rows are modelled or imported."""
     drawn = list(rows)
     modelled = [row.modelled for row in drawn]
     if any(modelled):
@@ -91,7 +91,7 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
         handles = [*handles, hollow]
     remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
     if handles:
-        # The remarks are the legend's title: the layout keeps the two apart from each other and from the panels.
+        # The remarks are the legend's title: the layout keeps both apart from the panels.
         longest = max(len(str(handle.get_label())) for handle in handles)
         columns = max(1, min(len(handles), 3, _LINE // (longest + _HANDLE)))
         legend = figure.legend(
@@ -110,7 +110,7 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
 
 
 def watermark(axes: Axes) -> None:
-    """The word that keeps a copied panel honest."""
+    """Write `MODELLED` across a panel, which may be copied without its title."""
     axes.text(
         0.5,
         0.5,
@@ -134,9 +134,9 @@ def points(
     y: Sequence[float],
     errors: Sequence[tuple[float, float]] | None = None,
 ) -> None:
-    """One series: a bar for the interval (below, above) of each point, hollow markers where not converged, and a line.
+    """Draw a series: a bar for the interval (below, above) of each point, hollow markers if not converged, and a line.
 
-    The line joins neighbours of one algorithm only: what lies between two algorithms is on neither's curve.
+    The line joins neighbours of the same algorithm only.
     """
     if errors is not None:
         axes.errorbar(
@@ -165,7 +165,7 @@ def points(
 
 
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
-    """A binary logarithmic x axis labelled 8, 1K, 1M, ...: from the largest down, as many as have room."""
+    """A binary logarithmic x axis labelled 8, 1K, 1M, ..., from the largest down, as many as fit."""
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
     room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))
@@ -180,7 +180,7 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
 
 
 def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
-    """Write `path`.png and `path`.svg, making their folder; returns both paths."""
+    """Write `path`.png and `path`.svg and create their folder; return both paths."""
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
     png, svg = base.with_name(base.name + ".png"), base.with_name(base.name + ".svg")
@@ -190,5 +190,5 @@ def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
 
 
 def write(figure: Figure, path: Path) -> None:
-    """One file; its ending says in which form. Raises OSError."""
+    """Write one file in the form of its suffix. Raises OSError."""
     figure.savefig(path, dpi=DPI, facecolor="white")

@@ -1,4 +1,4 @@
-"""How far predictions were off, by class: a point for each row that was predicted without its own system."""
+"""Errors of predictions by class: a point for each row that was predicted without its own system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 
 def errors(rows: Sequence[Tried]) -> Figure:
-    """Predicted over measured time against size; left all rows, right large ones by class."""
+    """Predicted / measured time: left against size, right large sizes by class."""
     classes = list(dict.fromkeys(sorted(level_class(row) for row in rows)))
     looks = {name: _look(index, name) for index, name in enumerate(classes)}
     figure, (left, right) = _style.panels(2, height_in=4.2)
@@ -71,20 +71,20 @@ def errors(rows: Sequence[Tried]) -> Figure:
     )
     _style.finish(
         figure,
-        "Each published row predicted without its own system",
+        "Published rows, each predicted without its own system",
         handles,
         (),
-        ["without a point: the geometric middle of the interval; beyond 10: at the edge"],
+        ["predictions without a middle: the geometric middle of the interval; beyond 10: at the edge"],
     )
     return figure
 
 
 def _look(index: int, name: str) -> _style.Look:
-    """More classes than colours: the second round has other markers."""
+    """The look of a class; after all colours are used, markers change."""
     marker = _style.MARKERS[(index + index // len(_style.COLOURS)) % len(_style.MARKERS)]
     return _style.Look(name, _style.COLOURS[index % len(_style.COLOURS)], marker, "-")
 
 
 def _places(index: int, num: int) -> list[float]:
-    """Beside each other around a class's place."""
+    """Positions next to each other around the position of a class."""
     return [index + 0.6 * ((k + 0.5) / num - 0.5) for k in range(num)]

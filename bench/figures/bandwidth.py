@@ -1,4 +1,4 @@
-"""Bus bandwidth of pipelined operations against size, a panel for each pattern, beside what the links can carry."""
+"""Bus bandwidth of pipelined operations against size with the bounds of the links, a panel for each pattern."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:
-    """Is there any bandwidth to draw?"""
+    """Whether there is any bandwidth to draw."""
     return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `bandwidth`; of several groups the slowest at each size. Nothing for a document without bandwidth."""
+    """One figure, `bandwidth`; of several groups the slowest at each size. Empty for a document without bandwidth."""
     rows = _chosen(document)
     if not rows:
         return []
@@ -56,7 +56,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _error(row: Summary, rate: float) -> tuple[float, float]:
-    """How far the interval reaches below and above the rate, which is the inverse of the time."""
+    """The distances of the interval's ends below and above the rate, the inverse of the time."""
     if not row.median_s or not row.ci_low_s or not row.ci_high_s:
         return 0.0, 0.0
     return rate * (1 - row.median_s / row.ci_high_s), rate * (row.median_s / row.ci_low_s - 1)

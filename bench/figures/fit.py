@@ -23,16 +23,16 @@ _TITLES = {
 }
 _HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "markeredgewidth": 1.8, "zorder": 4}
 
-Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # of each curve, by job, mode and group
+Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode and group
 
 
 def applies(document: Document) -> bool:
-    """Was anything fitted?"""
+    """Whether there is any fit."""
     return bool(document.fits)
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """`fit-isolated` and `fit-pipelined`, where there are fits of that mode; of several groups the slowest."""
+    """`fit-isolated` and `fit-pipelined`, if there are fits of that mode; of several groups the slowest."""
     return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
 
 
@@ -54,7 +54,7 @@ def _figure(document: Document, mode: str) -> Figure:
         panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
-    # The points are no rows, so that none of them is hollow.
+    # Points are not rows: none of them is hollow.
     rows = [
         replace(row, flags=())
         for row in document.summaries
@@ -70,7 +70,7 @@ def _key(curve: Fit | model.Curve) -> tuple[str, str, str]:
 
 
 def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
-    """Of each job the fit of the group that takes the longest for its largest size."""
+    """For each job the fit of the group with the longest time at its largest size."""
     slowest: dict[str, Fit] = {}
     for fit in sorted(fits, key=lambda fit: points[_key(fit)][-1].seconds):
         slowest[fit.job] = fit
@@ -109,7 +109,7 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 
 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
-    """The line, and a tick where it reaches half of its bandwidth; dotted and without a tick where it does not fit."""
+    """Draw the line and a tick at half of its bandwidth; a line that does not fit is dotted, without tick."""
     sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
     times = [model.predicted(segment, size) for size in sizes]
     panel.plot(sizes, times, color=look.colour, linewidth=1.6 if fits else 1.0, linestyle=look.dashes if fits else ":")
@@ -119,13 +119,13 @@ def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) 
 
 
 def _half(segment: Segment) -> float | None:
-    """n1/2 where it is one of the piece's own sizes."""
+    """n1/2 if it is within the sizes of the segment."""
     half = segment.half_bytes
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
 
 def _headline(fit: Fit) -> str:
-    """`1.54 us, 1.3 GB/s, n1/2 2.61 KiB`: the first piece's latency, the last one's bandwidth, each marked n1/2."""
+    """`1.54 us, 1.3 GB/s, n1/2 2.61 KiB`: the latency of the first piece, the bandwidth of the last, marked n1/2."""
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
         return f"does not fit ({100 * fit.max_residual:.0f} % off{at})"
@@ -137,12 +137,12 @@ def _headline(fit: Fit) -> str:
 
 
 def _latency(segment: Segment) -> float:
-    """Seconds; the upper end where zero is in the interval."""
+    """The latency; only the upper end if the interval holds zero."""
     return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
 
 
 def _time_axis(panel: Axes, num_lines: int) -> None:
-    """Decades labelled 10 us, 1 ms, ..., with room above for the headlines."""
+    """Label decades 10 us, 1 ms, ..., with room above for the headlines."""
     low, high = panel.get_ylim()
     panel.set_ylim(low, high * (high / low) ** (0.04 * num_lines))
     panel.set_ylabel("time", fontsize=_style.TEXT)
@@ -165,7 +165,7 @@ def _remarks(fits: Sequence[Fit], points: Sequence[model.Point]) -> list[str]:
     bars = "lowest and highest launch" if several else "95 % interval within one launch"
     known = any(point.low_s != point.high_s for point in points)
     points_are = f"median, bars: {bars}" if known else "median"
-    remarks = [f"points: {points_are}; in words: the first piece's latency, the last one's bandwidth"]
+    remarks = [f"points: {points_are}; headline: latency of the first piece, bandwidth of the last"]
     if not all(fit.fits for fit in fits):
-        remarks.append(f"no headline where a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
+        remarks.append(f"no headline if a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
     return remarks

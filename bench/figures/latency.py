@@ -1,4 +1,4 @@
-"""Time of one isolated operation against size, a panel for each pattern: median, spread up to p95, and the floor."""
+"""Time of one isolated operation against size with spread and latency floor, a panel for each pattern."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:
-    """Is there an isolated time of anything that has a size?"""
+    """Whether there is an isolated time of a pattern that has sizes."""
     return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `latency`; of several groups the slowest at each size. Nothing for a document without such times.
+    """One figure, `latency`; of several groups the slowest at each size. Empty for a document without such times.
 
-    A pattern without a size (barrier) has no axis to stand on: its time is said below.
+    A pattern without sizes (barrier) is a remark below.
     """
     rows = _chosen(document)
     if not rows:
@@ -41,11 +41,9 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     if any(row.floor_s for row in rows):
         names = {row.floor_name for row in rows if row.floor_s}
         pings = any(name and name.startswith("ping-pong") for name in names)
-        label = "ping-pong x least steps (reference)" if pings else "floor: the latencies alone"
+        label = "ping-pong x least steps (reference)" if pings else "floor: latencies of the links"
         handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label=label))
-    remarks = [
-        "median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 where that is known"
-    ]
+    remarks = ["median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 if known"]
     remarks += _rows.algorithm_remark(rows)
     remarks += [*_sizeless(document, labels), *_rows.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
@@ -76,7 +74,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _time_axis(panel: Axes) -> None:
-    """Decades labelled 10 us, 1 ms, ...; with 2 and 5 between them where there are few."""
+    """Label decades 10 us, 1 ms, ..., and 2 and 5 between them if there are few."""
     panel.set_yscale("log")
     panel.set_ylabel("time", fontsize=_style.TEXT)
     low, high = panel.get_ylim()
@@ -86,7 +84,7 @@ def _time_axis(panel: Axes) -> None:
 
 
 def _band(row: Summary) -> tuple[float, float]:
-    """Seconds from the fastest sample to p95 where n allows it, else the interval of the median, else the median."""
+    """Seconds from the fastest sample to p95, else the interval of the median, else the median."""
     median = _rows.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s

@@ -1,6 +1,6 @@
 """Every pair of ranks as a map, source by destination: bandwidth of the largest size, time of the smallest.
 
-Ranks stand host by host and rack by rack; what `bench diagnose` accuses is framed.
+Ranks are sorted by rack and host. What `bench diagnose` finds slow is framed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bench.diagnose.localise import Accused, Places
 from bench.figures import _rows, _style
 from bench.results.document import Document, Summary
 
-_MOST_ANNOTATED_RANKS = 16  # of one map; of two beside each other cells are narrower
+_MOST_ANNOTATED_RANKS = 16  # of one map; two maps have narrower cells
 _MOST_ANNOTATED_OF_TWO = 10
-_MOST_CELLS = 512  # of a side; more ranks share cells, each as dark as the worst pair in it
+_MOST_CELLS = 512  # of a side; more ranks share cells, which show their worst pair
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
@@ -34,15 +34,14 @@ _FRAME = "#D55E00"
 
 
 def applies(document: Document) -> bool:
-    """Are there at least two pairs to compare?"""
+    """Whether there are at least two pairs to compare."""
     return any(len(_pairs(rows)) > 1 for rows in _jobs(document).values())
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """`pairs-<job>` for each job of pairs.
 
-    A half round trip and a two-way bandwidth hold for both directions and fill both cells of a pair; a direction that
-    was not measured stays grey.
+    A half round trip and a two-way bandwidth fill both cells of a pair. A direction that was not measured is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -82,7 +81,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         if any(row.modelled for row in each.rows):
             _style.watermark(panel)
     parted = 1 < known(header.num_nodes) <= _MOST_PARTED_NODES
-    remarks = ["darker is worse; white lines part the nodes" if parted else "darker is worse"]
+    remarks = ["darker is worse; white lines separate the nodes" if parted else "darker is worse"]
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
     remarks += ["grey: not measured in this direction"] if blank else []
@@ -99,7 +98,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """One panel: which rows it shows and what of them. `symmetric`: each row holds for both directions."""
+    """One panel: its rows and the value of each. `symmetric`: a row holds for both directions."""
 
     title: str
     unit: str
@@ -116,7 +115,7 @@ def _bandwidths(rows: list[Summary]) -> _Map | None:
     largest = max(row.payload_bytes for row in rates)
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
-    what = _rows.size_words(largest) if largest else "copies"  # whose size other tools do not tell
+    what = _rows.size_words(largest) if largest else "copies"  # other tools do not state its size
     title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
     return _Map(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
@@ -133,7 +132,7 @@ def _times(rows: list[Summary]) -> _Map | None:
 
 
 def _ranks_of_a_cell(header: Header) -> int:
-    """1, or so many whole nodes' ranks that a side has no more cells than can be told apart."""
+    """Ranks of a cell: 1, or the ranks of as many whole nodes as keep a side below the most cells."""
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
         return 1
@@ -141,20 +140,20 @@ def _ranks_of_a_cell(header: Header) -> int:
 
 
 def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
-    """Values as [source, destination] in this order, the worst of each cell; NaN where nothing was measured."""
+    """Values as [source, destination] in this order, the worst of each cell; NaN if not measured."""
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
-    # The colours of times are turned round: there the largest is the worst.
+    # The colour map of times is reversed: there the largest is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin
-    pairs = _rows.by(shown.rows, lambda row: (row.src, row.dst))  # of several measurements of one pair the median
+    pairs = _rows.by(shown.rows, lambda row: (row.src, row.dst))  # the median of several measurements of a pair
     at = np.argsort(order)[np.array(list(pairs))] // share
     worst.at(grid, (at[:, 0], at[:, 1]), [np.median([shown.value(row) for row in rows]) for rows in pairs.values()])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
 
 
 def _accused(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """What the pairs of this job alone say is slow."""
+    """What the pairs of this job show to be slow."""
     try:
         (case,) = pair_evidence.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
     except UsageError:
@@ -168,7 +167,7 @@ def _plain(row: Summary, header: Header) -> dict[str, Any]:
 
 
 def _frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
-    """Rows and columns of a host or NIC, cells of a link, as far as they stand beside each other."""
+    """Frame the rows and columns of a host or NIC, or the cells of a link; neighbours share a frame."""
     at = []
     for end in accused.ends:
         at.append(sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}))
@@ -198,7 +197,7 @@ def _is_of(rank: int, name: str, places: Places) -> bool:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbours together, as (first, last)."""
+    """Runs of consecutive numbers, as (first, last)."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -220,7 +219,7 @@ def _draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int],
     panel.set_ylabel("from rank", fontsize=_style.TEXT)
     hosts = [places.hosts[rank] for rank in order]
     starts = [place for place, host in enumerate(hosts) if place == 0 or host != hosts[place - 1]]
-    if 1 < len(starts) <= _MOST_LABELS:  # by host, at the middle of its ranks
+    if 1 < len(starts) <= _MOST_LABELS:  # labelled by host, at the middle of its ranks
         middles = [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], len(order)], strict=True)]
         panel.set_xticks(middles, [hosts[start] for start in starts], rotation=90 if len(starts) > 8 else 0)
         panel.set_yticks(middles, [hosts[start] for start in starts])
@@ -239,13 +238,13 @@ def _draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int],
 
 
 def _norm(low: float, high: float) -> Normalize:
-    """At least a factor of two wide, so that noise does not look like a broken link; logarithmic beyond five."""
+    """Colours over a factor of two or more, so noise does not look like a broken link; logarithmic above five."""
     low = min(low, high / 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
 def _annotate(panel: Axes, grid: Any) -> None:
-    """The figure of every cell, where a cell has room for it."""
+    """Write the figure of every cell."""
     [image] = panel.images
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):

@@ -1,6 +1,6 @@
-"""How a pattern scales: bandwidth (or time) of the largest common size against the number of ranks, and the ideal.
+"""Scaling of each pattern: bandwidth (or time) of the largest common size against the number of ranks, and the ideal.
 
-Beside it the two efficiencies: against the smallest world of the same kind, and against the bound of each world itself.
+A second figure shows efficiencies: against the smallest world of the same kind, and against the bound of each world.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _Series = dict[str, list[Summary]]  # label -> rows, one for each number of rank
 
 
 def applies(document: Document) -> bool:
-    """Was any pattern measured, at a size in common, with more than one number of ranks?"""
+    """Whether a pattern was measured at a common size with more than one number of ranks."""
     return bool(_panels(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """`scaling` and, where worlds have a reference, `scaling-efficiency`: a panel for each pattern.
+    """`scaling` and, if worlds have a reference, `scaling-efficiency`, with a panel for each pattern.
 
-    Nothing for a document of a single world.
+    Empty for a document of a single world.
     """
     panels = _panels(document)
     return [("scaling", _bandwidths(panels)), *_efficiencies(document)] if panels else []
@@ -47,7 +47,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
             _style.watermark(panel)
     rows = [row for series in panels.values() for of_label in series.values() for row in of_label]
     handles = [look.handle() for look in looks.values()]
-    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: as with the fewest ranks"))
+    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: same as the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
     remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
@@ -56,7 +56,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
-    """In percent, at the largest size that has any, pipelined. Curves inside a node and of nodes are never joined."""
+    """Efficiency in percent at the largest pipelined size; inside a node and between nodes are separate curves."""
     rated = [one for one in document.scalings if one.factor != "order" and one.mode == "pipelined" and one.efficiency]
     patterns: dict[str, list[Scaling]] = {}
     for one in rated:
@@ -81,7 +81,7 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     if any(one.bound_fraction for one in rated):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="of own bound"))
     rows = [row for row in document.summaries if row.pattern in patterns and row.mode == "pipelined"]
-    remark = ["bus bandwidth / that of the fewest ranks (inside one node) or the fewest nodes (between nodes)"]
+    remark = ["bus bandwidth divided by that of the fewest ranks (inside one node) or the fewest nodes (between nodes)"]
     _style.finish(figure, "Efficiency of more ranks and more nodes", handles, rows, remark)
     return [("scaling-efficiency", figure)]
 
@@ -122,7 +122,7 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """pattern -> its series, at the largest size asked of all of them; only series of more than one world."""
+    """The series of more than one world by pattern, at the largest size that all of them were asked for."""
     panels = {}
     for pattern, rows in _rows.by(document.summaries, lambda row: row.pattern).items():
         chosen = [row for row in _rows.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
@@ -138,13 +138,13 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Groups beside each other share links and are no smaller worlds; other tools' logs are of other machines."""
+    """Whether a row is of a whole known world: simultaneous groups share links, and logs are of other machines."""
     told = row.num_ranks is not None and row.num_nodes is not None
     return told and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Bandwidth where there is any, else the time of isolated operations."""
+    """Pipelined mode if it has bandwidth, else isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 
@@ -154,7 +154,7 @@ def _label(row: Summary) -> str:
 
 
 def _largest_common(worlds: _Series) -> int | None:
-    """The largest requested size that every number of ranks of every series has."""
+    """The largest requested size of every number of ranks in every series."""
     sizes = [
         {row.requested_bytes for row in of_world}
         for of_label in worlds.values()
@@ -193,7 +193,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
-    """GB/s of busbw, or microseconds, that this many seconds mean; of the median where they are unknown."""
+    """GB/s of busbw, or microseconds, for this time; for the median if the time is unknown."""
     median = _rows.seconds(row)
     seconds = seconds or median
     if not rated:
@@ -202,7 +202,7 @@ def _value(row: Summary, seconds: float | None, rated: bool) -> float:
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
-    """`nodes`: number of ranks -> number of nodes of each world."""
+    """`nodes`: the number of nodes by the number of ranks of each world."""
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())
