@@ -280,7 +280,7 @@ def test_wrong_elements_show_invalid_and_a_failed_run_shows_why(capsys: Out) -> 
     capsys.readouterr()
     assert main(["report"]) == 0
     shown = capsys.readouterr().out
-    assert "INVALID" in shown and "FAILED allreduce over nccl_tests" in shown
+    assert "INVALID" in shown and "FAILED" in shown and "allreduce over nccl_tests" in shown
     records = stored()[0][1].records
     assert records[2].verified is False and records[2].num_wrong == 7
     failed = records[-1].failed
@@ -290,7 +290,8 @@ def test_wrong_elements_show_invalid_and_a_failed_run_shows_why(capsys: Out) -> 
 def test_a_cut_or_crashed_run_is_there_and_says_so(capsys: Out) -> None:
     for text in (samples.NCCL_CUT, samples.NCCL_CRASHED):
         assert main(["import", written("a.log", text), "--results", "there"]) == 1
-        assert "FAILED allreduce over nccl_tests" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "FAILED" in shown and "allreduce over nccl_tests" in shown
     cut = stored_of("there", "truncated").header.imported
     assert cut["failure_code"] == "whole-row-cut" and cut["failure_facts"] == {"line": 16}
     assert (16, "whole-row-cut") in [(remark["line"], remark["code"]) for remark in cut["remarks"]]

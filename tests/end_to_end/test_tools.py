@@ -75,7 +75,7 @@ def test_a_tool_takes_turns_with_ours_and_the_ratio_is_reported(
     order = [(job["tool"], job["launch"]) for job in runs.read_plan(folder)["jobs"]]
     assert order == [("", 1), ("osu", 1), ("osu", 2), ("", 2)]
     table = run(*python, "-m", "bench", "report", str(folder)).out
-    assert "allreduce beside osu, 2 launches" in table
+    assert "allreduce and osu, 2 launches" in table
 
 
 @pytest.mark.mpi
