@@ -28,15 +28,18 @@ def climb(
     where: Places,
     broadcast: Callable[[Any], Any],
     first: bool,
-    in_time: Callable[[], bool],
     measure: Callable[[Round], tuple[Record, ...]],
 ) -> Iterator[tuple[Record, ...]]:
-    """Each round's records until the verdict stands or time is up. `first`: of all ranks, the one that decides."""
+    """Yield each round's records until the verdict is clear or no further round can be measured.
+
+    `first`: whether this rank decides for all ranks. `measure` returns skipped records once the time budget is used
+    up; the ladder then ends after the requested rounds, so the results always list the rounds that were left out.
+    """
     taken: list[pair_evidence.Row] = []
     num_asked = 0
     while True:
         asked: tuple[Round, ...] = ()
-        if first and in_time():
+        if first:
             new = next_rounds(PairSamples.of(taken), where, case.seed)
             asked = tuple(_round(each, number) for number, each in enumerate(new, start=num_asked))
             num_asked += len(new)
@@ -54,7 +57,7 @@ def climb(
                     rate = record.payload_bytes / max(least_s, 1e-12)
                     taken += pair_evidence.rows_of(record.group, rate, symmetric)
             yield records
-        if len(taken) == known:  # nothing could be measured: the rows say why
+        if len(taken) == known:  # nothing could be measured; the records hold the reason
             first = False
 
 

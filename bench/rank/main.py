@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 _FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
-_LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
+_LAST_WORDS_S = 1.0  # a launcher that is asked to abort drops what this rank has just printed
+_RANK_0_FIRST_S = 10.0  # for rank 0, perhaps on a busy machine, to report what all ranks found
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
@@ -91,10 +92,14 @@ def _failed(error: BaseException, me: RankInfo, transport_box: list[Transport], 
 def _refused(error: BenchError, me: RankInfo, transport_box: list[Transport]) -> int:
     if me.rank == 0:
         delivery.say(f"bench: error: {error}")
-    elif not transport_box and (me.local_rank == 0 or getattr(error, "of_one_rank", False)):
-        # A library that this host alone may lack, a GPU that is broken.
+    elif transport_box:
+        # Rank 0 usually finds the same, reports it and ends this rank too. Otherwise only this rank found it.
+        time.sleep(_RANK_0_FIRST_S)
         delivery.say(f"bench: error: {_on_rank(me)}{error}")
-    if transport_box:  # perhaps rank 0 alone found it
+    elif me.local_rank == 0 or getattr(error, "of_one_rank", False):
+        # For example a library missing on this host only, or a broken GPU.
+        delivery.say(f"bench: error: {_on_rank(me)}{error}")
+    if transport_box:
         _abort(transport_box, error.exit_code)
     return error.exit_code
 

@@ -105,15 +105,13 @@ class Measurer:
         shape = shape_of(case, 2, payload, case.modes[0])
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 
-        def in_time() -> bool:
-            return case.budget_s is None or time.monotonic() - started < case.budget_s
-
         def measured(round_: Round) -> tuple[Record, ...]:
-            # Many rounds are asked for at once: before each the first rank's clock says whether there is time.
-            max_s = self._channel.broadcast(case.max_s if in_time() else 0.0)
+            # Rank 0's clock decides before each round; without time left the round's records are skipped.
+            in_time = case.budget_s is None or time.monotonic() - started < case.budget_s
+            max_s = self._channel.broadcast(case.max_s if in_time else 0.0)
             return self._row(PlannedRow(shape.mode, shape, requested, round_, max_s))
 
-        yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, in_time, measured)
+        yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, measured)
 
     def _row(self, row: PlannedRow) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"

@@ -58,7 +58,7 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = shape_of(case, 2, payload, case.modes[0])
-        yield from ladder.climb(case, where, lambda asked: asked, True, lambda: True, partial(row, shape, requested))
+        yield from ladder.climb(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
