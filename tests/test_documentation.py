@@ -80,6 +80,8 @@ def test_commands_in_the_text_can_be_parsed(page: Path) -> None:
             assert from_argv([names[0], *after]).pattern == names[0]
         elif words[:3] == ["python", "-m", "bench"]:
             plugins.check("command", words[3])
+        elif "linkbench" in words:
+            plugins.check("command", words[words.index("linkbench") + 1])
 
 
 def test_the_gate_s_rules_are_read_and_every_way_to_fail_is_told(tmp_path: Path) -> None:

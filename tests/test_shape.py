@@ -164,6 +164,15 @@ def test_a_package_file_holds_a_docstring_and_nothing_else() -> None:
             assert names == (["__version__"] if file == "__init__.py" else []), f"bench/{file}"
 
 
+def test_a_public_class_is_defined_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for file, tree in files().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(file)
+    assert not {name: places for name, places in homes.items() if len(places) > 1}
+
+
 def test_there_are_no_utilities() -> None:
     assert not [file for file in files() if Path(file).stem in ("utils", "util", "helpers", "misc", "common")]
 

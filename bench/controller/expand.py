@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
-from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, Skip, count_rounds, job_of
+from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, PlanSkip, count_rounds, job_of
 from bench.core import hostlist
 from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
@@ -335,13 +335,13 @@ def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[s
     ]
 
 
-def _together(skipped: Iterable[tuple[Combination, str]]) -> tuple[Skip, ...]:
+def _together(skipped: Iterable[tuple[Combination, str]]) -> tuple[PlanSkip, ...]:
     """One entry for all patterns that are left out over one transport for the same reason."""
     patterns: dict[tuple[str, str], dict[str, None]] = {}
     for wish, reason in skipped:
         by = " ".join([wish.tool or wish.case.transport, *(f"{name}={value}" for name, value in wish.env)])
         patterns.setdefault((by, reason), {})[wish.case.pattern] = None
-    return tuple(Skip(f"{', '.join(names)} {by}", reason) for (by, reason), names in patterns.items())
+    return tuple(PlanSkip(f"{', '.join(names)} {by}", reason) for (by, reason), names in patterns.items())
 
 
 def _name(wish: Combination, launch: int, taken: set[str]) -> str:

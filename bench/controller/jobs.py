@@ -95,7 +95,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class PlanSkip:
     """A job that will not be launched, and why."""
 
     what: str
@@ -110,7 +110,7 @@ class Plan:
     cluster: Cluster
     modelled: bool
     jobs: tuple[Job, ...]
-    skipped: tuple[Skip, ...]
+    skipped: tuple[PlanSkip, ...]
     notes: tuple[str, ...]
     budget_s: float | None
 

@@ -173,6 +173,8 @@ def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record
             "also_requested_bytes": (16,),
             "payload_bytes": 16,
             "reason": "no GPU here",
+            "code": "uncoded",
+            "facts": {},
         },
     )
     assert document.failures == (
@@ -185,6 +187,8 @@ def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record
             "what": "no progress for 60 s",
             "rank": 3,
             "host": "host1",
+            "code": "uncoded",
+            "facts": {},
         },
     )
     assert document.schema == "bench.document/1" and document.notes == ("a note",)

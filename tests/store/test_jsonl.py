@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Failure, Header, Record, Samples, Skip
+from bench.core.skips import SkipCode
 from bench.store import jsonl
 
 Make = Callable[..., Any]
@@ -195,16 +196,35 @@ def test_as_many_times_of_the_host_as_samples(key: str, tmp_path: Path, a_header
         jsonl.read(path)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
 def test_every_schema_that_was_ever_written_is_read(
     number: int, tmp_path: Path, a_header: Make, a_record: Make
 ) -> None:
     path = tmp_path / "a.jsonl"
     jsonl.Writer(path, a_header()).append(a_record())
-    assert f'"{jsonl.SCHEMA}"' in path.read_text() and jsonl.SCHEMA == "bench.results/5"
+    assert f'"{jsonl.SCHEMA}"' in path.read_text() and jsonl.SCHEMA == "bench.results/6"
     path.write_text(path.read_text().replace(jsonl.SCHEMA, f"bench.results/{number}"))
     (attempt,) = jsonl.read(path).attempts
     assert attempt.header.imported == {} and len(attempt.records) == 1
+
+
+def test_a_reason_that_an_older_version_wrote_as_a_sentence_is_read_as_uncoded(
+    tmp_path: Path, a_header: Make, a_record: Make
+) -> None:
+    path = tmp_path / "a.jsonl"
+    writer = jsonl.Writer(path, a_header())
+    writer.append(a_record(skipped=Skip.of(SkipCode.BUDGET, budget_s=3.0)))
+    writer.append(a_record(failed=Failure.of(SkipCode.OTHER_GROUP_WRONG, rank=1, host="h1")))
+    (attempt,) = jsonl.read(path).attempts
+    assert attempt.records[0].skipped == Skip.of(SkipCode.BUDGET, budget_s=3.0)
+    assert attempt.records[1].failed == Failure.of(SkipCode.OTHER_GROUP_WRONG, rank=1, host="h1")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["skipped"] = "no GPU here"
+    lines[2]["failed"] = {"what": "died", "rank": 3, "host": "h1"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (attempt,) = jsonl.read(path).attempts
+    assert attempt.records[0].skipped == Skip.uncoded("no GPU here")
+    assert attempt.records[1].failed == Failure("died", 3, "h1")
 
 
 def test_a_world_that_nobody_knows_is_null_and_one_that_is_not_told_is_no_whole_line(
