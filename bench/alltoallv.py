@@ -18,8 +18,10 @@ from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import accumulate
 
+from bench.core.codes import Code
 from bench.core.pattern import Pattern, Shape, busiest_boundary
 from bench.core.program import Collective, Copied, Expected, Step
+from bench.core.record import Skip
 
 Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
 
@@ -27,17 +29,26 @@ Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
 BLOCK_BYTES = 16
 
 
+class AllToAllVSkip(Code):
+    """Why this pattern cannot run."""
+
+    OTHER_MATRIX = (
+        "other-matrix",
+        "the traffic matrix has {num_rows} rows, but the group has {num_ranks} ranks: give --matrix one row and one "
+        "column for each rank",
+    )
+
+
 class AllToAllV(Pattern):
     """Send a row of the blocks, receive a column."""
 
     name = "alltoallv"
 
-    def needs(self, shape: Shape) -> str | None:
-        """A matrix, where one is given, must have a row and a column for each rank."""
+    def needs(self, shape: Shape) -> Skip | None:
+        """A traffic matrix must have a row and a column for each rank."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
-            rows = f"the traffic matrix has {len(matrix)} rows, the group {num_ranks} ranks"
-            return f"{rows}: give --matrix a row and a column for each rank"
+            return Skip.of(AllToAllVSkip.OTHER_MATRIX, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:

@@ -10,8 +10,16 @@ promises to carry.
 
 from __future__ import annotations
 
+from bench.core.codes import Code
 from bench.core.pattern import MessagePattern, Shape
 from bench.core.program import Exchange, Message, Step
+from bench.core.record import Skip
+
+
+class BisectionSkip(Code):
+    """Why this pattern cannot run."""
+
+    ODD_RANKS = "odd-ranks", "bisection needs an even number of ranks, but the group has {num_ranks}"
 
 
 class Bisection(MessagePattern):
@@ -19,10 +27,10 @@ class Bisection(MessagePattern):
 
     name = "bisection"
 
-    def needs(self, shape: Shape) -> str | None:
+    def needs(self, shape: Shape) -> Skip | None:
         """Two halves of the same size."""
         if shape.num_ranks % 2:
-            return f"bisection needs an even number of ranks, the group has {shape.num_ranks}"
+            return Skip.of(BisectionSkip.ODD_RANKS, num_ranks=shape.num_ranks)
         return super().needs(shape)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

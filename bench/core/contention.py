@@ -75,10 +75,11 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     blank = Shape(num_ranks, 0, 4, 0, "pipelined", case.direction, case.window, _everyone(num_ranks))
     shape = replace(blank, payload_bytes=pattern.payload(asked, blank))
     reason = pattern.needs(shape)
-    if reason is None and not pattern.bus_factor(shape):
-        reason = f"{name} by {num_ranks} rank{'s' * (num_ranks > 1)} moves nothing that could disturb"
     if reason is not None:
-        raise UsageError(f"--aggressor {case.aggressor}: {reason}")
+        raise UsageError(f"--aggressor {case.aggressor}: {reason.text}")
+    if not pattern.bus_factor(shape):
+        ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
+        raise UsageError(f"--aggressor {case.aggressor}: {name} on {ranks} moves nothing that could disturb others")
     return pattern, shape
 
 

@@ -6,7 +6,11 @@ One sentence per error: it names the file and line, key, host or rank at fault, 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from bench.core.codes import Code
 
 EXIT_DONE = 0
 EXIT_VERDICT = 1
@@ -24,9 +28,21 @@ def first_line(error: BaseException) -> str:
 
 
 class BenchError(Exception):
-    """An error told to the user as one sentence; `exit_code` is what the process ends with."""
+    """An error that the user sees as one sentence; `exit_code` is the process's exit code.
+
+    `code` and `facts` are for program logic; an error without a code of its own is "uncoded".
+    """
 
     exit_code = EXIT_MEASUREMENT
+    code: str = "uncoded"
+    facts: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, code: Code, **facts: Any) -> Self:
+        """A code with its facts, in the words of its template."""
+        error = cls(code.words(facts))
+        error.code, error.facts = code, facts
+        return error
 
 
 class UsageError(BenchError):

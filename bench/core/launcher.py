@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bench.core.codes import Code, Coded
 from bench.core.world import RankInfo, World
 
 # How a host is reached where the site says nothing: without questions, and not for ever.
@@ -25,16 +26,28 @@ class LaunchSite:
     rendezvous_port: int = 29500
 
 
+class BlameCode(Code):
+    """How a rank ended, as its launcher reports it. The words follow a name: "rank 3 on h1 ..."."""
+
+    KILLED = "killed-by-signal", "was killed by signal {signal}"
+    EXITED = "exited", "ended with exit code {exit_code}"
+    EXITED_OR_KILLED = "exited-or-killed", "ended with exit code or signal {number}"
+    DISCONNECTED = "disconnected", "ended while its peers were connected to it"
+    NOT_STARTED = "not-started", "was not started: mpirun's process there was {why}"
+    DAEMON_LOST = "daemon-lost", "was lost by mpirun together with its daemon there"
+    REPORTED = "reported", "ended ({launcher} reports: {how})"
+
+
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The rank that ended first by a launcher's own account, and how: 'killed by signal 9'.
+    """The rank that ended first by its launcher's own account, and how it ended (BlameCode).
 
-    Some launchers know its process id on its host only, or no more than the host.
+    Some launchers know only its process id on its host, or only the host.
     """
 
     rank: int | None
     host: str | None
-    how: str
+    how: Coded
     process: int | None = None
 
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
+from bench.core.remarks import Remark
 
 # Flags by which a transport says that a row is no figure of the link that it is named after.
+WRONG_DATA = "wrong-data"  # some elements were wrong; `Record.first_wrong` has the first of them
 THROUGH_HOST = "through-host"  # copied by way of the host's memory
 SHARED_GPU = "shared_gpu"  # of ranks that had one GPU together; also a fact of the header
 
@@ -93,6 +95,19 @@ class Skip(Coded):
     """Why a row was not measured."""
 
 
+class WrongCode(Code):
+    """Where the first wrong data of a row were found."""
+
+    ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
+    GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
+    STRAY = "stray", "rank {rank} received bytes in a place that no rank sends to"
+
+
+@dataclass(frozen=True, slots=True)
+class WrongData(Coded):
+    """The first wrong data of a row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong, and on which rank and host if known. `what` is for people; logic reads `code` and `facts`."""
@@ -136,6 +151,7 @@ class Record:
     num_buffer_sets: int = 1
     verified: bool | None = None
     num_wrong: int | None = None
+    first_wrong: WrongData | None = None
     compared: str | None = None  # how much of what arrived: "full", or "sampled" (docs/metrics.md)
     modelled: bool = False
     stop_reason: str | None = None
@@ -196,7 +212,8 @@ class Header:
     calibration: Mapping[str, Any] = field(default_factory=dict)
     instance: str | None = None
     links: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # the remarks in words, for people; files before bench.results/6 have only these
+    remarks: tuple[Remark, ...] = ()
     launch: int = 1  # which of the launches of the same case this is
     imported: Mapping[str, Any] = field(default_factory=dict)
 

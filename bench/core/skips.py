@@ -10,3 +10,8 @@ class SkipCode(Code):
 
     BUDGET = "budget", "the time budget of {budget_s:g} s was used up before this row"
     OTHER_GROUP_WRONG = "other-group-wrong", "another group's data was wrong"
+    TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, but the group has {num_ranks}"
+    NO_DIRECTION = "no-direction", "{pattern} has no direction {direction}: it has {directions:list}"
+    ROOT_OUTSIDE = "root-outside", "root {root} is not in a group of {num_ranks} ranks"
+    UNDEFINED_REDUCTION = "undefined-reduction", "{why}"
+    UNSUPPORTED = "unsupported-by-transport", "{transport}: {why}"

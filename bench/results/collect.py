@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.core.codes import UNCODED
 from bench.core.errors import UsageError
 from bench.results import summary
 from bench.results.document import Document
@@ -47,7 +48,14 @@ def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
 
 def _failures(outcomes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"job": job, "what": outcome["what"], "rank": outcome.get("rank"), "host": outcome.get("host")}
+        {
+            "job": job,
+            "what": outcome["what"],
+            "rank": outcome.get("rank"),
+            "host": outcome.get("host"),
+            "code": outcome.get("code", UNCODED),
+            "facts": outcome.get("facts", {}),
+        }
         for job, outcome in outcomes.items()
         if outcome.get("what")
     ]

@@ -78,6 +78,7 @@ class Summary:
     host_median_s: float | None = None  # where a device's clock told the times: until the host saw them complete
     enqueue_fraction: float | None = None  # of that, until the last call was issued; median over samples
     compared: str | None = None  # how much of the data: "full" or "sampled"; None where nothing was
+    first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
 
 
 @dataclass(frozen=True, slots=True)
