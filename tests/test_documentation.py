@@ -95,7 +95,7 @@ def test_the_gate_s_rules_are_read_and_every_way_to_fail_is_told(tmp_path: Path)
 def test_the_example_pattern_runs(tmp_path: Path) -> None:
     import shutil
 
-    [example] = _blocks(ROOT / "docs" / "extending.md", "python")
+    example = _blocks(ROOT / "docs" / "extending.md", "python")[0]
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "bench" / "skip.py").write_text(example, encoding="utf-8")
     words = "-m bench.skip --transport model --instance p4d.24xlarge --sizes 1M"

@@ -16,10 +16,10 @@ from bench.controller import expand, jobs
 from bench.controller.programs import Search, below
 from bench.controller.run import machine, other_mpirun
 from bench.core import plugins
-from bench.core.case import ON_GPUS, OVER_MPI
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
+from bench.core.traits import names_with, traits
 from bench.core.units import option_duration
 from bench.logs.tool import Build, Installed, Tool
 from bench.probes import nvml
@@ -64,7 +64,7 @@ def planned(args: argparse.Namespace) -> Planned:
     here = this_machine(cluster.python, cluster.mpirun)
     tools = installed({name for measurement in scenario.measurements for name in measurement.tools}, args.tool_path)
     if cluster.launcher == "auto" and shutil.which(here.mpirun) is None:  # others may do without: gloo, nccl
-        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in OVER_MPI}
+        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in names_with("over_mpi")}
         here = replace(here, lacks={**lacks, **here.lacks})
         tools = {name: _alone(there) for name, there in tools.items()}
     plan = expand.expand(scenario, cluster, here, patterns, launchers, args.model, tools)
@@ -140,17 +140,16 @@ def _build(tool: Tool, path: str) -> Build:
 def this_machine(python: str | None, mpirun: str | None) -> jobs.LocalMachine:
     """What this machine offers to ranks that are started on it by these, where a cluster names its own."""
     names = plugins.names("transport")
-    transports = {name: plugins.load("transport", name).TRANSPORT for name in names}
     # Another interpreter's packages are not known here: its ranks will say what they miss.
-    reasons = {name: paths.lacks(name) for name in names if python is None or name in ON_GPUS}
+    reasons = {name: paths.lacks(name) for name in names if python is None or traits(name).on_gpu}
     return machine(
         python,
         mpirun,
         len(os.sched_getaffinity(0)),
         nvml.count_gpus(),
         {name: reason for name, reason in reasons.items() if reason is not None},
-        {name: transport.launcher for name, transport in transports.items()},
-        frozenset(name for name, transport in transports.items() if transport.separates),
+        {name: traits(name).launcher for name in names},
+        frozenset(names_with("separates")),
     )
 
 

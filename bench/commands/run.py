@@ -31,6 +31,7 @@ from bench.core.errors import (
     UsageError,
 )
 from bench.core.launcher import Launcher
+from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.gate import of_folder
 from bench.results import collect, output
@@ -169,7 +170,7 @@ def _ready(
     """
 
     def ready(cluster: Cluster, jobs: Sequence[Job]) -> None:
-        if args.no_preflight or all(job.case.transport == "model" for job in jobs):
+        if args.no_preflight or all(traits(job.case.transport).modelled for job in jobs):
             return
         for line in survey.patience(cluster):
             say(line)

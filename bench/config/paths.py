@@ -6,9 +6,8 @@ import importlib.util
 from pathlib import Path
 
 import bench
-from bench.core import plugins
-from bench.core.case import ON_GPUS
 from bench.core.errors import UsageError
+from bench.core.traits import traits
 from bench.probes import nvml
 
 PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
@@ -38,9 +37,9 @@ def workloads_folder() -> Path:
 
 def lacks(transport: str) -> str | None:
     """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
-    if transport in ON_GPUS and nvml.count_gpus() == 0:  # before its packages: they would not help
+    if traits(transport).on_gpu and nvml.count_gpus() == 0:  # before its packages: they would not help
         return "no NVIDIA GPU was found"
-    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
+    missing = [name for name in traits(transport).requires if not _installed(name)]
     return f"Python package {', '.join(missing)} is not installed" if missing else None
 
 

@@ -17,13 +17,14 @@ from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
 from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, PlanSkip, count_rounds, job_of
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, ON_GPUS, OVER_MPI, Case, alike, unheard
+from bench.core.case import LADDER_ALONE, Case, alike, unheard
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
 from bench.core.topology import IN_TURN
+from bench.core.traits import auto_choices, names_with, traits
 from bench.core.units import format_duration
 from bench.core.world import World
 from bench.hardware import catalogue
@@ -136,12 +137,15 @@ def _wishes(
     m = measurement
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
-    chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
-    by = [(name, transport) for name in m.patterns for transport in (("model",) if modelled else chosen_by[name])]
+    if modelled:
+        chosen_by = dict.fromkeys(m.patterns, names_with("modelled"))
+    else:
+        chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
+    by = [(name, transport) for name in m.patterns for transport in chosen_by[name]]
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        of_mpi = transport in OVER_MPI
+        obeyed = traits(transport).factors
         factors: dict[str, tuple[Any, ...]] = {
             "dtype": m.dtypes,
             "reduce_op": m.reduce_ops if pattern.reduces else (_DEFAULT.reduce_op,),
@@ -153,7 +157,7 @@ def _wishes(
             "memory": m.memories if "memory" in pattern.factors else (_DEFAULT.memory,),
             "via": m.vias if "via" in pattern.factors else (_DEFAULT.via,),
             "tf32": m.tf32 if "tf32" in pattern.factors else (_DEFAULT.tf32,),
-            "graph": m.graphs if transport == "nccl" else (_DEFAULT.graph,),
+            "graph": m.graphs if "graph" in obeyed else (_DEFAULT.graph,),
             "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
             "cache": m.caches,
             "root": m.roots if pattern.rooted else (_DEFAULT.root,),
@@ -161,10 +165,9 @@ def _wishes(
             "split": m.splits if m.aggressors != (_DEFAULT.aggressor,) else (_DEFAULT.split,),
             "bind": m.binds,
             "alignment": m.alignments,
-            # What only MPI knows is no factor of the others.
-            "thread_level": m.thread_levels if of_mpi else (_DEFAULT.thread_level,),
-            "sync": m.syncs if of_mpi else (_DEFAULT.sync,),
-            "loop": m.loops if of_mpi else (_DEFAULT.loop,),
+            "thread_level": m.thread_levels if "thread_level" in obeyed else (_DEFAULT.thread_level,),
+            "sync": m.syncs if "sync" in obeyed else (_DEFAULT.sync,),
+            "loop": m.loops if "loop" in obeyed else (_DEFAULT.loop,),
         }
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
@@ -213,12 +216,13 @@ def _alike(case: Case) -> Case:
 
 
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
-    """The pattern's only one; NCCL where there are (or are said to be) GPUs, else every host transport that can run."""
+    """The pattern's only one; the first choice for GPUs if there are any, else every host transport that can run."""
     if pattern.transport is not None:
         return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
-        return ("nccl",)
-    return tuple(name for name in ("mpi", "gloo") if name not in machine.lacks) or ("mpi", "gloo")
+        return auto_choices(on_gpu=True)[:1]
+    of_hosts = auto_choices(on_gpu=False)
+    return tuple(name for name in of_hosts if name not in machine.lacks) or of_hosts
 
 
 def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, transport: str) -> int:
@@ -227,7 +231,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
         return asked
     if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
         return catalogue.instance(cluster.instance).gpus
-    if transport in ON_GPUS and machine.num_gpus:
+    if traits(transport).on_gpu and machine.num_gpus:
         return machine.num_gpus
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 
@@ -243,7 +247,7 @@ def _spare_hosts(cluster: Cluster) -> list[str]:
 
 def _why_not(wish: Combination, cluster: Cluster, machine: LocalMachine, patterns: Mapping[str, Pattern]) -> str | None:
     case, pattern = wish.case, patterns[wish.case.pattern]
-    if case.transport == "model" and case.pattern in NOT_MODELLED:
+    if traits(case.transport).modelled and case.pattern in NOT_MODELLED:
         return "the model knows messages between ranks: it has neither copies of GPUs nor products of matrices"
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
@@ -252,7 +256,7 @@ def _why_not(wish: Combination, cluster: Cluster, machine: LocalMachine, pattern
         return passed_over
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
-    if cluster.launcher == "torchrun" and case.transport in OVER_MPI:
+    if cluster.launcher == "torchrun" and traits(case.transport).over_mpi:
         return "torchrun starts no MPI ranks: let mpirun or slurm start them"
     if wish.world.num_nodes > cluster.nodes:
         return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
@@ -309,7 +313,7 @@ def _why_no_tool(wish: Combination, tools: Mapping[str, Installed]) -> str | Non
 def _fitted(wish: Combination, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
     """The case with its share of the budget, its sizes thinned where they would not fit; and a note if they were."""
     case = wish.case
-    if share_s is None or case.transport == "model":
+    if share_s is None or traits(case.transport).modelled:
         return case, None
     rows = len(case.sizes) * len(case.modes) * count_rounds(case, wish.world, patterns[case.pattern])
     sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // rows)

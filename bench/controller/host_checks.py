@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.core.case import ON_GPUS
 from bench.core.inventory import MIN_LOCKED_BYTES
+from bench.core.traits import traits
 from bench.probes.host import Facts
 
 _MIB = 1 << 20
@@ -108,7 +108,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[PreflightFinding]
             f"host {host} has {told.results_free_bytes // _MIB} MiB left in {wanted.results}: make room, "
             "or choose another folder by --results DIR",
         )
-    if wanted.transports & ON_GPUS and told.num_gpus < wanted.ranks_per_node:
+    if any(traits(name).on_gpu for name in wanted.transports) and told.num_gpus < wanted.ranks_per_node:
         yield PreflightFinding(
             (host,),
             f"host {host} has {told.num_gpus} GPUs for {wanted.ranks_per_node} ranks, which need one each: "
@@ -134,7 +134,7 @@ def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[PreflightFinding]
             (host,),
             f"/dev/shm of host {host} has {told.shm_free_bytes // _MIB} MiB left for {wanted.ranks_per_node} ranks: "
             f"give a container --shm-size={2 * shm // _MIB}m",
-            refuses="nccl" in wanted.transports,  # which has no other way
+            refuses=any(traits(name).needs_shm for name in wanted.transports),
         )
     if told.has_rdma and told.max_locked_bytes is not None and told.max_locked_bytes < MIN_LOCKED_BYTES:
         yield PreflightFinding(
@@ -176,7 +176,8 @@ def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFind
                 (name,),
                 f"{_hosts(here)} {_takes(here)} the name {name} for itself (127.*): correct /etc/hosts there",
             )
-    by_name = several and "gloo" in wanted.transports and "GLOO_SOCKET_IFNAME" not in wanted.env
+    variables = {traits(name).host_name_variable for name in wanted.transports} - {""}
+    by_name = several and bool(variables - set(wanted.env))
     for host, told in facts.items():
         if not by_name:
             break

@@ -13,19 +13,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bench.config.clusters import Cluster
-from bench.core.case import ON_GPUS, OVER_MPI, Case, to_argv
+from bench.core.case import Case, to_argv
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
+from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in config/paths.py
 _ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
-_LAUNCH_S = {"mpi": 1.5, "model": 0.5}  # starting ranks; others import torch
-_LAUNCH_TORCH_S = 6.0
 _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
 _POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to come
 _LADDER_MOST = 6  # times the rounds that a ladder takes where nothing is slow
@@ -143,7 +142,7 @@ def job_of(
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
-        mpi=machine.mpi if case.transport in OVER_MPI or tool else "",
+        mpi=machine.mpi if traits(case.transport).over_mpi or tool else "",
     )
     pattern, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern}", *arguments]
@@ -195,7 +194,7 @@ def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> i
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Rounds of groups, for each size and mode; of a ladder, those that it takes where nothing is slow."""
     if case.schedule == "ladder" and pattern.topology == "pairs":
-        num_nics = len(case.nics) or (world.ranks_per_node if case.transport in ON_GPUS else 1)
+        num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
 
@@ -203,7 +202,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
 def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str = "") -> str:
     if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # which start ranks of ours; a tool's have MPI
         return "direct" if world.num_ranks == 1 and not cluster.hosts else "mpirun"
-    if transport == "model":
+    if traits(transport).modelled:
         return "direct"
     if cluster.launcher != "auto":
         return cluster.launcher
@@ -211,10 +210,10 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMach
 
 
 def _estimate_s(case: Case, num_rows: int, world: World) -> float:
-    launch_s = _LAUNCH_S.get(case.transport, _LAUNCH_TORCH_S)
-    if case.transport == "model":
-        return launch_s + num_rows * world.num_ranks * _MODEL_RANK_S
+    its = traits(case.transport)
+    if its.modelled:
+        return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
     sides = 2 if case.aggressor else 1  # without aggressors and with them
     times = _LADDER_MOST if case.schedule == "ladder" else 1
     rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S) * times
-    return launch_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))
+    return its.start_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))

@@ -15,7 +15,7 @@ from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 150.0, 0.2
 # 64 GB: a second over the fastest link, and what the slowest (one lane of generation 3) has time for.
-_COPY = ("-m", "bench.host_device", "--transport", "cuda_copy", "--sizes", "64M", "--mode", "isolated", "-n", "1000")
+_COPY = ("-m", "bench.host_device", "--sizes", "64M", "--mode", "isolated", "-n", "1000")
 
 
 def under_load(

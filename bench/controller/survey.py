@@ -22,6 +22,7 @@ from bench.controller.jobs import Job, LocalMachine
 from bench.core import hostlist
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
+from bench.core.traits import traits
 from bench.probes import host as probe
 from bench.probes import ports, versions
 from bench.store import runs
@@ -51,8 +52,8 @@ def patience(cluster: Cluster) -> list[str]:
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
     """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
-    real = [job for job in jobs if job.case.transport != "model"]
-    meets = any(job.world.num_nodes > 1 and job.case.transport in ("gloo", "nccl", "cuda_copy") for job in real)
+    real = [job for job in jobs if not traits(job.case.transport).modelled]
+    meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
     return Wanted(
         hosts=tuple(cluster.hosts[: max((job.world.num_nodes for job in real), default=0)]),
         ranks_per_node=max((job.world.ranks_per_node for job in real), default=1),
@@ -68,15 +69,17 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
-    """The network devices that jobs name. Gloo reads a list of names; NCCL one of beginnings, '=' of names, '^' not."""
+    """The network devices that jobs name, in `nics:` or in the variable that their transport reads."""
     found: dict[NamedNic, None] = {}
     for job in jobs:
-        transport = job.case.transport
+        its = traits(job.case.transport)
         for nic in job.case.nics:
-            found[NamedNic("`nics:`", nic.partition(":")[0], adapter=transport != "gloo")] = None
-        variable = f"{transport.upper()}_SOCKET_IFNAME"
-        words = job.env.get(variable, "") if transport in ("gloo", "nccl") else ""
-        exact = transport == "gloo" or words.startswith("=")
+            found[NamedNic("`nics:`", nic.partition(":")[0], adapter=not its.only_interfaces)] = None
+        if not its.nic_list:
+            continue
+        variable = its.nic_variables[0]
+        words = job.env.get(variable, "")
+        exact = its.nic_list == "names" or words.startswith("=")
         for name in filter(None, words.removeprefix("=").split(",")) if not words.startswith("^") else ():
             found[NamedNic(f"{variable} in `env:`", name, begins=not exact)] = None
     return tuple(found)
@@ -134,7 +137,7 @@ def look(
     `node`: what hosts are made of is asked, too.
     """
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
-    found = local_checks.look(cluster, [job for job in jobs if job.case.transport != "model"], launchers)
+    found = local_checks.look(cluster, [job for job in jobs if not traits(job.case.transport).modelled], launchers)
     python = cluster.python or machine.python
     if needs.hosts:
         asked = of_hosts(needs, cluster, python, package_root)

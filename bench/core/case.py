@@ -18,6 +18,7 @@ from bench.core.errors import BenchError, UsageError
 from bench.core.plugins import check, nearest
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
+from bench.core.traits import names_obeying, traits
 from bench.core.units import parse_duration, parse_size
 
 MODES = ("isolated", "pipelined", "both")
@@ -32,11 +33,7 @@ SYNCS = ("none", "barrier", "double-barrier")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 SCHEDULES = ("full", "ladder")
-# Whose ranks are MPI's, with its launchers and choices; and which need a GPU for each rank. Told here, as
-# plans are made where no transport is opened.
-OVER_MPI = frozenset({"mpi", "mpi_cuda"})
-ON_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
-_OF_NCCL = {"require": "tells what it used, so that it can be held to a demand", "graph": "captures its calls"}
+_NOT_ALL_OBEY = ("require", "graph")  # refused where the transport would ignore them: the others have no other meaning
 # Measure as another tool does, so that figures stand beside its own: what is fixed for each.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
@@ -349,13 +346,12 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
 
 def unheard(case: Case, transport: str) -> str | None:
     """What was asked for and would be passed over in silence by this transport; None when there is nothing."""
-    asked = next((name for name in _OF_NCCL if getattr(case, name)), None)
-    if asked is None or transport == "nccl" or (transport == "model" and asked == "graph"):
+    its = traits(transport)
+    asked = next((name for name in _NOT_ALL_OBEY if getattr(case, name)), None)
+    if asked is None or asked in its.factors or asked in its.no_effect:
         return None
-    alone = f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}"
-    if transport == "model":
-        return f"{alone}: leave it out of what is modelled"
-    return f"{alone}: leave it out of what is measured over {transport}, or use nccl, which takes a GPU for every rank"
+    obeying = " or ".join(names_obeying(asked))
+    return f"{transport} ignores `{asked}`: leave it out, or use --transport {obeying}"
 
 
 def alike(tool: str, pattern: str) -> dict[str, Any]:

@@ -51,8 +51,12 @@ def first_line(kind: str, name: str) -> str:
     """The first line of a plug-in's docstring, read from its source: nothing is imported."""
     import ast
 
-    source = (_ROOT / FOLDERS[kind] / f"{name}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]
+
+
+def source(kind: str, name: str) -> str:
+    """The source text of a plug-in."""
+    return (_ROOT / FOLDERS[kind] / f"{name}.py").read_text(encoding="utf-8")
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:

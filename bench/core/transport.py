@@ -163,12 +163,9 @@ class Transport(ABC):
     """One communication library, opened for this rank."""
 
     clock: Literal["host", "device", "virtual"]
-    launcher: ClassVar[str]  # how ranks are started for it where nothing else is said
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
-    requires: ClassVar[tuple[str, ...]] = ()  # Python packages it imports
     num_threads: ClassVar[int] = 1  # of a rank that must run at the same time: the caller's, and the library's own
-    separates: ClassVar[bool] = False  # can it run two patterns at once, each by a part of the ranks?
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
     carries_messages: ClassVar[bool] = True  # can ranks send each other anything by it?
 
@@ -260,7 +257,7 @@ class Transport(ABC):
 
 @runtime_checkable
 class Separable(Protocol):
-    """What a transport that can run two patterns at once, each by a part of the ranks, has besides (`separates`)."""
+    """What a transport adds that can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
         """From now on `sync` and timed calls wait for the ranks of one's own part only.

@@ -11,9 +11,10 @@ from statistics import median
 from bench.core.links import Bound, NodeLinks
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Header, Record
+from bench.core.traits import traits
 from bench.core.units import format_bytes, format_rate
 from bench.explain.log_evidence import Hint
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of
+from bench.hardware.bounds import bounds_of, moves_host_memory
 from bench.hardware.catalogue import gpu, gpu_printed, instance
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, same_shape
@@ -38,7 +39,6 @@ _MOST_RANKS_OF_MESSAGES = 2048  # fewer than for an import, which lays the messa
 _MOST_GPUS = 16  # of one node that is sold
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1
-_HOST_MEMORY_TOOLS = ("osu", "perftest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class RunEvidence:
     @property
     def of_hosts(self) -> bool:
         """Do the bytes come from host memory, so that neither GPUs nor NCCL explain anything?"""
-        return self.run.tool in _HOST_MEMORY_TOOLS or (self.own and self.run.tool.split()[-1] in HOST_MEMORY_TRANSPORTS)
+        return moves_host_memory(self.run.tool) or (self.own and moves_host_memory(self.run.tool.split()[-1]))
 
     @property
     def over_nics(self) -> bool:
@@ -177,7 +177,7 @@ class RunEvidence:
     @property
     def by_ring(self) -> bool:
         """Does this go round a ring, which crosses each node's NICs more often than it must?"""
-        nccl = self.run.tool == "nccl_tests" or (self.own and self.run.tool.split()[-1] == "nccl")
+        nccl = self.run.tool == "nccl_tests" or (self.own and traits(self.run.tool.split()[-1]).rings)
         nccl = nccl and not (self.machine.gpu and gpu(self.machine.gpu).architecture.startswith("cdna"))  # that is RCCL
         ring = self.run.pattern in _BY_RING
         if self.run.pattern == "allreduce" and (told := self.hint("setting", "NCCL_ALGO set by environment to ")):

@@ -9,7 +9,7 @@ from bench.core.links import NodeLinks
 from bench.core.record import Header, Record
 from bench.explain.evidence import RunEvidence, with_references
 from bench.explain.log_evidence import Hint
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
+from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
@@ -170,7 +170,7 @@ def _links(header: Header) -> NodeLinks | None:
     gpus = [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
     linked = {pcie_as_linked(gpu) for gpu in gpus}
     models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
-    if header.transport in HOST_MEMORY_TRANSPORTS or len(linked) != 1 or len(models) != 1:
+    if moves_host_memory(header.transport) or len(linked) != 1 or len(models) != 1:
         return None
     link, model = linked.pop(), models.pop()
     if link is None or model is None:
@@ -182,7 +182,7 @@ def _gpu(header: Header) -> str | None:
     """The model of all GPUs that the nodes tell of, if it is one."""
     gpus = [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
     models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
-    return models.pop() if len(models) == 1 and header.transport not in HOST_MEMORY_TRANSPORTS else None
+    return models.pop() if len(models) == 1 and not moves_host_memory(header.transport) else None
 
 
 def _hosts(header: Header) -> str:

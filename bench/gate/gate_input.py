@@ -12,6 +12,7 @@ from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header
+from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.pair_evidence import rows_of
 from bench.gate.rules import GateFault
@@ -77,8 +78,8 @@ class GateInput:
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
-        if header.transport == "gloo":
-            return frozenset({"tcp"})
+        if only := traits(header.transport).network:
+            return frozenset({only})
         return _told_by_nccl(header) | self.networks.get(start(job), frozenset())
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from bench.core.case import ON_GPUS
 from bench.core.record import Header
+from bench.core.traits import traits
 from bench.gate.gate_input import GateInput, hosts
 from bench.gate.rules import Expect, GateFault
 from bench.hardware.bounds import shares_gpu
@@ -32,7 +32,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
     measured = {
         job: header
         for job, header in headers.items()
-        if header.transport in ON_GPUS and not header.modelled and not header.imported
+        if traits(header.transport).on_gpu and not header.modelled and not header.imported
     }
     told = _told(measured)
     yield from _once(_lost(run, measured, told))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.core.case import ON_GPUS, Case, own_case
+from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, known
+from bench.core.traits import traits
 from bench.core.world import World
 from bench.gate.lint_input import LintInput, LintRow, RuleOffence, launch_of
 from bench.hardware.bounds import bounds_of
@@ -32,12 +33,6 @@ _NODE_KEYS = (
 )
 _GPU_KEYS = ("name", "memory_bytes", "pcie_generation", "pcie_max_generation", "pcie_lanes", "pcie_max_lanes")
 _VERSIONS = ("bench", "commit", "python", "kernel")
-# What moved the bytes: versions and facts of each transport.
-_LIBRARY_VERSIONS = {"mpi": ("mpi4py",), "gloo": ("torch",), "nccl": ("torch",), "mpi_cuda": ("mpi4py",)}
-_LIBRARY_FACTS = {
-    "mpi": ("mpi_library", "mpi_thread_level"),
-    "mpi_cuda": ("mpi_library", "mpi_thread_level", "mpi_cuda_answer"),
-}
 
 _TIMING = {
     "sync": "what synchronised the ranks before an isolated call",
@@ -147,9 +142,9 @@ def _missing_facts(header: Header) -> Iterator[str]:
         if not header.links:
             yield "the links that it was modelled on (links)"
         return
-    library = header.transport
-    yield from (f"versions.{name}" for name in _LIBRARY_VERSIONS.get(library, ()) if not header.versions.get(name))
-    yield from (f"facts.{name}" for name in _LIBRARY_FACTS.get(library, ()) if not header.facts.get(name))
+    its = traits(header.transport)
+    yield from (f"versions.{name}" for name in its.required_versions if not header.versions.get(name))
+    yield from (f"facts.{name}" for name in its.required_facts if not header.facts.get(name))
     if not header.settings.get("launcher"):
         yield "what started the ranks (settings.launcher)"
     if len(header.nodes) != header.num_nodes:
@@ -163,7 +158,7 @@ def _missing_hardware(header: Header) -> Iterator[str]:
     for host, facts in header.nodes.items():
         yield from (f"nodes.{host}.{key}" for key in _NODE_KEYS if key not in facts)
         gpus: list[Mapping[str, Any]] = list(facts.get("gpus") or ())
-        if header.transport in ON_GPUS and not gpus:
+        if traits(header.transport).on_gpu and not gpus:
             yield f"nodes.{host}.gpus: the bytes moved between GPUs"
         for gpu in gpus:
             yield from (f"nodes.{host}.gpus[{gpu.get('index')}].{key}" for key in _GPU_KEYS if key not in gpu)

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
 from bench.core.record import Header, Record
+from bench.core.traits import traits
 
-# Transports that move bytes from host memory: a GPU's ports say nothing about them.
-HOST_MEMORY_TRANSPORTS = frozenset({"gloo", "mpi", "osu", "perftest"})
+_HOST_MEMORY_TOOLS = ("osu", "perftest")
+
+
+def moves_host_memory(transport: str) -> bool:
+    """Does this transport, or the tool of an imported row, move host memory? A GPU's ports do not bound it."""
+    return transport in _HOST_MEMORY_TOOLS or traits(transport).host_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class RecordTraffic:
     @property
     def in_gpus(self) -> bool:
         """Do the bytes begin and end in GPUs that have ports?"""
-        of_host = self.header.transport in HOST_MEMORY_TRANSPORTS and self.header.facts.get("memory") != "device"
+        of_host = moves_host_memory(self.header.transport) and self.header.facts.get("memory") != "device"
         return self.links.peer != "memory" and not of_host
 
     @property

@@ -17,7 +17,7 @@ from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
 from bench.hardware._network_bounds import network_bounds, own_nic_bound
-from bench.hardware._traffic import HOST_MEMORY_TRANSPORTS, RecordTraffic
+from bench.hardware._traffic import RecordTraffic, moves_host_memory
 from bench.hardware.catalogue import pcie_packet_share
 
 __all__ = [
@@ -25,10 +25,10 @@ __all__ = [
     "COPIES_OF_ONE_GPU",
     "COPY_DIRECTIONS",
     "COPY_PATTERNS",
-    "HOST_MEMORY_TRANSPORTS",
     "bounds_of",
     "copy_bounds",
     "floor_of",
+    "moves_host_memory",
     "shares_gpu",
 ]
 
@@ -87,7 +87,7 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """The links of the two GPUs themselves where a row is of two; by NVLink a library may go round by a third one."""
-    if header.transport in HOST_MEMORY_TRANSPORTS or header.modelled:
+    if moves_host_memory(header.transport) or header.modelled:
         return links
     joined = _live_copies.between(header, record)
     if joined is None or (links.peer in NVLINK_PEERS and not joined.by_nvlink):
@@ -97,7 +97,7 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     """Of a copy between a GPU and its host, or two GPUs, as other tools measure it; its size, often untold, cancels."""
-    if not record.bus_factor or record.num_ranks is None or header.transport in HOST_MEMORY_TRANSPORTS:
+    if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
     if header.pattern == "host_device":
         own = _live_copies.own_links(header, record)

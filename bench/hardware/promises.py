@@ -9,6 +9,7 @@ from typing import Any
 from bench.core.inventory import Inventory, Path, from_facts
 from bench.core.links import Bound
 from bench.core.record import Header, Record
+from bench.core.traits import auto_choices
 from bench.hardware import _live_copies, catalogue, live
 from bench.hardware.bounds import bounds_of, copy_bounds
 from bench.hardware.catalogue import instances
@@ -87,7 +88,7 @@ def _header(pattern: str, links: dict[str, Any], num: int, nodes: Mapping[str, A
         job="",
         case=(),
         pattern=pattern,
-        transport="nccl",
+        transport=auto_choices(on_gpu=True)[0],
         dtype="",
         reduce_op="",
         root=None,

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from bench.core.case import OVER_MPI
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.plugins import nearest
+from bench.core.traits import traits
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import long_options
 
@@ -176,7 +176,7 @@ def resource_name(job: str) -> str:
 
 
 def _speaks_mpi(words: list[str]) -> bool:
-    return "--transport" in words and words[words.index("--transport") + 1] in OVER_MPI
+    return "--transport" in words and traits(words[words.index("--transport") + 1]).over_mpi
 
 
 def _checked(options: Mapping[str, str]) -> Mapping[str, str]:

@@ -12,10 +12,11 @@ from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.pattern import Pattern
 from bench.core.record import Header
+from bench.core.traits import traits
 from bench.core.transport import Transport
 from bench.core.world import World
 from bench.hardware import catalogue, live
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS
+from bench.hardware.bounds import moves_host_memory
 from bench.probes import environment, machine, nvml, versions
 from bench.rank import calibrate, nics, sampling
 from bench.rank.session import Session
@@ -47,7 +48,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     if gathered is None:
         return None
     nodes = {one["host"]: one["node"] | _rack(case, one["host"]) for one in gathered if one["node"] is not None}
-    real = () if case.transport in HOST_MEMORY_TRANSPORTS else nodes.values()
+    real = () if moves_host_memory(case.transport) else nodes.values()
     links, linked = live.bounding(links_of(case, world), real)
     shared = gathered[0]["environment"]
     odd = sorted(
@@ -86,7 +87,7 @@ _PER_RANK = {
     "SLURM_LOCALID",
     "OMPI_COMM_WORLD_NODE_RANK",
     "OMPI_FILE_LOCATION",
-    *nics.VARIABLES,
+    *nics.variables(),
 }
 
 
@@ -141,5 +142,6 @@ def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
     """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
-    one_per_gpu = case.transport in ("nccl", "mpi_cuda", "model")
+    its = traits(case.transport)
+    one_per_gpu = its.on_gpu or its.modelled
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bench.core.case import ON_GPUS, Case
+from bench.core.case import Case
 from bench.core.program import Group, Round
 from bench.core.record import Record
+from bench.core.traits import traits
 from bench.diagnose import pair_evidence
 from bench.diagnose.ladder import Asked, next_rounds
 from bench.diagnose.localise import PairSamples, Places
@@ -18,7 +19,7 @@ from bench.results import stats
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
     """Where the ranks are, as the case says; where it names no NICs, each GPU of a host has one of its own."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
-    of_gpus = clock == "device" or case.transport in ON_GPUS
+    of_gpus = clock == "device" or traits(case.transport).on_gpu
     found = [nics.of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 

@@ -33,6 +33,7 @@ from bench.core.errors import (
     first_line,
 )
 from bench.core.parser import Parser
+from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
 from bench.rank import delivery, pulse
@@ -109,7 +110,7 @@ def _run(name: str, argv: Sequence[str] | None, me: RankInfo, transport_box: lis
     try:
         delivery.check_output(args.output)
         case = from_args(name, args)
-        if case.transport == "model":
+        if traits(case.transport).modelled:
             return _run_modelled(case, args, me)
         from bench.rank import preflight, session
 
@@ -157,7 +158,7 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
     from bench.rank import modelled
 
-    if (passed_over := unheard(case, "model")) is not None:
+    if (passed_over := unheard(case, case.transport)) is not None:
         raise RefusedError(passed_over)
     header, rows = modelled.header_and_rows(case, args.job or case.pattern)
     return delivery.deliver(header, rows, args)

@@ -18,6 +18,7 @@ from bench.core.program import Group, Round, needs_device
 from bench.core.record import Contention, Header, Record, Samples, Skip
 from bench.core.remarks import Remark
 from bench.core.skips import SkipCode
+from bench.core.traits import names_with, traits
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -33,11 +34,12 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     """Header and rows of a modelled case. Raises UsageError if the case names no instance type."""
     if not case.instance:
         raise UsageError.of(RankRefusal.MODEL_INSTANCE)
-    case = replace(case, transport="model")
+    if not traits(case.transport).modelled:
+        case = replace(case, transport=names_with("modelled")[0])
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", "model").TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world))
     remark = Remark.of(
         RankRemark.MODELLED,
         num_nodes=world.num_nodes,
@@ -142,5 +144,5 @@ def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
     for member in range(shape.num_ranks):
         for step in pattern.steps(shape, member):
             if (why := needs_device(step)) is not None:
-                return Skip.of(SkipCode.UNSUPPORTED, transport="model", why=why)
+                return Skip.of(SkipCode.UNSUPPORTED, transport="the model", why=why)
     return None

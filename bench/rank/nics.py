@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from bench.core.case import OVER_MPI, Case
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.traits import traits
 
-# What a library reads: Gloo, NCCL; MPICH over UCX, Open MPI over TCP.
-_OF_TRANSPORT = {
-    "gloo": ("GLOO_SOCKET_IFNAME",),
-    "mpi": ("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
-    "mpi_cuda": ("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
-    "nccl": ("NCCL_SOCKET_IFNAME",),
-}
-_ADAPTERS = "NCCL_IB_HCA"  # for a NIC that is no network interface, such as mlx5_0
-VARIABLES = (*(name for names in _OF_TRANSPORT.values() for name in names), _ADAPTERS)
 _INTERFACES = Path("/sys/class/net")
+
+
+def variables() -> frozenset[str]:
+    """The environment variables that name a NIC, of all transports."""
+    found: set[str] = set()
+    for name in plugins.names("transport"):
+        its = traits(name)
+        found.update(its.nic_variables)
+        found.add(its.adapter_variable)
+    return frozenset(found - {""})
 
 
 def of(case: Case, local_rank: int) -> str | None:
@@ -25,7 +28,7 @@ def of(case: Case, local_rank: int) -> str | None:
     None where none are named, and of MPI where several are: its ranks must all reach each other when it starts, so that
     a rank can not be held to one rail.
     """
-    if not case.nics or (case.transport in OVER_MPI and len(case.nics) > 1):
+    if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):
         return None
     return case.nics[local_rank % len(case.nics)]
 
@@ -34,8 +37,9 @@ def use(nic: str | None, transport: str, env: MutableMapping[str, str]) -> None:
     """Set what the transport's library reads at its start; what is set already stays."""
     if nic is None:
         return
-    names = _OF_TRANSPORT.get(transport, ())
-    if transport == "nccl" and not (_INTERFACES / nic).exists():
-        names = (_ADAPTERS,)
-    for name in names:
-        env.setdefault(name, f"={nic}" if name == _ADAPTERS else nic)  # '=': this one, not all that begin so
+    its = traits(transport)
+    if its.adapter_variable and not (_INTERFACES / nic).exists():  # an adapter that is no interface, such as mlx5_0
+        env.setdefault(its.adapter_variable, f"={nic}")  # '=': this one, not all that begin so
+        return
+    for name in its.nic_variables:
+        env.setdefault(name, nic)

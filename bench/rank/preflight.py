@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from bench.core.errors import AbsentError, RefusedError, UsageError
 from bench.core.program import Collective, Group
+from bench.core.traits import library_facts
 from bench.core.transport import Reduction, Transport
 from bench.core.world import RankInfo
 from bench.probes import environment, sysfs, versions
@@ -32,7 +33,6 @@ _SHAPING = re.compile(
 _MAY_DIFFER = re.compile(
     r"IFNAME|_HCA|NET_DEVICES?$|_IFACE|_DOMAIN|_NIC|HOSTID|TOPO_FILE|AFFINITY|PLACES|DEBUG|_LOG|VERBOSE|_FILE$"
 )
-_LOADED = ("mpi_library", "mpi_standard", "mpi_thread_level", "torch", "cuda", "nccl", "cupy")  # of Transport.facts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def meet(transport: Transport) -> float:
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> Self:
     """`launched`: the environment as this process got it; `facts`: those of the transport."""
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
-    software |= {name: facts[name] for name in _LOADED if name in facts}
+    software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")
     return Self(socket.gethostname(), boot_id, met_s, environment.allowed(launched), software)
 

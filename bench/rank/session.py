@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.core import plugins
-from bench.core.case import ON_GPUS, Case, to_argv, unheard
+from bench.core.case import Case, to_argv, unheard
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
+from bench.core.traits import auto_choices, traits
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import RankInfo, World
@@ -90,7 +91,8 @@ def open_case(
         near_cpus=sysfs.cpus_beside,
     )
     if not library.carries_messages and pattern.transport != chosen:
-        raise RefusedError(f"{chosen} only copies, and {pattern.name} has messages or products: use nccl, mpi or gloo")
+        others = " or ".join((*auto_choices(on_gpu=True), *auto_choices(on_gpu=False)))
+        raise RefusedError(f"{chosen} only copies, and {pattern.name} has messages or products: use {others}")
     transport = _opened(chosen, library, me, options)
     opened(transport)
     beat("the first eight bytes between all ranks", preflight.MEET_S)
@@ -119,11 +121,12 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
     try:
         return library(me, options)  # type: ignore[call-arg]
     except NotInstalledError as error:
-        if name not in ON_GPUS or nvml.has_device():
+        if not traits(name).on_gpu or nvml.has_device():
             raise
+        instead = f", or use {_of_hosts()}" if library.carries_messages else ""
         raise RefusedError(
             f"rank {me.rank}: no NVIDIA GPU was found on {socket.gethostname()}, and {name} needs one for each rank: "
-            f"run this where there are GPUs{'' if name == 'cuda_copy' else ', or use mpi or gloo'}"
+            f"run this where there are GPUs{instead}"
         ) from error
 
 
@@ -147,8 +150,8 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """(transport, why): the pattern's only one; NCCL where every rank has a GPU of its own, else MPI under mpirun,
-    else Gloo.
+    """(transport, why): the pattern's only one; the first choice for GPUs if every rank has its own, else the
+    first one over MPI if an MPI launcher started the ranks, else the first other one.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -156,10 +159,12 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     if pattern.transport is not None:
         return pattern.transport, f"{case.pattern} needs it"
     if nvml.count_gpus() >= me.local_size > 0:
-        return "nccl", "every rank has a GPU of its own"
-    if me.launcher in ("mpirun", "slurm"):
-        return "mpi", f"no GPU for every rank, started by {me.launcher}"
-    return "gloo", f"no GPU for every rank, {'one rank' if me.num_ranks == 1 else 'started by ' + me.launcher}"
+        return auto_choices(on_gpu=True)[0], "every rank has a GPU of its own"
+    by_mpi = me.launcher in ("mpirun", "slurm")
+    chosen = next(name for name in auto_choices(on_gpu=False) if traits(name).over_mpi == by_mpi)
+    if by_mpi:
+        return chosen, f"no GPU for every rank, started by {me.launcher}"
+    return chosen, f"no GPU for every rank, {'one rank' if me.num_ranks == 1 else 'started by ' + me.launcher}"
 
 
 def world_of(hosts: Sequence[str]) -> World:
@@ -187,10 +192,16 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
     return f"transport {case.transport} ({why}), {modes}, {cache}"
 
 
-_START_MORE = {
-    "nccl": "Start more on a machine with more GPUs",
-    "gloo": "Start more: torchrun --nproc-per-node 2",
-}
+def _start_more(case: Case) -> str:
+    if traits(case.transport).on_gpu:
+        return "Start more on a machine with more GPUs"
+    if traits(case.transport).launcher == "torchrun":
+        return "Start more: torchrun --nproc-per-node 2"
+    return f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
+
+
+def _of_hosts() -> str:
+    return " or ".join(auto_choices(on_gpu=False))
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
@@ -200,7 +211,7 @@ def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[s
     if world.num_ranks == 1 and alone:
         limits.append(
             "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
-            f"{_START_MORE.get(case.transport, f'Start more: mpirun -n 2 python -m bench.{case.pattern}')}"
+            f"{_start_more(case)}"
         )
     if world.ranks_per_node > num_cpus:
         limits.append(

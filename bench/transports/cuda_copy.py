@@ -16,6 +16,7 @@ from typing import Any, Literal
 from bench.core.errors import RefusedError, first_line
 from bench.core.program import Copy, CopyStep, Group, Product, Round, Step
 from bench.core.record import THROUGH_HOST
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.transports import _control, _cuda_device, _cuda_facts, _cuda_issue, _cuda_kernels, _cuda_memory, _device
@@ -25,6 +26,13 @@ from bench.transports._cuda_program import CopyProgram, Issue
 from bench.transports._cuda_reach import Reach, copies_of
 from bench.transports._cuda_timing import CopyTimer, tried_gate
 
+TRAITS = Traits(
+    launcher="torchrun",
+    requires=("cupy",),
+    on_gpu=True,
+    rendezvous=True,
+    library_facts=("cuda", "cupy"),
+)
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
 _RESERVE_BYTES = 1 << 30  # of the GPU's memory: for contexts, and for what a check brings along
 _TRIAL_BYTES = 1 << 20
@@ -35,8 +43,6 @@ class CudaCopy(Transport):
     """One rank per GPU, its copies on streams of its own."""
 
     clock: Literal["host", "device", "virtual"] = "device"
-    launcher = "torchrun"
-    requires = ("cupy",)
     carries_messages = False
     num_threads = 2  # two directions of pageable memory are copied by two threads
 

@@ -12,10 +12,26 @@ from typing import Any
 
 from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, needs_device
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import RankInfo
 from bench.transports import _host, _torch, _torch_compute
 
+TRAITS = Traits(
+    launcher="torchrun",
+    requires=("torch",),
+    rendezvous=True,
+    auto_order=2,
+    host_memory=True,
+    separates=True,
+    nic_variables=("GLOO_SOCKET_IFNAME",),
+    nic_list="names",
+    only_interfaces=True,
+    host_name_variable="GLOO_SOCKET_IFNAME",
+    network="tcp",
+    library_facts=("torch",),
+    required_versions=("torch",),
+)
 _PROBE_BYTES = 64  # per rank: whole elements of every type
 
 
@@ -23,13 +39,10 @@ class Gloo(Transport):
     """One process group over all ranks, one thread of computation per rank."""
 
     clock = "host"
-    launcher = "torchrun"
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
-    requires = ("torch",)
     num_threads = 2  # the caller and what moves the bytes
     calls_alone = True
-    separates = True
 
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group; `options.timeout_s` ends an operation whose peer does not answer.

@@ -14,18 +14,24 @@ from bench.core.fabric import Fabric, Flow
 from bench.core.phases import Call, Phase, Phases
 from bench.core.program import Collective, Exchange, Group, Round, Step
 from bench.core.schedules import algorithms, schedule
+from bench.core.traits import Traits
 from bench.core.units import format_rate
 
 MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
+
+TRAITS = Traits(
+    launcher="direct",
+    modelled=True,
+    start_s=0.5,
+    separates=True,
+    no_effect=("graph",),
+)
 
 
 class FabricModel:
     """The ranks of one world on one fabric."""
 
     clock = "virtual"
-    launcher = "direct"
-    requires: tuple[str, ...] = ()
-    separates = True
 
     def __init__(self, fabric: Fabric) -> None:
         """`fabric`: the links, and the world on them."""

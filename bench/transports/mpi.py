@@ -19,11 +19,26 @@ from bench.core.channel import Channel
 from bench.core.dtypes import DTYPES
 from bench.core.errors import NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.transports import _arrival, _host, _mpi_loop
 from bench.transports._mpi_steps import OPS, TYPES, Addressed, Builder
 
+TRAITS = Traits(
+    launcher="mpirun",
+    requires=("mpi4py",),
+    over_mpi=True,
+    start_s=1.5,
+    auto_order=1,
+    host_memory=True,
+    separates=True,
+    factors=("thread_level", "sync", "loop"),
+    nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),  # of MPICH over UCX, of Open MPI over TCP
+    library_facts=("mpi_library", "mpi_standard", "mpi_thread_level"),
+    required_facts=("mpi_library", "mpi_thread_level"),
+    required_versions=("mpi4py",),
+)
 # MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
 # 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
@@ -42,10 +57,7 @@ class Mpi(Transport):
     """MPI as mpi4py loads it, on COMM_WORLD."""
 
     clock = "host"
-    launcher = "mpirun"
-    requires = ("mpi4py",)
     calls_alone = True
-    separates = True
 
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
         """Initialise MPI at the thread level asked for; `arrival_s`: how long ranks may come after one another.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from bench.core.errors import RefusedError
 from bench.core.program import Group, Round, Step
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.transports import _arrival, _mpi_cuda_check, _mpi_cuda_staging
@@ -20,15 +21,25 @@ from bench.transports._cuda_device import load_cupy
 from bench.transports._mpi_cuda_memory import MpiCudaBuffers, RankGpu
 from bench.transports.mpi import ARRIVAL_S, Mpi, choose_library
 
+TRAITS = Traits(
+    launcher="mpirun",
+    requires=("mpi4py", "cupy"),
+    on_gpu=True,
+    over_mpi=True,
+    separates=True,
+    factors=("thread_level", "sync", "loop"),
+    nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
+    library_facts=("mpi_library", "mpi_standard", "mpi_thread_level", "cuda", "cupy"),
+    required_facts=("mpi_library", "mpi_thread_level", "mpi_cuda_answer"),
+    required_versions=("mpi4py",),
+)
+
 
 class MpiCuda(Transport):
     """MPI on COMM_WORLD, this rank's buffers on the GPU of its local rank."""
 
     clock = "host"
-    launcher = "mpirun"
-    requires = ("mpi4py", "cupy")
     calls_alone = True
-    separates = True
 
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Take the GPU, try the library in a process of its own, initialise MPI, and compare with staging.

@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, needs_device
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import RankInfo
 from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch, _torch_compute
@@ -23,6 +24,22 @@ from bench.transports import _nccl_types as types
 from bench.transports._nccl_graph import Graphs
 from bench.transports._nccl_timer import EventTimer
 
+TRAITS = Traits(
+    launcher="torchrun",
+    requires=("torch",),
+    on_gpu=True,
+    rendezvous=True,
+    needs_shm=True,
+    auto_order=1,
+    factors=("graph", "require"),
+    rings=True,
+    calibrates=True,
+    nic_variables=("NCCL_SOCKET_IFNAME",),
+    adapter_variable="NCCL_IB_HCA",
+    nic_list="prefixes",
+    library_facts=("torch", "cuda", "nccl"),
+    required_versions=("torch",),
+)
 _OF_A_CALL = ("algorithm", "protocol")
 _TINY_BYTES = 4096  # more than any probe needs
 
@@ -31,10 +48,8 @@ class Nccl(Transport):
     """One process group over all ranks, this rank on the GPU of its local rank."""
 
     clock = "device"
-    launcher = "torchrun"
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
-    requires = ("torch",)
     num_threads = 2  # the caller and what moves the bytes
 
     def __init__(self, place: RankInfo, options: Options) -> None:
