@@ -18,25 +18,15 @@ from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import accumulate
 
-from bench.core.codes import Code
 from bench.core.pattern import Pattern, Shape, busiest_boundary
 from bench.core.program import Collective, Copied, Expected, Step
 from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
 
 # As the blocks of the other patterns: 16 bytes hold whole elements of every type.
 BLOCK_BYTES = 16
-
-
-class AllToAllVSkip(Code):
-    """Why this pattern cannot run."""
-
-    OTHER_MATRIX = (
-        "other-matrix",
-        "the traffic matrix has {num_rows} rows, but the group has {num_ranks} ranks: give --matrix one row and one "
-        "column for each rank",
-    )
 
 
 class AllToAllV(Pattern):
@@ -48,7 +38,7 @@ class AllToAllV(Pattern):
         """A traffic matrix must have a row and a column for each rank."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
-            return Skip.of(AllToAllVSkip.OTHER_MATRIX, num_rows=len(matrix), num_ranks=num_ranks)
+            return Skip.of(SkipCode.OTHER_MATRIX, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:

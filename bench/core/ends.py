@@ -28,8 +28,8 @@ class EndCode(Code):
     )
     ABSENT = (
         "absent",
-        "{missing}: did not reach rank {seen_by} on {seen_on} within {waited_s:.0f} s{others}: check that the host runs "
-        "and what its ranks printed; `python -m bench doctor` tests the ports between the hosts",
+        "{missing}: did not reach rank {seen_by} on {seen_on} within {waited_s:.0f} s{others}: check the host "
+        "and its ranks' output; `python -m bench doctor` tests the ports between the hosts",
     )
     PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
 

@@ -73,9 +73,7 @@ class Pattern(ABC):
     def needs(self, shape: Shape) -> Skip | None:
         """Why a group of this shape cannot run the pattern (its payload does not matter yet); None if it can."""
         if shape.num_ranks < self.min_ranks:
-            return Skip.of(
-                SkipCode.TOO_FEW_RANKS, pattern=self.name, least=self.min_ranks, num_ranks=shape.num_ranks
-            )
+            return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=self.name, least=self.min_ranks, num_ranks=shape.num_ranks)
         if self.directional and self.way(shape.direction) not in self.directions:
             return Skip.of(
                 SkipCode.NO_DIRECTION, pattern=self.name, direction=shape.direction, directions=self.directions

@@ -13,5 +13,10 @@ class SkipCode(Code):
     TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, but the group has {num_ranks}"
     NO_DIRECTION = "no-direction", "{pattern} has no direction {direction}: it has {directions:list}"
     ROOT_OUTSIDE = "root-outside", "root {root} is not in a group of {num_ranks} ranks"
+    OTHER_MATRIX = (
+        "other-matrix",
+        "the traffic matrix has {num_rows} rows, but the group has {num_ranks} ranks: give --matrix one row and one "
+        "column for each rank",
+    )
     UNDEFINED_REDUCTION = "undefined-reduction", "{why}"
     UNSUPPORTED = "unsupported-by-transport", "{transport}: {why}"

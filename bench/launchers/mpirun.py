@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from bench.core.errors import UsageError
 from bench.core.codes import Coded
+from bench.core.errors import UsageError
 from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, rendezvous, whole

@@ -16,8 +16,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from bench.core import hostlist
-from bench.core.errors import UsageError
 from bench.core.codes import Coded
+from bench.core.errors import UsageError
 from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole

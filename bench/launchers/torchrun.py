@@ -11,8 +11,8 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from bench.core.errors import UsageError
 from bench.core.codes import Coded
+from bench.core.errors import UsageError
 from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole

@@ -1,4 +1,4 @@
-"""The rounds of a ladder: asked for by what the rounds before have shown, while the ranks wait."""
+"""The rounds of a ladder: each stage is chosen from the results of the stages before, while the ranks wait."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bench.core.traits import traits
 from bench.diagnose import pair_evidence
 from bench.diagnose.ladder import Asked, next_rounds
 from bench.diagnose.localise import PairSamples, Places
-from bench.rank import nics
+from bench.rank import placement
 from bench.results import stats
 
 
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
-    """Where the ranks are, as the case says; where it names no NICs, each GPU of a host has one of its own."""
+    """The hosts, NICs and racks of the ranks; if the case names no NICs, each GPU of a host counts as one."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
     of_gpus = clock == "device" or traits(case.transport).on_gpu
-    found = [nics.of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
+    found = [placement.nic_of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 
 

@@ -170,12 +170,11 @@ class Measurer:
             self._kept += len(taken.shares[k].slowest) * len(group.ranks)
             bound_s = one_way.bound_s(group) if one_way else None
             group_flags: dict[str, None] = {}
-            for rank in group.ranks if flags else ():
-                group_flags |= dict.fromkeys(flags[rank])
+            if flags is not None:
+                for rank in group.ranks:
+                    group_flags |= dict.fromkeys(flags[rank])
             records.append(
-                self._records.measured(
-                    row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention
-                )
+                self._records.measured(row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention)
             )
         return tuple(records)
 

@@ -16,7 +16,10 @@ class RankSkip(Code):
         "one-way-clock",
         "one-way times need the hosts' clocks, but {transport} does not complete operations on the host",
     )
-    ONE_WAY_AGGRESSOR = "one-way-aggressor", "{pattern} is timed across two clocks and cannot be disturbed: use pingpong"
+    ONE_WAY_AGGRESSOR = (
+        "one-way-aggressor",
+        "{pattern} is timed on two clocks and cannot be disturbed: use pingpong",
+    )
     NO_IN_PLACE = "no-in-place", "{pattern} has no in-place form"
     RANKS_REORDERED = (
         "ranks-reordered",
@@ -27,7 +30,10 @@ class RankSkip(Code):
         "{transport} cannot compute while it communicates: use --transport nccl or gloo",
     )
     OVERLAP_GRAPH = "overlap-graph", "overlap does not replay CUDA graphs: leave --graph out"
-    OVERLAP_AGGRESSOR = "overlap-aggressor", "overlap already runs products beside the collective: leave --aggressor out"
+    OVERLAP_AGGRESSOR = (
+        "overlap-aggressor",
+        "overlap already disturbs the collective with products: omit --aggressor",
+    )
     MODEL_OVERLAP = "model-overlap", "the model has links only, not what matrix products take from them"
 
 
@@ -37,6 +43,7 @@ class RankFailure(Code):
     OUT_OF_MEMORY = "out-of-memory", "ran out of memory for {need_mib} MiB, although {free_mib} MiB were reported free"
     WRONG_BEFORE_TIMING = "wrong-before-timing", "{num_wrong:n wrong element} before timing; first: {first}"
     NO_PRODUCTS = "no-products", "overlap: {why}"
+    CLOCKS = "clocks-not-comparable", "the clocks of hosts {hosts:list} cannot be compared: {why}"
 
 
 class RankRefusal(Code):
@@ -49,7 +56,7 @@ class RankRefusal(Code):
     )
     FOREIGN_LAUNCHER = (
         "foreign-launcher",
-        "{variable}={value} means that this is one of several ranks, but its launcher is not supported: start the ranks "
+        "{variable}={value} means that this is one of several ranks, but its launcher is not supported: start ranks "
         "with mpirun, torchrun or srun, or unset the variable",
     )
     OTHER_LAYOUT = (
@@ -66,12 +73,12 @@ class RankRefusal(Code):
     OTHER_CASE = "other-case", "rank {rank} was started with other options than rank 0: start all ranks with the same"
     COPIES_ONLY = (
         "copies-only",
-        "{transport} only copies, but {pattern} sends messages or multiplies: use nccl, mpi or gloo",
+        "{transport} only copies, but {pattern} sends messages or multiplies matrices: use {others}",
     )
     NO_GPU = (
         "no-gpu",
         "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this where there are "
-        "GPUs{other}",
+        "GPUs{instead}",
     )
     UNEVEN_RANKS = (
         "uneven-ranks",
@@ -88,7 +95,7 @@ class RankRefusal(Code):
         "the model needs the links of an instance type: --instance p4d.24xlarge (`python -m bench list` names them)",
     )
     BAD_EXPECT = "bad-expect", "--expect {given!r} is not a world such as 4x2 or h0,h1x2"
-    NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport mpi or gloo"
+    NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport {others}"
     BAD_AGGRESSOR = "bad-aggressor", "--aggressor {aggressor}: {why}"
     OUTPUT = "output", "--output {file} cannot be written: {why}"
 

@@ -13,9 +13,9 @@ Schema history (the `schema` key of each header line):
                     full or sampled; a line of type `end` after the rows: each host's GPUs as they were then, which go
                     beside its facts in the header as `gpus_at_end`; `overlap` where
                     products of matrices ran beside a row
-  bench.results/6   `skipped` is {`code`, `facts`, `text`}, a text before; `failed` has `code` and `facts`; the header's
-                    `remarks` are its `notes` with codes and facts; `first_wrong` is the first wrong data of a row, before
-                    in a flag "wrong: ..."
+  bench.results/6   `skipped` is {`code`, `facts`, `text`}, a text before; `failed` has `code` and `facts`; `remarks`
+                    in the header are its `notes` with codes and facts; `first_wrong` is the first wrong data of a row,
+                    before in a flag "wrong: ..."
 
 A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
 header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
