@@ -44,7 +44,6 @@ HOMES = {
     "subprocess": (
         "controller/batch.py",
         "controller/execute.py",
-        "controller/guard.py",
         "controller/hosts.py",
         "probes/",
         "transports/_mpi_loop.py",

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _plan
+from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     told = _import().telling(args)
     if told.instance:
         catalogue.instance(told.instance)  # a wrong name is said before anything is read
-    patterns = _plan.all_patterns()
+    patterns = all_patterns()
     pages, well = [], True
     stored = {name: _stored(name, args.results) for name in args.paths}
     logs = [name for name, run in stored.items() if run is None]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from bench.core.codes import Code
+    from bench.core.codes import Code, Coded
 
 EXIT_DONE = 0
 EXIT_VERDICT = 1
@@ -42,6 +42,13 @@ class BenchError(Exception):
         """A code with its facts, in the words of its template."""
         error = cls(code.words(facts))
         error.code, error.facts = code, facts
+        return error
+
+    @classmethod
+    def coded(cls, reason: Coded) -> Self:
+        """An error for a reason that is already in words."""
+        error = cls(reason.text)
+        error.code, error.facts = reason.code, reason.facts
         return error
 
 

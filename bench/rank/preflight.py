@@ -152,9 +152,7 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
     if difference is not None:
-        error = RefusedError(difference.text)
-        error.code, error.facts = difference.code, difference.facts
-        raise error
+        raise RefusedError.coded(difference)
     return clocks_off(ranks) if ranks is not None else []
 
 
