@@ -35,10 +35,10 @@ class AllToAllV(Pattern):
     name = "alltoallv"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """A traffic matrix must have a row and a column for each rank."""
+        """A matrix, if given, must have a row and a column for each rank."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
-            return Skip.of(SkipCode.OTHER_MATRIX, num_rows=len(matrix), num_ranks=num_ranks)
+            return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:

@@ -10,16 +10,10 @@ promises to carry.
 
 from __future__ import annotations
 
-from bench.core.codes import Code
 from bench.core.pattern import MessagePattern, Shape
 from bench.core.program import Exchange, Message, Step
 from bench.core.record import Skip
-
-
-class BisectionSkip(Code):
-    """Why this pattern cannot run."""
-
-    ODD_RANKS = "odd-ranks", "bisection needs an even number of ranks, but the group has {num_ranks}"
+from bench.core.skips import SkipCode
 
 
 class Bisection(MessagePattern):
@@ -30,7 +24,7 @@ class Bisection(MessagePattern):
     def needs(self, shape: Shape) -> Skip | None:
         """Two halves of the same size."""
         if shape.num_ranks % 2:
-            return Skip.of(BisectionSkip.ODD_RANKS, num_ranks=shape.num_ranks)
+            return Skip.of(SkipCode.ODD_RANKS, pattern=self.name, num_ranks=shape.num_ranks)
         return super().needs(shape)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

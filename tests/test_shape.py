@@ -62,7 +62,7 @@ OTHER_MEANINGS = {
     ("commands/_plan.py", "mpi"): "a feature of a tool's build",
     ("explain/", "nccl"): "a hint: NCCL's version",
     ("gate/certificate.py", "nccl"): "a fact: NCCL's version",
-    ("results/launches.py", "nccl"): "a fact: NCCL's version",
+    ("core/factors.py", "nccl"): "a fact: NCCL's version",
     ("hardware/_health_system.py", "model"): "a fact: the CPU's model",
     ("predict/workload_file.py", "model"): "a section of a workload file",
     ("host_device.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from bench.commands import _plan
@@ -12,6 +11,7 @@ from bench.controller.jobs import Job, Plan
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
 from bench.results import output
+from bench.results.table import as_json
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the plan."""
     planned = plan.make(_plan.request(args))
     if args.format == "json":
-        text = json.dumps({"schema": "bench.plan/1", **planned.plan.to_plain(planned.scenario.text)}, indent=1)
+        text = as_json({"schema": "bench.plan/1", **planned.plan.to_plain(planned.scenario.text)})
     else:
         text = words(planned.plan)
     output.emit(text, args)

@@ -18,10 +18,11 @@ from bench.config.scenario import Measurement, Scenario
 from bench.controller.jobs import Job, JobSpec, LocalMachine, Plan, PlanSkip, Site, count_rounds, job_of
 from bench.controller.messages import ControllerError, PlanRemark, PlanSkipCode
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, Case, alike, unheard
+from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, ignored_option, preset_fields
 from bench.core.codes import Coded
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
+from bench.core.factors import Factor
 from bench.core.pattern import Pattern
 from bench.core.remarks import Remark, RemarkCode
 from bench.core.sweep import thin
@@ -37,26 +38,11 @@ MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs do not matter for their ranks
 _DEFAULT = Case(pattern="")
-_NAMED = (
-    "dtype",
-    "reduce_op",
-    "topology",
-    "order",
-    "direction",
-    "cache",
-    "like",
-    "thread_level",
-    "sync",
-    "loop",
-    "alignment",
-    "bind",
-    "aggressor",
-    "split",
-    "engine",
-    "access",
-    "memory",
-    "via",
+# Job names list factors in this order, and nested loops vary the last one fastest.
+_RANKED = sorted(
+    (factor for factor in FACTORS if factor.name_rank is not None), key=lambda factor: factor.name_rank or 0
 )
+_UNRANKED = [factor for factor in FACTORS if factor.name_rank is None and factor.keys]
 
 
 def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
@@ -120,53 +106,19 @@ def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: b
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        obeyed = traits(transport).factors
-        factors: dict[str, tuple[Any, ...]] = {
-            "dtype": m.dtypes,
-            "reduce_op": m.reduce_ops if pattern.reduces else (_DEFAULT.reduce_op,),
-            "topology": m.topologies if pattern.topology is None else (_DEFAULT.topology,),
-            "order": m.orders,
-            "direction": m.directions if pattern.directional else (_DEFAULT.direction,),
-            "engine": m.engines if "engine" in pattern.factors else (_DEFAULT.engine,),
-            "access": m.accesses if "access" in pattern.factors else (_DEFAULT.access,),
-            "memory": m.memories if "memory" in pattern.factors else (_DEFAULT.memory,),
-            "via": m.vias if "via" in pattern.factors else (_DEFAULT.via,),
-            "tf32": m.tf32 if "tf32" in pattern.factors else (_DEFAULT.tf32,),
-            "graph": m.graphs if "graph" in obeyed else (_DEFAULT.graph,),
-            "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
-            "cache": m.caches,
-            "root": m.roots if pattern.rooted else (_DEFAULT.root,),
-            "aggressor": m.aggressors,
-            "split": m.splits if m.aggressors != (_DEFAULT.aggressor,) else (_DEFAULT.split,),
-            "bind": m.binds,
-            "alignment": m.alignments,
-            "thread_level": m.thread_levels if "thread_level" in obeyed else (_DEFAULT.thread_level,),
-            "sync": m.syncs if "sync" in obeyed else (_DEFAULT.sync,),
-            "loop": m.loops if "loop" in obeyed else (_DEFAULT.loop,),
-        }
+        factors = {factor.name: _values(factor, m, pattern, transport) for factor in (*_RANKED, *_UNRANKED)}
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
                 pattern=name,
                 transport=transport,
-                sizes=m.sizes,
-                mode=m.modes,
-                window=m.window,
-                matrix=m.matrix,
-                iterations=m.iterations,
-                warmup=m.warmup,
-                seed=m.seed,
                 max_s=scenario.max_s,
-                like=m.like,
                 instance=cluster.instance or "",
                 links=tuple(sorted(cluster.links.items())),
-                schedule=m.schedule,
-                share_gpu=m.share_gpu,
-                require=m.require,
                 nics=cluster.nics,
                 racks=_racks(cluster) if pattern.topology == "pairs" else (),
                 **dict(zip(factors, chosen, strict=True)),
             )
-            case = _like_a_tool(case)
+            case = _with_preset(case)
             if case.dtype != "float32":  # only float32 has two kinds of product
                 case = replace(case, tf32=False)
             if modelled:
@@ -181,9 +133,18 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((rack, tuple(hosts)) for rack, hosts in cluster.racks.items())
 
 
-def _like_a_tool(case: Case) -> Case:
-    """The case as the tool in its `like` would measure it."""
-    fixed = alike(case.like, case.pattern)
+def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
+    """The values to try of a factor; its default if it does not matter for this pattern and transport."""
+    depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
+    unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
+    if unused or (varied.several and not applies(varied, pattern, transport)):
+        return (varied.default,)
+    return m.values_of(varied)
+
+
+def _with_preset(case: Case) -> Case:
+    """The case with the settings that its `like` fixes. Raises UsageError if it sets one of them otherwise."""
+    fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
         given = getattr(case, name)
         if given not in (value, getattr(_DEFAULT, name)):
@@ -240,8 +201,8 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
     # A cluster with an instance type is a claim about this machine, which the preflight checks.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return Coded.of(PlanSkipCode.UNAVAILABLE, transport=case.transport, why=machine.lacks[case.transport])
-    if (ignored := unheard(case, case.transport)) is not None:
-        return Coded.of(PlanSkipCode.OPTION_IGNORED, transport=case.transport, why=ignored)
+    if (ignored := ignored_option(case, case.transport)) is not None:
+        return ignored
     if spec.tool and cluster.launcher == "kubernetes":
         return Coded.of(PlanSkipCode.TOOL_IN_CONTAINERS, tool=spec.tool)
     if cluster.launcher == "torchrun" and its.over_mpi:
@@ -370,13 +331,11 @@ def _name(spec: JobSpec, launch: int, taken: set[str]) -> str:
     """A job's name from what distinguishes it: allreduce-mpi-2x8, with a number if that is not enough."""
     case, world = spec.case, spec.world
     words = [case.pattern, spec.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
-    default = replace(_DEFAULT, **alike(case.like, case.pattern))
-    for field in _NAMED:
-        if getattr(case, field) != getattr(default, field):
-            words.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
-    words += ["inplace"] * case.in_place
-    words += ["graph"] * case.graph + ["tf32"] * case.tf32 + ["sharedgpu"] * case.share_gpu
-    words += [f"root{case.root}"] * (case.root != 0)
+    default = replace(_DEFAULT, **preset_fields(case.like, case.pattern))
+    for factor in _RANKED:
+        value = getattr(case, factor.name)
+        if value != getattr(default, factor.name):
+            words.append(factor.name_part(value))
     words += [f"{name}.{value}" for name, value in spec.factors]
     words += [f"launch{launch}"] * (launch > 1)
     name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(words))[:120]

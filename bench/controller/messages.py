@@ -80,7 +80,6 @@ class PlanSkipCode(Code):
         "the model simulates messages between ranks, but neither copies within a GPU nor matrix products",
     )
     UNAVAILABLE = "transport-unavailable", "{why}"
-    OPTION_IGNORED = "option-ignored", "{why}"
     TOOL_IN_CONTAINERS = "tool-in-containers", "{tool} runs where its programs are, not in containers"
     TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun starts no MPI ranks: use mpirun or slurm"
     TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"

@@ -71,15 +71,16 @@ class Pattern(ABC):
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Why a group of this shape cannot run the pattern (its payload does not matter yet); None if it can."""
-        if shape.num_ranks < self.min_ranks:
-            return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=self.name, least=self.min_ranks, num_ranks=shape.num_ranks)
+        """Why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
+        name, num_ranks = self.name, shape.num_ranks
+        if num_ranks < self.min_ranks:
+            return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=name, least=self.min_ranks, num_ranks=num_ranks)
         if self.directional and self.way(shape.direction) not in self.directions:
             return Skip.of(
-                SkipCode.NO_DIRECTION, pattern=self.name, direction=shape.direction, directions=self.directions
+                SkipCode.NO_DIRECTION, pattern=name, direction=shape.direction, directions=list(self.directions)
             )
-        if self.rooted and shape.root >= shape.num_ranks:
-            return Skip.of(SkipCode.ROOT_OUTSIDE, root=shape.root, num_ranks=shape.num_ranks)
+        if self.rooted and shape.root >= num_ranks:
+            return Skip.of(SkipCode.NO_ROOT, root=shape.root, num_ranks=num_ranks)
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:

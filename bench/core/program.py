@@ -85,11 +85,9 @@ class Product:
 Step = Collective | Exchange | CopyStep | Product
 
 
-def needs_device(step: Step) -> str | None:
-    """Why a library that only sends messages can not carry out a step; None when it can."""
-    return (
-        "it moves messages between ranks, and this is work of one GPU" if isinstance(step, CopyStep | Product) else None
-    )
+def is_device_work(step: Step) -> bool:
+    """Is a step a copy or a product of one GPU, which a library of messages cannot run?"""
+    return isinstance(step, CopyStep | Product)
 
 
 @dataclass(frozen=True, slots=True)

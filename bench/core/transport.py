@@ -14,9 +14,11 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from bench.core.arrays import Difference, Memory
+from bench.core.case import Case
 from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
+from bench.core.record import Skip
 from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer
@@ -60,7 +62,8 @@ class Options:
     tf32: bool = False
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
-    near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs beside a PCI address, where the kernel tells them
+    near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs near a PCI address, if the kernel reports them
+    case: Case = field(default_factory=lambda: Case(""))  # all factors, also those without a field here
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,8 @@ class Transport(ABC):
         """Versions and settings of the library that can change a figure."""
 
     @abstractmethod
-    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
-        """Why the library can not run a step for this element type and operation; None when it can."""
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """Why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
         """Memory that this rank's buffers may take; None: the host's, as the kernel tells it."""
@@ -214,15 +217,15 @@ class Transport(ABC):
         Raises MemoryError when there is not enough.
         """
 
-    def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> str | None:
-        """Tell the other ranks where this rank's buffers are, for libraries that reach into them, and reach theirs.
+    def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
+        """Exchange buffer addresses between ranks, for libraries that access each other's memory directly.
 
-        Every rank calls it, with its own steps. What was shared before is no longer used by anybody. Returns why
-        `steps` can not be carried out between these GPUs, None when they can (most libraries need nothing).
+        Every rank calls it with its own steps. It ends the use of all buffers shared before. Returns why `steps` cannot
+        run between these GPUs; None if they can. Most libraries need nothing.
         """
         return None
 
-    def stir(self) -> None:  # noqa: B027  # a host's memory is always awake
+    def keep_link_active(self) -> None:  # noqa: B027  # host memory needs nothing
         """Keep this rank's link to its device busy for a moment, without waiting: idle links report a lower rate."""
 
     @abstractmethod
@@ -265,14 +268,14 @@ class Separable(Protocol):
         Every rank calls it, once, with the same disjoint parts, and is in one of them.
         """
 
-    def arrive(self) -> Callable[[], bool]:
-        """Say that this rank has come here, without waiting; the answer tells, when called, whether all ranks have.
+    def barrier_async(self) -> Callable[[], bool]:
+        """Enter a barrier without waiting. The returned function reports whether all ranks have entered it.
 
-        All ranks arrive equally often.
+        All ranks call it equally often.
         """
 
-    def tell(self, value: float) -> Callable[[], float]:
-        """The first rank's value is on its way to all ranks of one's own part; the answer waits for it, and is it."""
+    def broadcast_async(self, value: float) -> Callable[[], float]:
+        """Start a broadcast from the first rank of this rank's part. The returned function waits for the value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.core.links import NodeLinks
-from bench.core.record import Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.explain.evidence import RunEvidence, with_references
 from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
@@ -79,7 +79,7 @@ def _row(header: Header, record: Record) -> ForeignRow:
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
-        contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
+        contradicts="its figures contradict each other" if Flag.CONTRADICTS in record.flags else "",
     )
 
 

@@ -43,17 +43,18 @@ def published() -> tuple[Published, ...]:
         busbw = {size: rate * 1e9 for size, rate in entry["busbw"].items()}
         text = source_of(sources, entry)
         told = Reference(
-            entry["gpu"],
-            None,
-            entry["nodes"],
-            entry["ranks"],
-            entry["pattern"],
-            busbw,
-            {},
-            None,
-            entry["note"],
-            None,
-            text,
+            gpu=entry["gpu"],
+            instance=None,
+            num_nodes=entry["nodes"],
+            num_ranks=entry["ranks"],
+            pattern=entry["pattern"],
+            busbw=busbw,
+            small_s={},
+            network_bytes_per_s=None,
+            peers=None,
+            note=entry["note"],
+            limited=None,
+            source=text,
         )
         found.append(_published(entry, told, verified=False))
     return tuple(found)

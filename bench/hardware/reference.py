@@ -18,8 +18,9 @@ from bench.hardware.catalogue import source_of, yaml_file
 class Reference:
     """One collective that somebody measured. `busbw`: bytes per second by payload bytes; `small_s`: seconds likewise.
 
-    `network_bytes_per_s`: of all NICs of one node, None on one node or where it is unknown. `limited`: what is known to
-    have held it back, so that it is not what the hardware does.
+    `network_bytes_per_s`: of all NICs of one node, None on one node or if unknown. `peers`: "host" if the GPUs had no
+    peer access and copied through host memory. `limited`: what is known to have limited it,
+    so it does not show what the hardware can do.
     """
 
     gpu: str
@@ -30,6 +31,7 @@ class Reference:
     busbw: Mapping[int, float]
     small_s: Mapping[int, float]
     network_bytes_per_s: float | None
+    peers: str | None
     note: str | None
     limited: str | None
     source: str
@@ -153,6 +155,7 @@ def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:
         busbw={size: rate * 1e9 for size, rate in entry["busbw"].items()},
         small_s={size: us * 1e-6 for size, us in entry.get("small_us", {}).items()},
         network_bytes_per_s=network,
+        peers=entry.get("peers"),
         note=entry.get("note"),
         limited=entry.get("limited"),
         source=source_of(file, entry),

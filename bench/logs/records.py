@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.core.dtypes import DTYPES
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
-from bench.core.record import Failure, Header, Record, Skip
+from bench.core.record import Failure, Flag, Header, Record, Skip
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, MatrixCell
 
@@ -44,7 +44,7 @@ def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | 
         reported=reported,
         num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
-        flags=("contradicts",) if row.contradicts or not is_by_definition(row, run, pattern) else (),
+        flags=(Flag.CONTRADICTS,) if row.contradicts or not is_by_definition(row, run, pattern) else (),
     )
 
 

@@ -132,7 +132,7 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     steps = pattern.steps(shape, rank)
     in_place = transport.must_be_in_place(steps)
     reduction = Reduction("float32", "sum")
-    lacks = [transport.supports(step, reduction, in_place) for step in steps]
+    lacks = [transport.unsupported_reason(step, reduction, in_place) for step in steps]
     alone = not all(isinstance(step, Collective) for step in steps)  # a GPU's own work may wait at a gate
     if any(transport.channel.share(alone or any(lacks))):
         return None

@@ -143,20 +143,20 @@ class ContentionSampler:
         if self._program is not None and aggressive:
             return self._channel.gather(self._disturb(self._program))
         victim = self._rank in self._parts.victims.ranks
-        _wait(self._parted.arrive(), _POLL_S)
+        _wait(self._parted.barrier_async(), _POLL_S)
         mine = _Block(sampler.timed(batch, num).seconds if victim else ())
-        _wait(self._parted.arrive(), _POLL_S if victim else _SLEEP_S)
+        _wait(self._parted.barrier_async(), _POLL_S if victim else _SLEEP_S)
         return self._channel.gather(mine)
 
     def _disturb(self, program: _Program) -> _Block:
         """Repeat calls without a pause until all victims have ended; all aggressors stop after the same call."""
         chunk = max(1, min(_MOST_CHUNK, int(_CHUNK_S / max(self._call_s, 1e-9))))
         program.run(1)
-        running = self._parted.arrive()
-        ended = self._parted.arrive()
+        running = self._parted.barrier_async()
+        ended = self._parted.barrier_async()
         began, done = time.perf_counter(), _Block()
         # The decision to stop is one chunk old: its broadcast shares the links that the calls fill.
-        stop = self._parted.tell(ended())
+        stop = self._parted.broadcast_async(ended())
         while True:
             at = time.perf_counter()
             program.run(chunk)
@@ -165,7 +165,7 @@ class ContentionSampler:
             if stop():  # this chunk disturbed no victim
                 break
             done = more
-            stop = self._parted.tell(ended())
+            stop = self._parted.broadcast_async(ended())
         _wait(running, _POLL_S)
         _wait(ended, _POLL_S)
         return done if done.calls else more
@@ -178,11 +178,11 @@ class ContentionSampler:
         collective = any(isinstance(step, Collective) for step in steps)
         in_place = self._transport.must_be_in_place(steps)
         lacks = self._channel.share(
-            next(filter(None, (self._transport.supports(s, _REDUCTION, in_place) for s in steps)), None)
+            next(filter(None, (self._transport.unsupported_reason(s, _REDUCTION, in_place) for s in steps)), None)
         )
         reason = next(filter(None, lacks), None)
         if reason is not None:
-            raise UsageError.of(RankRefusal.BAD_AGGRESSOR, aggressor=self._case.aggressor, why=reason)
+            raise UsageError.of(RankRefusal.BAD_AGGRESSOR, aggressor=self._case.aggressor, why=reason.text)
         self._transport.open_groups((group,) if collective else ())
         if self._rank not in group.ranks:
             return None
@@ -213,9 +213,9 @@ class ContentionSampler:
                 num = num or max(3, int(_ALONE_S / max(call_s, 1e-9)))
                 began = time.perf_counter()
                 self._program.run(num)
-                call_s = self._parted.tell((time.perf_counter() - began) / num)()
+                call_s = self._parted.broadcast_async((time.perf_counter() - began) / num)()
             rate = 1 / call_s
-        _wait(self._parted.arrive(), _SLEEP_S)
+        _wait(self._parted.barrier_async(), _SLEEP_S)
         rates: list[tuple[float, float]] = self._channel.share((call_s, rate))
         return rates[self.aggressors[0]]
 

@@ -35,7 +35,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     opened.beat("calibrating")
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     transport.sync()
-    transport.stir()
+    transport.keep_link_active()
     active = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node with an active link
     under_load = transport.clock == "device" and nvml.count_gpus({}) <= active
     mine = {
@@ -166,7 +166,7 @@ class GpusAtEnd:
         yield from rows
         if self._transport.clock != "device" and self._transport.available_bytes() is None:
             return
-        self._transport.stir()
+        self._transport.keep_link_active()
         mine = (socket.gethostname(), nvml.conditions()) if self._transport.place.local_rank == 0 else None
         for host_gpus in self._transport.channel.gather(mine) or []:
             if host_gpus is not None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from bench.core import plugins
-from bench.core.case import Case, add_arguments, from_args, unheard
+from bench.core.case import Case, add_arguments, from_args, ignored_option
 from bench.core.ends import EndCode
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
@@ -34,7 +34,7 @@ from bench.core.errors import (
     UsageError,
     first_line,
 )
-from bench.core.parser import Parser
+from bench.core.option_parsers import Parser
 from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from bench.rank.session import Session
 
 _ALONE = RankInfo(0, 1, 0, 1, "direct")
-_FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
 _LAST_WORDS_S = 1.0  # a launcher that is asked to abort drops what this rank has just printed
 _RANK_0_FIRST_S = 10.0  # for rank 0, perhaps on a busy machine, to report what all ranks found
@@ -196,8 +195,8 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
         raise UsageError.of(RankRefusal.MODEL_WORLD, launcher=me.launcher, num_ranks=me.num_ranks)
     from bench.rank import modelled
 
-    if (ignored := unheard(case, case.transport)) is not None:
-        raise RefusedError.of(RankRefusal.OPTION_IGNORED, why=ignored)
+    if (ignored := ignored_option(case, case.transport)) is not None:
+        raise RefusedError.coded(ignored)
     header, rows = modelled.header_and_rows(case, args.job or case.pattern)
     return delivery.deliver(header, rows, args)
 
@@ -210,7 +209,8 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
         allow_abbrev=False,
     )
     add_arguments(parser)
-    parser.add_argument("--format", choices=_FORMATS, default="table", help="output format (default table)")
+    parser.add_argument("--format", choices=plugins.names("format"), default="table", help="output format (table)")
+    parser.add_argument("--notes", action="store_true", help="print all notes below the table, not only urgent ones")
     parser.add_argument("--output", metavar="FILE", help="print to FILE instead of stdout")
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="name of the job in its results file")

@@ -17,7 +17,6 @@ from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Round, Step
 from bench.core.record import Failure, Record, Skip
-from bench.core.skips import SkipCode
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
@@ -197,12 +196,8 @@ class Measurer:
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
         if agreed is None:
-            # A rank that maps another's memory may find that it cannot: then the row is not measured.
-            why = self._transport.share(buffers, steps)
-            skip = None
-            if why is not None:
-                skip = Skip.of(SkipCode.UNSUPPORTED, transport=self._case.transport, why=why)
-            agreed = self._agreed(skip)
+            # A rank that reaches into another's memory may find that it can not: then none is measured.
+            agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
     def _own_buffers(

@@ -85,7 +85,6 @@ class RankRefusal(Code):
         "every host must have the same number of ranks, numbered host by host, but they are {found}: start them with a "
         "mapping by slot (the default of mpirun and srun)",
     )
-    OPTION_IGNORED = "option-ignored", "{why}"
     MODEL_WORLD = (
         "model-world",
         "the model simulates all ranks in one process, but {launcher} started {num_ranks}: start one process",

@@ -14,11 +14,12 @@ from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Group, Round, needs_device
-from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.program import Group, Round, is_device_work
+from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
 from bench.core.remarks import Remark
 from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
+from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -39,7 +40,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
     remark = Remark.of(
         RankRemark.MODELLED,
         num_nodes=world.num_nodes,
@@ -105,7 +106,7 @@ def _row(
             in_place=case.in_place,
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
-            stop_reason=None if reason else "exact",
+            stop_reason=None if reason else StopReason.EXACT,
             skipped=reason,
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,
@@ -143,6 +144,6 @@ def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):
         for step in pattern.steps(shape, member):
-            if (why := needs_device(step)) is not None:
-                return Skip.of(SkipCode.UNSUPPORTED, transport="the model", why=why)
+            if is_device_work(step):
+                return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
     return None

@@ -233,7 +233,8 @@ class OverlapSampler:
         size = order * order * dtype_of(self._reduction.dtype).num_bytes
         shape = Shape(1, size, dtype_of(self._reduction.dtype).num_bytes)
         steps = self._pattern.steps(shape, 0)
-        lacks = self._transport.supports(Product(order), self._reduction, False)
+        skip = self._transport.unsupported_reason(Product(order), self._reduction, False)
+        lacks = None if skip is None else skip.text
         buffers = None
         try:
             buffers = self._transport.allocate(*self._pattern.buffers(shape, 0), 1, steps) if lacks is None else None

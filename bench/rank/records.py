@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.core.pattern import Pattern
 from bench.core.program import Group
-from bench.core.record import WRONG_DATA, Failure, Record, Samples, Skip
+from bench.core.record import Failure, Flag, Record, Samples, Skip
 from bench.core.skips import SkipCode
 from bench.rank.contention import ContentionSampler
 from bench.rank.messages import RankFailure
@@ -47,12 +47,12 @@ class Records:
         first_wrong = next((wrong.first for wrong in own if wrong.first is not None), None)
         flags: list[str] = []
         if not shares.by_rank:
-            flags.append("ranks-not-kept")
+            flags.append(Flag.RANKS_NOT_KEPT)
         if self.pattern.rooted and row.mode == "pipelined":
-            flags.append("may-overlap")
+            flags.append(Flag.MAY_OVERLAP)
         flags += transport_flags
         if first_wrong is not None:
-            flags.append(WRONG_DATA)
+            flags.append(Flag.WRONG_DATA)
         return self._blank(row, group, in_place)(
             cache=self.sets.state(row.shape, in_place),
             num_buffer_sets=self.sets.num(row.shape, in_place),

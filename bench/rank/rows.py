@@ -140,7 +140,7 @@ def unsupported_reason(
     if pattern.one_way and transport.clock != "host":
         return Skip.of(RankSkip.ONE_WAY_CLOCK, transport=case.transport)
     if case.root >= row.shape.num_ranks and pattern.rooted:
-        return Skip.of(SkipCode.ROOT_OUTSIDE, root=case.root, num_ranks=row.shape.num_ranks)
+        return Skip.of(SkipCode.NO_ROOT, root=case.root, num_ranks=row.shape.num_ranks)
     if pattern.overlaps and (reason := no_overlap_reason(case, transport)) is not None:
         return reason
     if pattern.one_way and case.aggressor:
@@ -149,9 +149,8 @@ def unsupported_reason(
         return Skip.of(RankSkip.NO_IN_PLACE, pattern=pattern.name)
     if (reason := pattern.needs(row.shape)) is not None:
         return reason
-    dtype = dtype_of(case.dtype)
-    if pattern.reduces and (undefined := undefined_reduction(dtype, case.reduce_op)) is not None:
-        return Skip.of(SkipCode.UNDEFINED_REDUCTION, dtype=dtype.name, reduce_op=case.reduce_op, why=undefined)
+    if pattern.reduces and (undefined := undefined_reduction(dtype_of(case.dtype), case.reduce_op)) is not None:
+        return undefined
     return _transport_reason(case, pattern, transport, row, member, in_place)
 
 
@@ -160,15 +159,15 @@ def _transport_reason(
 ) -> Skip | None:
     steps = pattern.steps(row.shape, member)
     collectives = any(isinstance(step, Collective) for step in steps)
-    # All groups of the round count, not only this rank's: `supports` may need all ranks, so all must call it or none.
+    # All groups of the round count, not only this rank's: `unsupported_reason` may need all ranks, so all call it or none.
     unsorted = any(group.ranks != tuple(sorted(group.ranks)) for group in row.round)
     if collectives and not transport.keeps_order and unsorted:
         return Skip.of(RankSkip.RANKS_REORDERED, transport=case.transport)
     reduction = Reduction(dtype_of(case.dtype).name, case.reduce_op)
     for step in steps:
-        why = transport.supports(step, reduction, in_place)
-        if why is not None:
-            return Skip.of(SkipCode.UNSUPPORTED, transport=case.transport, why=why)
+        reason = transport.unsupported_reason(step, reduction, in_place)
+        if reason is not None:
+            return reason
     return None
 
 

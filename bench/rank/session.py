@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.core import plugins
-from bench.core.case import Case, to_argv, unheard
+from bench.core.case import Case, ignored_option, to_argv
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
@@ -71,8 +71,8 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
     Raises RefusedError if the transport cannot run here or would ignore an option of the case.
     """
     chosen, why = choose_transport(case, me)
-    if (ignored := unheard(case, chosen)) is not None:
-        raise RefusedError.of(RankRefusal.OPTION_IGNORED, why=ignored)
+    if (ignored := ignored_option(case, chosen)) is not None:
+        raise RefusedError.coded(ignored)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
@@ -96,6 +96,7 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
         share_gpu=case.share_gpu,
         require=case.require,
         near_cpus=sysfs.cpus_beside,
+        case=case,
     )
     if not library.carries_messages and pattern.transport != chosen:
         others = " or ".join((*auto_choices(on_gpu=True), *auto_choices(on_gpu=False)))

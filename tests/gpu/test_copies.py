@@ -102,7 +102,7 @@ def test_what_the_machine_says_of_itself(opened: Any) -> None:
     assert facts["gpu"] and facts["gpu_pci_bus"].count(":") == 2 and "." in facts["cuda_driver"]
     assert facts["batches"] == "behind a gate", transport.notes
     assert (transport.cache_bytes() or 0) > 0 and transport.available_bytes() > 0
-    transport.stir()
+    transport.keep_link_active()
     transport.sync()
     transport.close()
 

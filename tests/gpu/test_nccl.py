@@ -146,7 +146,7 @@ try:
     transport.allocate(1 << 50, 0, 1)
 except MemoryError as error:
     told["too much"] = str(error)
-transport.stir()
+transport.keep_link_active()
 transport.sync()
 print("TOLD" + json.dumps(told))
 transport.close()

@@ -21,7 +21,7 @@ from typing import Any
 from bench.core.case import Case
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
-from bench.core.record import Failure, Record, Samples, Skip
+from bench.core.record import Failure, Flag, Record, Samples, Skip
 from bench.core.world import World
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, read_all
 from bench.logs.readers._lines import lines
@@ -249,7 +249,7 @@ def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, s
         reported=None if samples else told,
         num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
-        flags=("contradicts",) if row.contradicts else (),
+        flags=(Flag.CONTRADICTS,) if row.contradicts else (),
     )
 
 
