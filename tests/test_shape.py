@@ -59,7 +59,7 @@ OTHER_MEANINGS = {
         "nccl",
     ): "a setting: NCCL's version; in _nccl_tool.py the transport that the tool is beside",
     ("logs/readers/", "cuda_copy"): "the transport that the tool is compared with",
-    ("commands/_plan.py", "mpi"): "a feature of a tool's build",
+    ("controller/tools.py", "mpi"): "a feature of a tool's build",
     ("explain/", "nccl"): "a hint: NCCL's version",
     ("gate/certificate.py", "nccl"): "a fact: NCCL's version",
     ("core/factors.py", "nccl"): "a fact: NCCL's version",

@@ -24,7 +24,7 @@ from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.factors import Factor
 from bench.core.pattern import Pattern
-from bench.core.remarks import Remark, RemarkCode
+from bench.core.remarks import CodedRemark, RemarkCode
 from bench.core.sweep import thin
 from bench.core.topology import IN_TURN
 from bench.core.traits import auto_choices, names_with, traits
@@ -173,13 +173,13 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 
 
-def _spare_hosts(cluster: Cluster) -> list[Remark]:
+def _spare_hosts(cluster: Cluster) -> list[CodedRemark]:
     """A remark if the cluster names more hosts than it has nodes."""
     spare = cluster.hosts[cluster.nodes :]
     if not spare:
         return []
     facts = {"num_nodes": cluster.nodes, "num_hosts": len(cluster.hosts), "spare": hostlist.compress(spare)}
-    return [Remark.of(PlanRemark.SPARE_HOSTS, cluster=cluster.name, **facts)]
+    return [CodedRemark.of(PlanRemark.SPARE_HOSTS, cluster=cluster.name, **facts)]
 
 
 def _skip_reason(spec: JobSpec, measurement: Measurement, site: Site) -> Coded | None:
@@ -285,22 +285,22 @@ def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
     return replace(case, sizes=sizes, budget_s=round(share_s, 3))
 
 
-def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[Remark]:
+def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRemark]:
     """A remark if sizes were thinned."""
     num_asked, num_kept = len(asked.sizes), len(fitted.sizes)
     if num_asked == num_kept:
         return []
     facts = {"num_asked": num_asked, "num_kept": num_kept, "row_s": MIN_ROW_S, "share_s": share_s}
-    return [Remark.of(RemarkCode.SIZES_THINNED, **facts)]
+    return [CodedRemark.of(RemarkCode.SIZES_THINNED, **facts)]
 
 
-def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[Remark]:
+def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
     """A remark if a job's rows, thinned as far as possible, still exceed its share of the budget."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
         return []
     fewer = ", or compare nodes only with ranks_per_node: 1" if job.world.ranks_per_node > 1 else ""
-    remark = Remark.of(
+    remark = CodedRemark.of(
         RemarkCode.ROWS_LEFT_OUT,
         job=job.name,
         num_rounds=job.num_rounds,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from bench.config.clusters import Cluster
@@ -21,7 +20,7 @@ from bench.core.contention import rounds
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
@@ -32,7 +31,6 @@ _ROW_OVERHEAD_S = 0.15  # warm-up and checks besides the timed part of a row
 _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
 _POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to start
 _LADDER_MOST = 6  # times the rounds of a ladder if nothing is slow
-NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Site:
     machine: LocalMachine
     patterns: Mapping[str, Pattern]
     launchers: Mapping[str, Launcher]
-    tools: Mapping[str, Installed] = NO_TOOLS
+    tools: Mapping[str, Installed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ class Plan:
     modelled: bool
     jobs: tuple[Job, ...]
     skipped: tuple[PlanSkip, ...]
-    remarks: tuple[Remark, ...]
+    remarks: tuple[CodedRemark, ...]
     budget_s: float | None
 
     @property

@@ -180,7 +180,6 @@ class ControllerError(Code):
 class FindingCode(Code):
     """What is wrong with hosts, or may be, before a run. `{named}`: "host h1" or "hosts h1, h2"."""
 
-    REFUSED = "refused", "{why}"
     NAMED_TWICE = "named-twice", "`hosts:` names {host} {times} times: name each host once"
     PORT_TAKEN = (
         "port-taken",

@@ -19,7 +19,7 @@ from bench.controller.tools import installed, without_mpi
 from bench.core import plugins
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.core.traits import names_with, traits
 from bench.probes import nvml
 
@@ -117,11 +117,11 @@ def _mpi_of(mpirun: str) -> str:
     return next((mpi for program, mpi in beside.items() if (folder / program).exists()), "")
 
 
-def other_mpirun(chosen: str) -> Remark | None:
+def other_mpirun(chosen: str) -> CodedRemark | None:
     """A remark if the site has an mpirun of its own besides the one that will be used."""
     folder = str(Path(chosen).parent)
     elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
     other = shutil.which("mpirun", path=elsewhere)
     if other is None or not Path(chosen).is_absolute() or Path(other).resolve() == Path(chosen).resolve():
         return None
-    return Remark.of(PlanRemark.OTHER_MPIRUN, chosen=chosen, other=other)
+    return CodedRemark.of(PlanRemark.OTHER_MPIRUN, chosen=chosen, other=other)

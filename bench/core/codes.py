@@ -1,19 +1,20 @@
 """Codes and facts: what modules pass to each other instead of sentences.
 
-A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). The words are one
-template beside each code, in the feature's `messages.py` or, for a plug-in, in its own file. They are for people
-only: program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Its words are one
+template per code, in the feature's `messages.py` or, for a plug-in, in its own file. Words are only for people: program
+logic and tests compare codes and facts, never `text` (tests/test_prose.py).
 """
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from bench.core.units import format_duration, format_rate, format_size
+from bench.core.units import format_bytes, format_duration, format_rate, format_size
 
 UNCODED = "uncoded"  # the words of another program, or of a file written before codes were stored
 
@@ -21,8 +22,9 @@ UNCODED = "uncoded"  # the words of another program, or of a file written before
 class Code(StrEnum):
     """What happened. Each member is a pair: the code as files and JSON hold it, and its words as a template.
 
-    A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes), `rate`
-    (bytes per second), `time` (seconds), `percent` (a fraction) and `list` (a sequence, comma-separated).
+    A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes as options
+    spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a fraction), `list` (a
+    sequence, comma-separated) and `n noun` (a count with its noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
     """
 
     template: str
@@ -37,6 +39,36 @@ class Code(StrEnum):
     def words(self, facts: Mapping[str, Any]) -> str:
         """The template filled in. Raises KeyError if a fact is missing."""
         return fill(self.template, facts)
+
+
+def fill(template: str, facts: Mapping[str, Any]) -> str:
+    """A template filled in. Raises KeyError if a fact is missing."""
+    return _WORDS.vformat(template, (), facts)
+
+
+def fill_present(template: str, facts: Mapping[str, Any]) -> str:
+    """A template filled in, without the optional parts whose facts are missing.
+
+    `<, on {host}>` is left out if the fact `host` is missing or None; `<rising?, still rising>` unless the fact
+    `rising` is true; `<!rising?, flat>` if it is true.
+    """
+
+    def part(match: re.Match[str]) -> str:
+        unless, flag, text = match.groups()
+        if flag and bool(facts.get(flag)) == bool(unless):
+            return ""
+        names = [name.partition("[")[0] for _, name, _, _ in string.Formatter().parse(text) if name]
+        return text if all(facts.get(name) is not None for name in names) else ""
+
+    return fill(_OPTIONAL.sub(part, template), facts)
+
+
+class OptionalPartsCode(Code):
+    """A code whose template may have optional parts (`fill_present`)."""
+
+    def words(self, facts: Mapping[str, Any]) -> str:
+        """The template filled in, without the parts whose facts are missing."""
+        return fill_present(self.template, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +90,21 @@ class Coded:
         return cls(UNCODED, {}, text)
 
 
-def fill(template: str, facts: Mapping[str, Any]) -> str:
-    """A template filled in. Raises KeyError if a fact is missing."""
-    return _WORDS.vformat(template, (), facts)
-
-
 class _Words(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "list":
             return ", ".join(map(str, value))
+        if format_spec.startswith("n "):
+            return f"{value}{format_spec[1:]}" + ("" if value == 1 else "s")
         if format_spec in _SPECS:
             return _SPECS[format_spec](value)
         return format(value, format_spec)
 
 
+_OPTIONAL = re.compile(r"<(?:(!?)(\w+)\?)?([^<>]*)>")
 _SPECS: dict[str, Callable[[Any], str]] = {
     "size": format_size,
+    "bytes": format_bytes,
     "rate": format_rate,
     "time": format_duration,
     "percent": lambda fraction: f"{100 * fraction:.3g} %",

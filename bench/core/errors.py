@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from bench.core.codes import Code, Coded
+from typing import Any, Protocol, Self
 
 EXIT_DONE = 0
 EXIT_VERDICT = 1
@@ -27,6 +24,25 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+class _Words(Protocol):
+    """A code of core/codes.py, which imports this module."""
+
+    def words(self, facts: Mapping[str, Any]) -> str: ...
+
+
+class _Reason(Protocol):
+    """A coded value of core/codes.py."""
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    @property
+    def text(self) -> str: ...
+
+
 class BenchError(Exception):
     """An error that the user sees as one sentence; `exit_code` is the process's exit code.
 
@@ -38,14 +54,14 @@ class BenchError(Exception):
     facts: Mapping[str, Any] = {}
 
     @classmethod
-    def of(cls, code: Code, **facts: Any) -> Self:
+    def of(cls, code: _Words, **facts: Any) -> Self:
         """A code with its facts, in the words of its template."""
         error = cls(code.words(facts))
-        error.code, error.facts = code, facts
+        error.code, error.facts = str(code), facts
         return error
 
     @classmethod
-    def coded(cls, reason: Coded) -> Self:
+    def coded(cls, reason: _Reason) -> Self:
         """An error for a reason that is already in words."""
         error = cls(reason.text)
         error.code, error.facts = reason.code, reason.facts

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
@@ -248,7 +248,7 @@ class Header:
     instance: str | None = None
     links: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # the remarks in words, for people; files before bench.results/6 have only these
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[CodedRemark, ...] = ()
     launch: int = 1  # which of the launches of the same case this is
     imported: Mapping[str, Any] = field(default_factory=dict)
 

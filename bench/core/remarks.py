@@ -8,7 +8,7 @@ from bench.core.codes import Code, Coded
 
 
 @dataclass(frozen=True, slots=True)
-class Remark(Coded):
+class CodedRemark(Coded):
     """Something that a reader of the results must know."""
 
 

@@ -13,7 +13,7 @@ from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.pattern import Pattern
 from bench.core.record import Header
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.core.traits import traits
 from bench.core.transport import Transport
 from bench.core.world import World
@@ -60,8 +60,8 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     for rank in gathered:
         different |= {name for name, value in rank["environment"].items() if shared.get(name) != value}
     remarks = [*opened.remarks]
-    remarks += [Remark.of(RankRemark.VARIABLE_DIFFERS, name=name) for name in sorted(different - _PER_RANK)]
-    remarks += [Remark.of(RankRemark.LINKS, text=note) for note in link_notes]
+    remarks += [CodedRemark.of(RankRemark.VARIABLE_DIFFERS, name=name) for name in sorted(different - _PER_RANK)]
+    remarks += [CodedRemark.of(RankRemark.LINKS, text=note) for note in link_notes]
     return Header(
         **described(case, pattern, world, job),
         clock=transport.clock,

@@ -16,7 +16,7 @@ from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
 from bench.core.transport import Options
@@ -41,7 +41,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
     model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
-    remark = Remark.of(
+    remark = CodedRemark.of(
         RankRemark.MODELLED,
         num_nodes=world.num_nodes,
         ranks_per_node=world.ranks_per_node,

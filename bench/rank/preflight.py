@@ -16,7 +16,7 @@ from bench.core.codes import Coded
 from bench.core.ends import EndCode
 from bench.core.errors import AbsentError, RefusedError, UsageError
 from bench.core.program import Collective, Group
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.core.traits import library_facts
 from bench.core.transport import Reduction, Transport
 from bench.core.world import RankInfo
@@ -147,7 +147,7 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
     return RankFacts(socket.gethostname(), boot_id, met_s, environment.allowed(launched), software)
 
 
-def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[Remark]:
+def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
     """Compare all ranks on rank 0. Raises RefusedError on all ranks alike; returns remarks, on rank 0."""
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
@@ -161,11 +161,11 @@ def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Co
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
-def clocks_off(ranks: Sequence[RankFacts]) -> list[Remark]:
+def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
     """Hosts whose time of day, just after all ranks met, differs from the others'."""
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
-    return [Remark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
+    return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
 
 
 def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:

@@ -159,7 +159,7 @@ def _transport_reason(
 ) -> Skip | None:
     steps = pattern.steps(row.shape, member)
     collectives = any(isinstance(step, Collective) for step in steps)
-    # All groups of the round count, not only this rank's: `unsupported_reason` may need all ranks, so all call it or none.
+    # All groups count, not only this rank's: `unsupported_reason` may need all ranks, so all ranks call it or none.
     unsorted = any(group.ranks != tuple(sorted(group.ranks)) for group in row.round)
     if collectives and not transport.keeps_order and unsorted:
         return Skip.of(RankSkip.RANKS_REORDERED, transport=case.transport)

@@ -13,7 +13,7 @@ from bench.core.case import Case, ignored_option, to_argv
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.core.traits import auto_choices, traits
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
@@ -61,7 +61,7 @@ class Session:
     hosts: tuple[str, ...]
     num_cpus: int
     binding: str
-    remarks: tuple[Remark, ...]
+    remarks: tuple[CodedRemark, ...]
     beat: ReportProgress
 
 
@@ -129,7 +129,7 @@ def open_case(
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache)
     remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
-    remarks += [Remark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
+    remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
     remarks += [*doubts, *_limits(case, pattern, world, opened.num_cpus)]
     return Session(
         case,
@@ -207,7 +207,7 @@ def world_of(hosts: Sequence[str]) -> World:
     return World(len(names), per_node)
 
 
-def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> Remark:
+def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> CodedRemark:
     modes = "isolated and pipelined modes" if case.mode == "both" else f"{case.mode} mode"
     name = "the GPU's L2 cache" if of_gpu else "the last-level cache"
     if case.cache == "hot":
@@ -216,17 +216,17 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> Remark:
         cache = f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
     else:
         cache = f"cache hot: the size of {name} is unknown here"
-    return Remark.of(RankRemark.CHOICE, transport=case.transport, why=why, modes=modes, cache=cache)
+    return CodedRemark.of(RankRemark.CHOICE, transport=case.transport, why=why, modes=modes, cache=cache)
 
 
-def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[Remark]:
+def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
     """What these ranks cannot measure; printed before the results."""
     limits = []
     moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
     if world.num_ranks == 1 and moves_nothing:
-        limits.append(Remark.of(RankRemark.ONE_RANK, remedy=_start_more(case)))
+        limits.append(CodedRemark.of(RankRemark.ONE_RANK, remedy=_start_more(case)))
     if world.ranks_per_node > num_cpus:
-        limits.append(Remark.of(RankRemark.OVERSUBSCRIBED, ranks_per_node=world.ranks_per_node, num_cpus=num_cpus))
+        limits.append(CodedRemark.of(RankRemark.OVERSUBSCRIBED, ranks_per_node=world.ranks_per_node, num_cpus=num_cpus))
     return limits
 
 

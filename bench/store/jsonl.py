@@ -37,7 +37,7 @@ import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
-from bench.core.remarks import Remark
+from bench.core.remarks import CodedRemark
 from bench.store import _kinds
 
 SCHEMA = "bench.results/6"
@@ -273,7 +273,7 @@ def _header(parsed: dict[str, Any], path: Path, number: int) -> Header:
     for key in ("case", "argv", "ranks", "notes"):
         parsed[key] = tuple(parsed.get(key) or ())
     try:
-        parsed["remarks"] = tuple(Remark(**remark) for remark in parsed.get("remarks") or ())
+        parsed["remarks"] = tuple(CodedRemark(**remark) for remark in parsed.get("remarks") or ())
     except TypeError as error:
         raise UsageError(f"{path}:{number}: not a whole header line (remarks: {error})") from None
     return _build(Header, parsed, path, number)

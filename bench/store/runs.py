@@ -23,7 +23,7 @@ from typing import Any
 from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.core.record import Failure
-from bench.core.remarks import Remark, RemarkCode
+from bench.core.remarks import CodedRemark, RemarkCode
 from bench.store import jsonl
 
 PLAN_SCHEMA = "bench.plan/1"
@@ -128,14 +128,14 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
     )
 
 
-def remarks_of(plan: Mapping[str, Any]) -> tuple[Remark, ...]:
+def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
     """The remarks of a stored plan. Plans of older versions have only notes; one of these is recognised."""
     if "remarks" in plan:
-        return tuple(Remark(**remark) for remark in plan["remarks"])
+        return tuple(CodedRemark(**remark) for remark in plan["remarks"])
     remarks = []
     for line in plan.get("notes", ()):
-        code = RemarkCode.SIZES_THINNED if _OLD_SIZES_THINNED.match(line) else UNCODED
-        remarks.append(Remark(code, {}, line))
+        thinned = _OLD_SIZES_THINNED.match(line)
+        remarks.append(CodedRemark(RemarkCode.SIZES_THINNED if thinned else UNCODED, {}, line))
     return tuple(remarks)
 
 
