@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from bench.core import plugins
 from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
-from bench.core.codes import UNCODED
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Copied, CopyStep, Exchange, Message, Multiplied, Product, Reduced, Step
 from bench.core.record import Skip
