@@ -90,6 +90,11 @@ def _launchers() -> Iterator[Entry]:
         yield Entry("launcher", name, plugins.first_line("launcher", name), reason)
 
 
+def _tools() -> Iterator[Entry]:
+    for name in plugins.names("tool"):
+        yield Entry("tool", name, plugins.first_line("tool", name))
+
+
 def _scenarios() -> Iterator[Entry]:
     yield from _described("scenario", paths.scenarios_folder())
 
@@ -140,6 +145,7 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,
     "launchers": _launchers,
+    "tools": _tools,
     "scenarios": _scenarios,
     "rules": _rules,
     "workloads": _workloads,

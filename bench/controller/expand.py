@@ -261,8 +261,7 @@ def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
             wanted=installed.tool.transport,
             transport=spec.case.transport,
         )
-    why = installed.why_not(spec.case, spec.world)
-    return None if why is None else Coded.of(PlanSkipCode.TOOL_UNSUPPORTED, tool=spec.tool, why=why)
+    return installed.unsupported_reason(spec.case, spec.world)
 
 
 def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:

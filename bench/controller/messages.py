@@ -96,7 +96,6 @@ class PlanSkipCode(Code):
     LADDER_OF_PAIRS = "ladder-of-pairs", "a ladder measures pairs, and {pattern} has none"
     NO_GROUPS = "no-groups", "{why}"
     OTHER_TRANSPORT = "other-transport", "{tool} is compared with {wanted}, not with {transport}"
-    TOOL_UNSUPPORTED = "tool-unsupported", "{why}"
 
 
 class PlanRemark(Code):

@@ -119,5 +119,5 @@ def _header(job: Job, tool: Tool, text: str, began: datetime) -> Header:
         versions={**versions.versions(), **known},
         facts={"tool": job.tool, "title": tool.title},
         launch=job.launch,
-        notes=(f"measured by {tool.title}{f' {version}' if version else ''}", *tool.says(case)),
+        notes=(f"measured by {tool.title}{f' {version}' if version else ''}", *tool.notes(case)),
     )

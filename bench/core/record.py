@@ -207,9 +207,23 @@ class Record:
 
 
 # What `Header.imported` tells: the tool's word and its version (null: unknown), the file as it was named and its
-# SHA-256, the line at which the run begins, how it ended (logs/foreign.py: status, failure), what was recomputed so
-# that a figure is by our definitions (words), and [{"line", "text"}] of what was lost, doubtful or worth knowing.
-IMPORTED_KEYS = ("tool", "tool_version", "source", "sha256", "line", "status", "failure", "translations", "remarks")
+# SHA-256, the line at which the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), what
+# was recomputed by our definitions (texts and codes), and [{"line", "text", "code", "facts"}] of what was lost, is
+# doubtful or worth knowing. Files of older versions have no codes.
+IMPORTED_KEYS = (
+    "tool",
+    "tool_version",
+    "source",
+    "sha256",
+    "line",
+    "status",
+    "failure",
+    "failure_code",
+    "failure_facts",
+    "translations",
+    "translation_codes",
+    "remarks",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
         different |= {name for name, value in rank["environment"].items() if shared.get(name) != value}
     remarks = [*opened.remarks]
     remarks += [CodedRemark.of(RankRemark.VARIABLE_DIFFERS, name=name) for name in sorted(different - _PER_RANK)]
-    remarks += [CodedRemark.of(RankRemark.LINKS, text=note) for note in link_notes]
+    remarks += [CodedRemark(note.code, note.facts, note.text) for note in link_notes]
     return Header(
         **described(case, pattern, world, job),
         clock=transport.clock,

@@ -122,7 +122,6 @@ class RankRemark(Code):
         "the clock of host {host} is off by {off_s:+.0f} s: its times of day differ from the other hosts'",
     )
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
-    LINKS = "links", "{text}"
 
 
 class RunEnd(Code):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from bench.core.log_traits import log_traits
 from bench.core.record import Flag, Header, Record, Samples
 from bench.results import flops, stats
 from bench.results.shares import RankShares
@@ -13,17 +14,7 @@ from bench.results.shares import RankShares
 # A device that waits for its host for nearly all of a time was not measured.
 _LAUNCH_SHARE = 0.9
 
-# The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
-_NCCL_NAMES = {
-    "mean_s": "nccl_tests_s",
-    "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
-    "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s",
-}
-_THEIR_NAMES = {
-    "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
-    "nccl_tests": _NCCL_NAMES,
-    "rccl_tests": _NCCL_NAMES,
-}
+# The statistics of a row, under which names those of another tool are kept, too. A mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
@@ -97,7 +88,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 def from_reported(header: Header, record: Record) -> Times:
     """A foreign tool's statistics, under the names that they have there."""
-    reported, names = record.reported or {}, _THEIR_NAMES.get(header.transport, {})
+    reported, names = record.reported or {}, log_traits(header.transport).statistics
     return Times(
         num_samples=int(reported.get("num_samples", 0)),
         seconds={name: reported.get(name) for name in _TIMES},

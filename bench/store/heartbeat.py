@@ -57,11 +57,11 @@ ERROR_LINE = "bench: error: "
 MARK = "  #end "
 _MOST_LETTERS = 1500  # of words; a pipe takes 4096 bytes in one piece
 _START_S = 60.0
-_CRASH = "Fatal Python error"  # faulthandler's words
+_CRASH = "Fatal Python error"  # written by faulthandler
 
 
 def allowance_s(doing: str, deadline_s: float) -> float:
-    """How long a rank may be silent while it does this."""
+    """How long a rank may be silent during this activity."""
     return max(deadline_s, _START_S) if doing in (STARTING, OPENING) else deadline_s
 
 
@@ -77,7 +77,7 @@ def write(folder: Path, beat: Heartbeat) -> None:
 
 
 def stack_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes its stacks when it is asked for them."""
+    """The file for a rank's stacks."""
     return folder / f"{rank}.stack"
 
 
@@ -90,7 +90,7 @@ def crashed(folder: Path, rank: int) -> bool:
 
 
 def read_all(folder: Path) -> tuple[Heartbeat, ...]:
-    """The last beat of every rank that wrote one, by rank."""
+    """The last heartbeat of every rank that wrote one, by rank."""
     beats = []
     for path in folder.glob("*.json"):
         try:

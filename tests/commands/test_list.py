@@ -38,7 +38,7 @@ def _listed(*words: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, A
 def test_everything_is_listed_kind_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
     entries = _listed(capsys=capsys)
     kinds = list(dict.fromkeys(each["kind"] for each in entries))
-    assert kinds == ["pattern", "transport", "launcher", "scenario", "rules", "workload", "cluster", "instance"]
+    assert kinds == ["pattern", "transport", "launcher", "tool", "scenario", "rules", "workload", "cluster", "instance"]
     for kind in ("pattern", "transport", "launcher"):
         assert tuple(each["name"] for each in entries if each["kind"] == kind) == plugins.names(kind)
 

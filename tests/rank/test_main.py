@@ -122,7 +122,7 @@ def test_copies_are_not_modelled(access: str, capsys: pytest.CaptureFixture[str]
         main.run_pattern("peer_copy", [*PAIRS, "--access", access, "--format", "json"])
     document = json.loads(capsys.readouterr().out)
     assert ended.value.code == 3 and document["summaries"] == []
-    assert {row["code"] for row in document["skipped"]} == {SkipCode.UNSUPPORTED}
+    assert {row["code"] for row in document["skipped"]} == {SkipCode.DEVICE_WORK}
 
 
 def test_gpu_copies_ends_with_3_without_a_gpu(

@@ -1,15 +1,16 @@
-"""Whatever a reader gives, there is a page about it, and it is whole JSON."""
+"""Whatever a reader returns, explain prints a page about it, and valid JSON."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.core.codes import Coded
 from bench.explain import page as explain_page
-from bench.explain.explain import Hint, page
+from bench.explain.explain import page
+from bench.explain.log_hints import Hint
 from bench.hardware.catalogue import instances
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
@@ -48,7 +49,7 @@ RUNS = st.builds(
     num_ranks=st.one_of(st.none(), st.integers(1, 300)),
     num_nodes=st.one_of(st.none(), st.integers(1, 400)),
     status=st.sampled_from([OK, FAILED, TRUNCATED]),
-    failure=st.one_of(st.none(), st.text(max_size=20)),
+    failure=st.one_of(st.none(), st.builds(Coded.uncoded, st.text(max_size=20))),
     rows=st.lists(ROWS, max_size=8).map(tuple),
     hosts=st.lists(st.sampled_from(["a", "ip-10-0-0-1", "gke-x"]), max_size=2, unique=True).map(tuple),
     gpus=st.lists(
@@ -57,7 +58,7 @@ RUNS = st.builds(
         unique=True,
     ).map(tuple),
     matrices=st.lists(MATRICES, max_size=3).map(tuple),
-    remarks=st.just((Remark(3, "line 3: x"), Remark(None, "x"))),
+    remarks=st.just((Remark(3, "uncoded", {}, "x"), Remark(None, "uncoded", {}, "x"))),
 )
 HINTS = st.lists(
     st.sampled_from(
@@ -82,8 +83,9 @@ def test_there_is_always_a_page(run: ForeignRun, named: str | None, hints: list[
     per_node = -(-run.num_ranks // run.num_nodes) if run.num_ranks and run.num_nodes else None
     machine = machine_of(named, run.gpus, run.hosts, per_node)
     found = page(run, machine, pattern(run.pattern) if run.pattern else None, hints)
-    json.dumps(asdict(found), allow_nan=False)
-    text = explain_page.table([found])
-    assert "Where you stand: " in text and "Where you stand: " in explain_page.markdown([found])
+    [plain] = json.loads(explain_page.as_json([found]))["pages"]
+    assert plain["standing_code"] == found.assessment.verdict
+    verdict = f"Where you stand: {found.assessment.verdict.template}"
+    assert verdict.lower() in explain_page.table([found]).lower() and verdict in explain_page.markdown([found])
     if any(row.num_wrong for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s)):
         assert found.best is None
