@@ -14,6 +14,7 @@ from bench.core import plugins
 from bench.core.errors import Interrupted
 from bench.core.record import Header, Record, Samples
 from bench.results import collect, summary
+from bench.results.run_report import RunReport
 from bench.store import jsonl, runs
 
 Out = pytest.CaptureFixture[str]
@@ -106,7 +107,7 @@ def test_nothing_is_slow(tmp_path: Path, capsys: Out) -> None:
 def test_the_document_of_a_run_is_as_good_as_its_file(tmp_path: Path, capsys: Out) -> None:
     path = stored(tmp_path, 4)
     told = tmp_path / "document.json"
-    told.write_text(plugins.load("format", "json").render(collect.document(path)))
+    told.write_text(plugins.load("format", "json").render(RunReport(collect.document(path))))
     main(["diagnose", str(path), "--format", "json"])
     of_file = json.loads(capsys.readouterr().out)
     assert main(["diagnose", str(told), "--format", "json"]) == 1
