@@ -322,13 +322,13 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
     """An option that this transport would silently ignore; None if there is none."""
+    accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
-        if not each.strict or getattr(case, each.name) == each.default:
-            continue
-        its = traits(transport)
-        if each.name not in its.factors and each.name not in its.no_effect:
-            obeyed_by = names_obeying(each.name)
-            return Skip.of(SkipCode.OPTION_IGNORED, option=each.flags[-1], transport=transport, transports=obeyed_by)
+        if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
+            obeying = names_obeying(each.name)
+            return Skip.of(
+                SkipCode.OPTION_IGNORED, option=each.flags[-1], transport=transport, transports=list(obeying)
+            )
     return None
 
 

@@ -1,8 +1,8 @@
 """Codes and facts: what modules pass to each other instead of sentences.
 
-A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). The words are one
-template beside each code, in the feature's `messages.py` or, for a plug-in, in its own file. They are for people
-only: program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Its words are one
+template per code, in the feature's `messages.py` or, for a plug-in, in its own file. Words are only for people: program
+logic and tests compare codes and facts, never `text` (tests/test_prose.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Element types by their torch names: bytes, kind, and the significand that decides which sums are exact."""
+"""Element types by their torch names: bytes, kind, and the significand, which decides which sums are exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REDUCE_OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """One element type. `precision` is the number of significand bits with the implicit one (0 for integers)."""
+    """One element type. `precision`: significand bits including the implicit one (0 for integers)."""
 
     name: str
     num_bytes: int
@@ -44,7 +44,7 @@ DTYPES = {
     )
 }
 
-# What nccl-tests and people call them.
+# Other names, as in nccl-tests.
 ALIASES = {
     "double": "float64",
     "float": "float32",
@@ -60,7 +60,7 @@ ALIASES = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """The type behind a torch or nccl-tests name; UsageError with the nearest name otherwise."""
+    """The type of a torch or nccl-tests name. Raises UsageError with the nearest name."""
     word = ALIASES.get(name, name)
     if word not in DTYPES:
         raise UsageError(f"no element type is called {name!r}{nearest(name, list(DTYPES))}")

@@ -161,7 +161,7 @@ measure:
         ("env: {A: NO}", "env", {"A": ("NO",)}),
     ],
 )
-def test_one_value_stands_for_a_list_of_it(write: Write, lines: str, field: str, value: object) -> None:
+def test_one_value_means_a_list_of_one(write: Write, lines: str, field: str, value: object) -> None:
     found = measurement(write, lines)
     assert (found.values[field] if field in found.values else getattr(found, field)) == value
 
@@ -317,13 +317,13 @@ def test_a_cluster_without_nodes_is_refused(write: Write) -> None:
     assert_reported(error_of(load_clusters, path), "x.yaml:1:23: clusters.a.nodes", ("'0'", "1 or more"))
 
 
-def test_nodes_are_as_many_as_hosts_unless_said(write: Write) -> None:
+def test_the_default_number_of_nodes_is_that_of_the_hosts(write: Write) -> None:
     clusters = load_clusters(write("clusters: {a: {hosts: 'h[0-3]'}, b: {hosts: 'h[0-3]', nodes: 2}, c: {}}"))
     assert [clusters[name].nodes for name in "abc"] == [4, 2, 1]
 
 
 @pytest.mark.parametrize("typed", ["ssh -p 22 {host}", "[ssh, -p, 22, '{host}']"])
-def test_an_agent_is_words_or_a_text_of_them(write: Write, typed: str) -> None:
+def test_an_agent_is_a_list_of_words_or_one_text(write: Write, typed: str) -> None:
     assert entry(write, f"agent: {typed}").agent == ("ssh", "-p", "22", "{host}")
 
 
@@ -333,7 +333,7 @@ def test_an_unknown_cluster_lists_the_known(write: Write) -> None:
     assert error_of(cluster, path, "zzz").endswith("local, alpha, beta")
 
 
-def test_local_is_there_without_being_written_down(write: Write) -> None:
+def test_local_exists_without_an_entry(write: Write) -> None:
     assert cluster(write("clusters: {alpha: {}}"), "local") == Cluster("local")
     assert cluster(write("clusters: {local: {nodes: 1, launcher: mpirun}}"), "local").launcher == "mpirun"
 
@@ -345,13 +345,13 @@ def test_a_cluster_goes_through_plain_data_and_back(write: Write) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_scenario_that_ships_is_valid_and_says_what_it_is_for(path: Path) -> None:
+def test_every_shipped_scenario_is_valid_and_described(path: Path) -> None:
     found = load_scenario(str(path), ROOT)
     assert found.description
     assert found.budget_s is not None
 
 
-def test_the_clusters_that_ship_are_valid_and_local_needs_no_setting() -> None:
+def test_the_shipped_clusters_are_valid_and_local_needs_no_setting() -> None:
     clusters = load_clusters(ROOT / "bench.yaml")
     assert clusters["local"] == Cluster("local")
     assert all(found.instance for name, found in clusters.items() if name != "local")

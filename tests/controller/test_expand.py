@@ -192,7 +192,7 @@ def test_what_can_not_run_is_skipped_with_its_reason() -> None:
     assert reasons == {
         "no NVIDIA GPU was found",
         "one node: topology node is the world",
-        "2 ranks do not divide into groups of 3",
+        "2 ranks cannot be divided into groups of 3",
         "needs 2 nodes, cluster 'local' has 1",
     }
 

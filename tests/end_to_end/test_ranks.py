@@ -225,7 +225,7 @@ def test_bad_words_get_one_sentence_from_one_rank(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--topology", "groups of 2"), "3 ranks do not divide into groups of 2"),
+        (("--topology", "groups of 2"), "3 ranks cannot be divided into groups of 2"),
         (("--output", "/nowhere/x"), "--output /nowhere/x can not be written"),
         (
             ("--output", "/dev/full", "--format", "csv"),

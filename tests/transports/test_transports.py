@@ -1,4 +1,4 @@
-"""The contract of transports, and what the real libraries can and can not do."""
+"""The contract of transports, and what the real libraries support."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def lacking(found: dict[str, list[str]], library: str) -> set[str]:
             if result.startswith(f"{library}-"):
                 lacks.add(key)
             else:
-                no_meaning = "is defined for integers only", "has no one meaning", "has no exact reference"
+                no_meaning = "is defined for integers only", "has no single meaning", "has no exact result"
                 assert result == "verified True" or any(words in result for words in no_meaning), (key, result)
     return lacks
 
