@@ -22,6 +22,7 @@ from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.record import Header, Record, Samples
 from bench.probes import nvml
+from tests.logs.corpus import MISSING
 
 # A busy machine is no failure: no test judges how long an example took.
 hypothesis.settings.register_profile("suite", deadline=None)
@@ -79,6 +80,14 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     except Exception as error:
         print(f"{nodeid}: the GPU can not be used any longer by this process ({error})", file=sys.stderr, flush=True)
         os._exit(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line how many tests needed logs that are not part of the repository."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    num = sum(MISSING in str(report.longrepr) for report in skipped)
+    if num:
+        terminalreporter.write_line(f"{num} tests skipped: {MISSING}; their synthetic counterparts ran")
 
 
 @pytest.fixture

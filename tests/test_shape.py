@@ -16,6 +16,7 @@ import pytest
 
 import bench
 from bench.core import plugins
+from bench.logs.foreign import Reader
 
 PACKAGE = Path(bench.__file__).parent
 # Ground first. Packages on one row never import each other; a public module at the root of bench/ is a pattern.
@@ -70,6 +71,8 @@ OTHER_MEANINGS = {
     ("local_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
     ("peer_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
 }
+# The same for names of tools whose logs are read.
+LIKE_A_TOOL = ("core/case.py", "results/run_table.py", "results/text.py")  # --like measures as another tool does
 PRINTS = ("commands/", "rank/delivery.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
 HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "psutil", "pynvml")
@@ -184,6 +187,21 @@ def test_no_module_names_a_transport() -> None:
                 wrong.append(f"bench/{file}:{line} names the transport {name}")
     assert not wrong, "\n".join(wrong)
     assert used == set(OTHER_MEANINGS)  # what is no longer needed is removed from the table
+
+
+def test_no_module_names_a_tool() -> None:
+    """Other rooms ask for traits (core/log_traits.py), so a new log format is one new file."""
+    names = set(plugins.names("tool"))
+    for name in plugins.names("tool"):
+        names |= set(getattr(plugins.load("tool", name), "READER", Reader).other_tools)
+    wrong = []
+    for file, tree in files().items():
+        if file.startswith("logs/readers/") or file in LIKE_A_TOOL:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in names:
+                wrong.append(f"bench/{file}:{node.lineno} names the tool {node.value}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_only_commands_and_the_first_rank_print() -> None:

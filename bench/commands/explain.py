@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -24,6 +23,7 @@ from bench.logs import imports
 from bench.logs.foreign import OK, ForeignRun, Line
 from bench.logs.readers import _lines
 from bench.results import output
+from bench.results.table import as_json
 from bench.store import runs
 
 SCHEMA = "bench.explain/1"
@@ -40,14 +40,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    _import().add_telling_arguments(parser)
+    _import().add_log_arguments(parser)
     output.add_output_arguments(parser, _FORMATS)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the pages; 1 when a run failed, was cut, has wrong elements, or is above what is possible, and when a log
     gave nothing."""
-    told = _import().telling(args)
+    told = _import().options_of(args)
     if told.instance:
         catalogue.instance(told.instance)  # a wrong name is said before anything is read
     patterns = _plan.all_patterns()
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     found = [each for run in stored.values() if run is not None for each in _of_run(run, told, patterns)]
     if logs:
         read = _read(logs, told)
-        well = not any(log.to_be_said for log, _ in read)
+        well = not any(log.is_reported for log, _ in read)
         found += _of_logs(read, told, patterns)
     for page, good in found:
         pages.append(page)
@@ -94,12 +94,12 @@ def _read(names: Sequence[str], told: imports.ImportOptions) -> list[tuple[impor
                 listener.hear(line.number, line.text)
                 yield line
 
-        logs.append((imports.read(source, _import().readers(), heard), listener))
+        logs.append((imports.read(source, imports.readers(), heard), listener))
     troubles = imports.troubles([log for log, _ in logs])
     if not any(log.runs for log, _ in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # The number of nodes that the user gives counts more than a log's here; of ranks it does not.
-    said = _import().untaken([run for log, _ in logs for run in log.runs], replace(told, num_nodes=None))
+    said = _import().ignored_options([run for log, _ in logs for run in log.runs], replace(told, num_nodes=None))
     for sentence in (*troubles, *said):
         print(f"bench: {sentence}", file=sys.stderr)
     return logs
@@ -125,7 +125,7 @@ def _page(
 ) -> Page:
     if run.num_ranks is None and told.num_ranks is not None:
         run = run.with_num_ranks(told.num_ranks)
-    run = imports.marked(run, patterns)
+    run = imports.with_contradictions(run, patterns)
     ranks = run.num_ranks
     nodes = told.num_nodes or run.num_nodes
     per_node = -(-ranks // nodes) if ranks and nodes else None
@@ -166,11 +166,13 @@ def _rendered(form: str, pages: Sequence[Page]) -> str:
     if not pages:
         raise UsageError("there is nothing to explain: no row of a whole group was measured")
     if form == "json":
-        return json.dumps({"schema": SCHEMA, "pages": [_plain(page) for page in pages]}, indent=1, allow_nan=False)
+        return as_json({"schema": SCHEMA, "pages": [_plain(page) for page in pages]})
     return (explain_page.markdown if form == "markdown" else explain_page.table)(pages)
 
 
 def _plain(page: Page) -> dict[str, Any]:
     plain = asdict(page)
     standing = plain.pop("standing")
+    if page.best is not None:
+        plain["best"]["contradicts"] = page.best.contradicts.text if page.best.contradicts else ""
     return {**plain, "standing": standing["word"], "because": standing["sentence"], "ratio": standing["ratio"]}

@@ -266,7 +266,8 @@ def _why_no_tool(wish: Combination, tools: Mapping[str, Installed]) -> str | Non
     there = tools[wish.tool]
     if wish.case.transport != there.tool.transport:
         return f"{there.tool.title} stands beside {there.tool.transport}, not {wish.case.transport}"
-    return there.why_not(wish.case, wish.world)
+    reason = there.unsupported_reason(wish.case, wish.world)
+    return reason.text if reason else None
 
 
 def _fitted(wish: Combination, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.core.links import Bound
+from bench.core.log_traits import log_traits
 from bench.core.units import format_bytes, format_rate
 from bench.explain.evidence import NIC_RATES, RunEvidence, busbw
 from bench.explain.like_sizes import all_beside
@@ -186,7 +187,7 @@ def _beside_bound(seen: RunEvidence) -> Assessment:
     assert best is not None
     if seen.own and links is None:
         return _own(seen)
-    if links is None and seen.run.tool == "perftest":
+    if links is None and log_traits(seen.run.tool).nic_test:
         return _of_nic(best)
     if links is None:
         return Assessment(

@@ -27,6 +27,7 @@ from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_byte
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import CopyReference, same_machine
 from bench.logs.foreign import TRUNCATED, ForeignRun, Matrix
+from bench.logs.messages import LogCode
 
 # Of a copy, by its direction (logs/foreign.py): the path, and whether the figure adds both directions.
 _PATHS = {
@@ -106,7 +107,8 @@ class Copying:
     @property
     def waived(self) -> bool:
         """Were copies between GPUs refused?"""
-        told = any("waived" in remark.text.lower() and "device_to_device" in remark.text for remark in self.run.remarks)
+        tests = [remark.facts["test"] for remark in self.run.remarks if remark.code == LogCode.WAIVED]
+        told = any("device_to_device" in test for test in tests)
         cells = [cell for each in self.run.matrices if each.direction == "d2d" for cell in each.cells]
         return told or (bool(cells) and all(cell.status == "waived" for cell in cells))
 

@@ -10,6 +10,7 @@ from bench.explain.copies import Copying, fitting, nvlinks, span, wired
 from bench.explain.reason import Reason
 from bench.hardware.catalogue import gpu, pcie_bytes_per_s
 from bench.logs.foreign import TRUNCATED
+from bench.logs.messages import LogCode
 
 _WIDTHS = "nvidia-smi --query-gpu=index,name,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max --format=csv"
 
@@ -53,7 +54,7 @@ def refused(copying: Copying) -> Reason | None:
     """No copies between GPUs at all."""
     if not copying.waived:
         return None
-    told = next((remark for remark in copying.run.remarks if "waived" in remark.text.lower()), None)
+    told = next((remark for remark in copying.run.remarks if remark.code == LogCode.WAIVED), None)
     said = next((hint for hint in copying.hints if hint.kind == "refused"), None)
     evidence = "no pair has a value by peer access"
     if told and told.line:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.core.links import Bound, NodeLinks
+from bench.core.log_traits import log_traits
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Header, Record
 from bench.core.traits import traits
@@ -177,7 +178,7 @@ class RunEvidence:
     @property
     def by_ring(self) -> bool:
         """Does this go round a ring, which crosses each node's NICs more often than it must?"""
-        nccl = self.run.tool == "nccl_tests" or (self.own and traits(self.run.tool.split()[-1]).rings)
+        nccl = log_traits(self.run.tool).rings or (self.own and traits(self.run.tool.split()[-1]).rings)
         nccl = nccl and not (self.machine.gpu and gpu(self.machine.gpu).architecture.startswith("cdna"))  # that is RCCL
         ring = self.run.pattern in _BY_RING
         if self.run.pattern == "allreduce" and (told := self.hint("setting", "NCCL_ALGO set by environment to ")):

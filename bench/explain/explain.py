@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.core.links import Bound
+from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern
 from bench.core.units import format_bytes, format_rate
 from bench.explain import copies, copy_reasons
@@ -22,7 +23,8 @@ from bench.explain.reasons import reasons, small_sizes
 from bench.explain.remarks import remarks
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, best_of_each
-from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun, Remark
+from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun
+from bench.logs.messages import LogCode
 
 __all__ = [
     "ABOVE",
@@ -38,7 +40,6 @@ __all__ = [
     "page_of",
 ]
 
-_OF_COPIES = ("nvbandwidth", "p2p_bandwidth_latency")
 _MOST_OTHERS, _MOST_ANYWHERE = 4, 6
 _NEAR = 0.25  # a result that was held back is shown where ours is as near as this
 _ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound still deserves its reason
@@ -73,7 +74,7 @@ def page(
     num_nodes: int | None = None,
 ) -> Page:
     """The page about one run of a foreign tool. `pattern`: the one that the run names, None where it has none."""
-    if (run.matrices or run.tool in _OF_COPIES) and not run.rows:
+    if (run.matrices or log_traits(run.tool).copies) and not run.rows:
         return _of_copies(run, copies.gathered(run, machine, hints))
     return page_of(gathered(run, machine, pattern, hints, num_nodes))
 
@@ -182,7 +183,11 @@ def _doubtful(seen: RunEvidence) -> str:
     where = f" (line {', '.join(lines)}{', ...' if len(seen.doubtful) > 4 else ''})" if lines else ""
     total = len(seen.doubtful) + len(seen.rows)
     first = seen.doubtful[0]
-    why = first.contradicts or (f"{', '.join(first.unreadable)} is no number" if first.unreadable else "")
+    why = (
+        first.contradicts.text
+        if first.contradicts
+        else (f"{', '.join(first.unreadable)} is no number" if first.unreadable else "")
+    )
     said = f"LEFT OUT: {len(seen.doubtful)} of {total} rows contradict themselves or are no numbers{where}"
     return f"{said}: {format_bytes(first.payload_bytes or 0)}: {why}" if why else said
 
@@ -204,21 +209,16 @@ def _heard(seen: RunEvidence) -> Iterator[str]:
 def _state(run: ForeignRun) -> Iterator[str]:
     if run.status != "ok":
         whole = "; explain the whole log, if there is one" if run.status == TRUNCATED else ""
-        yield f"status: {run.status}{f': {run.failure}' if run.failure else ''}{whole}"
-    waived = [remark for remark in run.remarks if "waived" in remark.text]
+        yield f"status: {run.status}{f': {run.failure.text}' if run.failure else ''}{whole}"
+    waived = [remark for remark in run.remarks if remark.code == LogCode.WAIVED]
     lost = [remark for remark in run.remarks if remark.line is not None and remark not in waived]
     if len(waived) > 1:
         lines = f"lines {waived[0].line} to {waived[-1].line}"
         yield f"{len(waived)} tests were waived ({lines}): the tool says that they can not run here"
     if lost:
-        told = "; ".join(_with_line(remark) for remark in lost[:3])
+        told = "; ".join(remark.words for remark in lost[:3])
         more = f"; and {len(lost) - 3} more" if len(lost) > 3 else ""
         yield f"the log has {len(lost)} remark{'s' if len(lost) > 1 else ''}: {told}{more}"
-
-
-def _with_line(remark: Remark) -> str:
-    line = f"line {remark.line}: "
-    return line + remark.text.removeprefix(line)
 
 
 def _wrong(seen: RunEvidence) -> str:

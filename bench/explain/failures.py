@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bench.explain.reason import Reason
 from bench.logs.foreign import FAILED, ForeignRun
+from bench.logs.messages import LogCode
 
 # What a failure's words hold -> what it is, what to do, one command.
 _KNOWN = (
@@ -31,7 +32,7 @@ _KNOWN = (
         "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels",
     ),
     (
-        ("several runs print into one log at once",),
+        ("several runs print",),
         "each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
         "build it again from the beginning (make clean), with MPI",
         "make clean; make MPI=1 MPI_HOME=/path/to/mpi",
@@ -74,7 +75,7 @@ def failure_reason(run: ForeignRun, wrong_rows: int, num_rows: int) -> Reason | 
         command = "all_reduce_perf -b 1M -e 1M -c 1 -n 1 2>&1 | python -m bench explain -"
         return Reason("wrong data: nothing else counts", evidence, 1.0, step, command)
     if run.status == FAILED:
-        said = run.failure or "the tool failed"
+        said = run.failure.text if run.failure else "the tool failed"
         for words, what, step, command in _KNOWN:
             if any(word.lower() in said.lower() for word in words):
                 if "pattern" in words and _between_gpus(run):
@@ -88,8 +89,8 @@ def failure_reason(run: ForeignRun, wrong_rows: int, num_rows: int) -> Reason | 
 def _between_gpus(run: ForeignRun) -> bool:
     """Did a copy between GPUs fail, and none between a GPU and its host? Of a test that never ended only the name is
     left, as a remark."""
-    broken = [remark.text for remark in run.remarks if "never finished" in remark.text]
-    said = " ".join((run.failure or "", *broken))
+    broken = [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]
+    said = " ".join((run.failure.text if run.failure else "", *broken))
     of_host = "host_to_device" in said or "device_to_host" in said
     return not of_host and (any(name in said for name in _AMONG_GPUS) or _host_passed(run))
 

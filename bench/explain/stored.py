@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from bench.core.codes import UNCODED, Coded
 from bench.core.links import NodeLinks
-from bench.core.record import Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.explain.evidence import RunEvidence, with_references
 from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.messages import LogCode
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
 from bench.results.summary import summarise
@@ -49,7 +52,7 @@ def machine_told(header: Header) -> LogMachine | None:
 
 def _run(header: Header) -> ForeignRun:
     told = header.imported
-    remarks = tuple(Remark(each["line"], each["text"]) for each in told["remarks"])
+    remarks = tuple(map(Remark.from_dict, told["remarks"]))
     gpus = header.facts.get("gpus", "")
     return ForeignRun(
         tool=told["tool"],
@@ -58,13 +61,20 @@ def _run(header: Header) -> ForeignRun:
         num_ranks=header.num_ranks,
         num_nodes=header.num_nodes,
         status=told["status"],
-        failure=told["failure"],
+        failure=_failure(told),
         hosts=tuple(header.nodes),
         gpus=tuple(gpus.split(", ")) if gpus else (),
         remarks=remarks,
         line=told["line"],
         settings=tuple({**header.settings, **header.versions}.items()),
     )
+
+
+def _failure(told: Mapping[str, Any]) -> Coded | None:
+    """Why an imported run did not end well; files of older versions hold no code."""
+    if told["failure"] is None:
+        return None
+    return Coded(told.get("failure_code") or UNCODED, told.get("failure_facts") or {}, told["failure"])
 
 
 def _row(header: Header, record: Record) -> ForeignRow:
@@ -79,7 +89,7 @@ def _row(header: Header, record: Record) -> ForeignRow:
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
-        contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
+        contradicts=Coded.of(LogCode.STORED_AS_CONTRADICTING) if Flag.CONTRADICTS in record.flags else None,
     )
 
 

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
+from bench.core.log_traits import log_traits
 from bench.core.record import Header, Record
 from bench.core.traits import traits
-
-_HOST_MEMORY_TOOLS = ("osu", "perftest")
 
 
 def moves_host_memory(transport: str) -> bool:
     """Does this transport, or the tool of an imported row, move host memory? A GPU's ports do not bound it."""
-    return transport in _HOST_MEMORY_TOOLS or traits(transport).host_memory
+    return traits(transport).host_memory or log_traits(transport).host_memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from bench.core.transport import Transport
     from bench.rank.session import Session
 
-_FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
 _LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
 
@@ -167,7 +166,8 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
         allow_abbrev=False,
     )
     add_arguments(parser)
-    parser.add_argument("--format", choices=_FORMATS, default="table", help="what is printed (default table)")
+    parser.add_argument("--format", choices=plugins.names("format"), default="table", help="default table")
+    parser.add_argument("--notes", action="store_true", help="all notes below the table instead of the urgent ones")
     parser.add_argument("--output", metavar="FILE", help="print to FILE instead of stdout")
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")

@@ -15,7 +15,7 @@ from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, is_device_work
-from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
 from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
 from bench.core.transport import Options
@@ -100,7 +100,7 @@ def _row(
             in_place=case.in_place,
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
-            stop_reason=None if reason else "exact",
+            stop_reason=None if reason else StopReason.EXACT,
             skipped=reason,
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,

@@ -14,7 +14,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from bench.core.case import COMPARED
-from bench.core.record import THROUGH_HOST, Header
+from bench.core.record import Flag, Header
 from bench.results.document import Spread, Summary
 from bench.results.model import case_of
 from bench.results.stats import CONFIDENCE
@@ -187,5 +187,5 @@ def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"
-    staged = "yes" if THROUGH_HOST in row.flags else None
+    staged = "yes" if Flag.THROUGH_HOST in row.flags else None
     return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop, "through_host": staged}

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from bench.core.case import Case, from_argv, preset_fields, to_argv
 from bench.core.errors import UsageError
+from bench.core.log_traits import compared_statistic
 from bench.core.record import Header
 from bench.results.document import Parity, Summary
 from bench.results.launches import t_quantile
 
-_MEANS = {"osu": "osu_mean_s", "nccl_tests": "nccl_tests_s"}
 # How a case is started and how long, not what it is.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
 _MEDIAN, _MEAN = "median over samples", "mean over ranks of means"
@@ -52,7 +52,9 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
         header = headers[row.job]
         own = header.facts.get("tool")
         for tool in (own,) if own else tools:
-            group = "world" if tool in _MEANS else row.group  # these measure everybody together, a pair as well
+            group = (
+                "world" if compared_statistic(tool).mean else row.group
+            )  # these measure everybody together, a pair as well
             place = _Place(row.pattern, _case(header.case), group, row.mode, row.payload_bytes)
             seconds = None if row.verified is False else _seconds(tool, row)
             if seconds is not None:
@@ -68,14 +70,17 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 def statistic(tool: str, mode: str) -> str:
     """What is compared, in words."""
-    return _MEAN if tool in _MEANS and (mode != "isolated" or tool == "osu") else _MEDIAN
+    compared = compared_statistic(tool)
+    return _MEAN if compared.mean and (mode != "isolated" or compared.isolated_mean) else _MEDIAN
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
     """The time of a row by a tool's statistic, ours and its own alike; None where it has none."""
     if statistic(tool, row.mode) == _MEAN:
-        return row.compat.get(_MEANS[tool])
-    if tool == "nvbandwidth" and row.median_s is None and row.algbw_bytes_per_s:  # the median of its rates
+        return row.compat.get(compared_statistic(tool).mean)
+    if (
+        compared_statistic(tool).rate_is_median and row.median_s is None and row.algbw_bytes_per_s
+    ):  # the median of its rates
         return row.payload_bytes / row.algbw_bytes_per_s
     return row.median_s
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.core.codes import Coded
 from bench.explain import page as explain_page
 from bench.explain.explain import Hint, page
 from bench.hardware.catalogue import instances
@@ -48,7 +49,7 @@ RUNS = st.builds(
     num_ranks=st.one_of(st.none(), st.integers(1, 300)),
     num_nodes=st.one_of(st.none(), st.integers(1, 400)),
     status=st.sampled_from([OK, FAILED, TRUNCATED]),
-    failure=st.one_of(st.none(), st.text(max_size=20)),
+    failure=st.one_of(st.none(), st.builds(Coded.uncoded, st.text(max_size=20))),
     rows=st.lists(ROWS, max_size=8).map(tuple),
     hosts=st.lists(st.sampled_from(["a", "ip-10-0-0-1", "gke-x"]), max_size=2, unique=True).map(tuple),
     gpus=st.lists(
@@ -57,7 +58,7 @@ RUNS = st.builds(
         unique=True,
     ).map(tuple),
     matrices=st.lists(MATRICES, max_size=3).map(tuple),
-    remarks=st.just((Remark(3, "line 3: x"), Remark(None, "x"))),
+    remarks=st.just((Remark(3, "uncoded", {}, "x"), Remark(None, "uncoded", {}, "x"))),
 )
 HINTS = st.lists(
     st.sampled_from(

@@ -14,6 +14,7 @@ from bench.explain.explain import page
 from bench.explain.log_evidence import Hint, Listener
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import TRUNCATED, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.messages import LogCode
 from tests.explain.logs import from_host, matrix, pairs, to_host
 
 G6E = (matrix("h2d", from_host(*[13.47] * 8)), matrix("d2h", to_host(*[13.21] * 8)))
@@ -165,7 +166,7 @@ def test_kernels_alone_are_told_apart_from_nothing() -> None:
 
 
 def test_waived_copies_are_told_with_their_line() -> None:
-    remark = Remark(12, "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here")
+    remark = Remark.of(12, LogCode.WAIVED, test="device_to_device_memcpy_read_ce")
     found = rules.refused(seen(*G6E, instance="g6e.48xlarge", remarks=(remark,)))
     assert found is not None and "line 12" in found.evidence and "so they are on g6e.48xlarge" in found.evidence
     assert rules.refused(seen(*G6E, instance="g6e.48xlarge")) is None

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.core.codes import Coded
 from bench.explain import copies, stored
 from bench.explain.assessment import LIKE, NORMAL, UNJUDGED, Assessment, shown, stand
 from bench.explain.evidence import _comparable, gathered
@@ -18,6 +19,7 @@ from bench.explain.network_reasons import no_rdma
 from bench.explain.reasons import small_sizes
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun
+from bench.logs.messages import LogCode
 from bench.store import runs
 from tests.explain.logs import SIZES, a_run, curve, matrix, pairs, pattern, seen_of
 
@@ -141,13 +143,13 @@ def test_ranks_that_share_a_gpu_have_no_bound_and_are_not_judged() -> None:
 
 def test_rows_that_contradict_themselves_are_never_the_best_and_are_named_first() -> None:
     fine = [replace(row, line=number) for number, row in enumerate(curve("allreduce", 8, 200.0), start=10)]
-    fine[-1] = replace(fine[-1], busbw_bytes_per_s=900e9, contradicts="algbw is not size / time")
+    fine[-1] = replace(fine[-1], busbw_bytes_per_s=900e9, contradicts=Coded.of(LogCode.NOT_SIZE_BY_TIME))
     line = fine[-1].line
     run = a_run(1.0, rows=tuple(fine))
     found = page(run, machine_of("p4d.24xlarge"), pattern("allreduce"))
     assert found.best is not None and (found.best.busbw_bytes_per_s or 0) < 201e9
     assert found.got[0].startswith(f"LEFT OUT: 1 of {len(SIZES)} rows") and f"line {line}" in found.got[0]
-    infinite = (*fine[:-1], replace(fine[-1], busbw_bytes_per_s=float("inf"), contradicts=""))
+    infinite = (*fine[:-1], replace(fine[-1], busbw_bytes_per_s=float("inf"), contradicts=None))
     assert page(replace(run, rows=infinite), machine_of("p4d.24xlarge"), None).got[0].startswith("LEFT OUT")
 
 
@@ -166,7 +168,11 @@ def test_rows_of_ours_that_contradict_each_other_are_never_the_best(monkeypatch:
 
 
 def test_a_log_that_was_cut_is_no_reason_for_a_bandwidth() -> None:
-    found = page(a_run(150.0, status=TRUNCATED, failure="rows are missing"), machine_of(None), pattern("allreduce"))
+    found = page(
+        a_run(150.0, status=TRUNCATED, failure=Coded.uncoded("rows are missing")),
+        machine_of(None),
+        pattern("allreduce"),
+    )
     assert found.reasons == () and "explain the whole log" in found.got[0]
 
 

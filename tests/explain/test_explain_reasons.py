@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.core.codes import Coded
 from bench.explain import network_reasons as network
 from bench.explain import reasons as rules
 from bench.explain.assessment import LOW, NORMAL, stand
@@ -13,6 +14,7 @@ from bench.explain.evidence import RunEvidence
 from bench.explain.failures import failure_reason
 from bench.explain.remarks import remarks
 from bench.logs.foreign import FAILED, TRUNCATED, ForeignRow, ForeignRun, Remark
+from bench.logs.messages import LogCode
 from tests.explain.logs import SIZES, a_run, curve, from_host, matrix, seen_of, to_host
 
 
@@ -233,7 +235,7 @@ def test_wrong_elements_come_before_everything() -> None:
     ],
 )
 def test_failures_are_told_by_their_words(failure: str, what: str) -> None:
-    found = failure_reason(ForeignRun("nccl_tests", status=FAILED, failure=failure), 0, 0)
+    found = failure_reason(ForeignRun("nccl_tests", status=FAILED, failure=Coded.uncoded(failure)), 0, 0)
     assert found is not None and found.what == what and found.evidence == failure
     assert failure_reason(ForeignRun("nccl_tests", status=TRUNCATED), 0, 0) is None
 
@@ -241,19 +243,23 @@ def test_failures_are_told_by_their_words(failure: str, what: str) -> None:
 def test_wrong_data_between_gpus_are_an_iommu_before_they_are_broken_hardware() -> None:
     said = "Invalid value when checking the pattern"
     hosts = (matrix("h2d", from_host(6.3)), matrix("d2h", to_host(6.7)))
-    peers = ForeignRun("nvbandwidth", status=FAILED, failure=f"{said}; device_to_device_memcpy_read_ce never finished")
+    peers = ForeignRun(
+        "nvbandwidth", status=FAILED, failure=Coded.uncoded(f"{said}; device_to_device_memcpy_read_ce never finished")
+    )
     unnamed = replace(
         peers,
-        failure=said,
-        remarks=(Remark(4, "device_to_device_memcpy_read_ce has no table: it never finished, or the log was cut"),),
+        failure=Coded.uncoded(said),
+        remarks=(Remark.of(4, LogCode.NEVER_FINISHED, test="device_to_device_memcpy_read_ce"),),
     )
-    kernels = replace(unnamed, remarks=(Remark(4, "one_to_all_read_sm has no table: it never finished"),))
-    for run in (peers, replace(peers, failure=said, matrices=hosts), unnamed, kernels):
+    kernels = replace(unnamed, remarks=(Remark.of(4, LogCode.NEVER_FINISHED, test="one_to_all_read_sm"),))
+    for run in (peers, replace(peers, failure=Coded.uncoded(said), matrices=hosts), unnamed, kernels):
         found = failure_reason(run, 0, 0)
         assert found is not None and found.what.index("IOMMU") < found.what.index("broken")
         assert "before any hardware is suspected" in found.step and "iommu_groups" in found.command
         assert ("the host passed the check" in found.evidence) == bool(run.matrices)
-    own = failure_reason(replace(peers, failure=f"{said}; host_to_device_memcpy_ce failed", matrices=hosts), 0, 0)
+    own = failure_reason(
+        replace(peers, failure=Coded.uncoded(f"{said}; host_to_device_memcpy_ce failed"), matrices=hosts), 0, 0
+    )
     assert own is not None and "IOMMU" not in own.what
 
 

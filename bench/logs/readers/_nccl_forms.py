@@ -1,11 +1,11 @@
-"""The lines of nccl-tests and of its launchers that are no rows: forms to know them by, and what they say."""
+"""Regular expressions of the lines of nccl-tests and its launchers that are not rows, and what they hold."""
 
 from __future__ import annotations
 
 import re
 
-from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS, SOURCE
-from bench.logs.readers._nccl_run import NamedPattern
+from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS, SOURCE, NamedPattern
+from bench.logs.readers._run_notes import shown
 
 BANNER = re.compile(
     r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\) warmup iters: (\d+) iters: (\d+)"
@@ -39,7 +39,7 @@ REDUCED = re.compile(r"Reducing maxBytes to (\d{1,19})")
 ERROR = re.compile(r"error: (.*\S)")
 LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s{0,9}:?\s{0,9}(\d\S{0,80})")
 ELISION = re.compile(r"#?\s{0,9}[\[(<]?\s{0,9}(?:\.{3,}|…|snip\b|\d{1,9} (?:more )?lines? (?:omitted|skipped|removed))")
-# What its own code prints before it gives up, and what launchers and the C library say of its end.
+# What its own code prints before it gives up, and what launchers and the C library print about its end.
 OWN_FAILURE = re.compile(
     r"\S{1,255}: Test (?:NCCL|CUDA) failure \S+:\d|\.\. \S{1,255} pid \d+: Test failure \S+:\d"
     r"|Invalid number of GPUs: \d"
@@ -56,13 +56,12 @@ _FAILURE_HINT = re.compile(
 _GPUS = re.compile(r"\s-(?:g|-ngpus)\s{0,9}=?(\d{1,3})(?=\s|$)")
 _THREADS = re.compile(r"\s-(?:t|-nthreads)\s{0,9}=?(\d{1,3})(?=\s|$)")
 _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux")
-_LONGEST_SENTENCE = 300
 
 
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
-    """The only program that a line names, and how many ranks it has if one process is all there is of it.
+    """The only program that a line names, and its number of ranks if it is started as a single process.
 
-    `goes_on`: the line is the rest of another, which may hold a launcher.
+    `goes_on`: the line continues another one, which may hold a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:
@@ -76,13 +75,13 @@ def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | 
 
 
 def failure(text: str) -> tuple[str, bool] | None:
-    """The sentence of a line that tells of a failure, and whether nccl-tests itself has said it."""
+    """The printed words of a line that reports a failure, and whether nccl-tests itself printed them."""
     if not _FAILURE_HINT.search(text):
         return None
     own = OWN_FAILURE.match(text) is not None
     if not own and (text[0] == "#" or not _FAILURE.search(text)):
         return None
-    return text[:_LONGEST_SENTENCE], own
+    return shown(text), own
 
 
 def source(number: int, text: str) -> NamedPattern | None:
