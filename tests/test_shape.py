@@ -65,7 +65,7 @@ OTHER_MEANINGS = {
     ("explain/", "nccl"): "a hint: NCCL's version",
     ("gate/certificate.py", "nccl"): "a fact: NCCL's version",
     ("core/factors.py", "nccl"): "a fact: NCCL's version",
-    ("hardware/_health_system.py", "model"): "a fact: the CPU's model",
+    ("hardware/_health_system.py", "model"): "a property of GPUs that may differ",
     ("predict/workload_file.py", "model"): "a section of a workload file",
     ("host_device.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
     ("local_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",

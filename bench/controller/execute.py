@@ -98,7 +98,7 @@ def run(
                     late is not None,
                     silence.silent_s(),
                 )
-                evidence = replace(evidence, no_room=runs.why_not_kept(folder))
+                evidence = replace(evidence, no_room=runs.write_error(folder))
         finally:
             left = _end(process, job_id, reached, well=process.returncode == 0)
             with contextlib.suppress(OSError):

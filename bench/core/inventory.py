@@ -7,9 +7,10 @@ direction. A GPU is called `gpu0` and a network adapter `mlx5_0`, in `Path` and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from bench.core.codes import Code
 from bench.core.errors import UsageError
 
 MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for RDMA
@@ -81,12 +82,22 @@ class Adapter:
     numa_node: int | None = None
 
 
+class NoAccess(Code):
+    """Why the driver allows one GPU no access to the memory of another."""
+
+    CHIPSET = "chipset", "the chipset does not support it"
+    GPU = "gpu", "the GPU does not support it"
+    TOPOLOGY = "topology", "the topology does not support it"
+    DISABLED = "disabled", "disabled by a setting of the driver"
+    UNSUPPORTED = "unsupported", "not supported"
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
     """The path between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
 
     `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: can one of two GPUs reach the
-    other's memory? `why_not`: the driver's reason if it cannot.
+    other's memory? If not, `why_code` is a NoAccess and `why_not` its words.
     """
 
     a: str
@@ -94,6 +105,12 @@ class Path:
     kind: str
     peer_access: bool | None = None
     why_not: str | None = None
+    why_code: str | None = None
+
+    @classmethod
+    def between(cls, a: str, b: str, kind: str, peer_access: bool | None, why: NoAccess | None) -> Path:
+        """A path with the code and the words of the reason."""
+        return cls(a, b, kind, peer_access, why.template if why else None, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +137,13 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
     Raises UsageError for a device that lacks a required field, such as its name.
     """
     gpus = []
-    for told in facts.get("gpus") or ():
-        links = tuple(NvLink(**_known(NvLink, link)) for link in told.get("nvlinks") or ())
-        gpus.append(Gpu(**_known(Gpu, told) | {"nvlinks": links, "throttle": tuple(told.get("throttle") or ())}))
+    for plain in facts.get("gpus") or ():
+        links = tuple(NvLink(**_known(NvLink, link)) for link in plain.get("nvlinks") or ())
+        gpus.append(Gpu(**_known(Gpu, plain) | {"nvlinks": links, "throttle": tuple(plain.get("throttle") or ())}))
     return Inventory(
         gpus=tuple(gpus),
-        adapters=tuple(Adapter(**_known(Adapter, told)) for told in facts.get("adapters") or ()),
-        paths=tuple(Path(**_known(Path, told)) for told in facts.get("paths") or ()),
+        adapters=tuple(Adapter(**_known(Adapter, plain)) for plain in facts.get("adapters") or ()),
+        paths=tuple(_path(plain) for plain in facts.get("paths") or ()),
         lost=tuple(facts.get("lost") or ()),
         nvlinks_told=bool(facts.get("nvlinks_told", True)),
         told_by=str(facts.get("told_by") or ""),
@@ -134,11 +151,20 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
     )
 
 
-def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+_CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
+
+
+def _path(plain: Mapping[str, Any]) -> Path:
+    """A path of a file. Files of older versions hold the words of `why_not` only."""
+    found = Path(**_known(Path, plain))
+    return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))
+
+
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
     for each in fields(kind):
-        if each.default is MISSING and told.get(each.name) is None:
+        if each.default is MISSING and plain.get(each.name) is None:
             raise UsageError(
                 f"the facts of a node hold a device ({kind.__name__}) without `{each.name}`: "
                 "the results file was edited, or another program wrote it"
             )
-    return {each.name: told[each.name] for each in fields(kind) if each.name in told}
+    return {each.name: plain[each.name] for each in fields(kind) if each.name in plain}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from bench.core.codes import UNCODED, Code
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 
@@ -14,6 +15,7 @@ from bench.core.plugins import nearest
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
+_GIVEN = "given for this run"  # of NodeLinks.sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class NodeLinks:
 
     These change no time: `nic_kind` and `nvlink_generation` name the links; `like` is the catalogue's type that a
     site's own type is based on; `sources` and `verified` tell for each link (nvlink, pcie, nic, network, memory,
-    latency) where its rate comes from and whether that source was read. JSON: `to_dict`, `from_dict`.
+    latency) where its rate comes from and whether that source was read; `given` lists the links whose rates the user
+    gave for the run. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -55,6 +58,7 @@ class NodeLinks:
     like: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     verified: Mapping[str, bool] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse unknown kinds of peer links and shares below 1."""
@@ -75,7 +79,12 @@ class NodeLinks:
     def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
         """The links that `to_dict` wrote. Keys of a later version are ignored."""
         known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in plain.items() if key in known})
+        values = {key: value for key, value in plain.items() if key in known}
+        if "given" in values:
+            values["given"] = tuple(values["given"])
+        else:  # files of older versions
+            values["given"] = tuple(link for link, source in plain.get("sources", {}).items() if source == _GIVEN)
+        return cls(**values)
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
         """The same node with other rates (bytes/s) of nvlink, pcie, nic or memory. UsageError for other names."""
@@ -88,8 +97,9 @@ class NodeLinks:
             self,
             num_nics=self.num_nics or (1 if "nic" in overrides else None),
             pair_bytes_per_s=None if "nvlink" in overrides else self.pair_bytes_per_s,
-            sources={**self.sources, **dict.fromkeys(given, "given for this run")},
+            sources={**self.sources, **dict.fromkeys(given, _GIVEN)},
             verified={**self.verified, **dict.fromkeys(given, True)},
+            given=tuple(dict.fromkeys((*self.given, *given))),
             **rates,
         )
 
@@ -108,12 +118,37 @@ class NodeLinks:
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 
+class Limit(Code):
+    """What a bound is named after: the code of `Bound.code`, and its name."""
+
+    MEMORY_COPY = "memory-copy", "memory copy"
+    GPU_MEMORY = "gpu-memory", "GPU memory"
+    NVLINK_PORT = "nvlink-port", "NVLink port"
+    NVLINK_PORT_REDUCING = "nvlink-port-in-network", "NVLink port, in-network reduction"
+    NVLINK_PORT_NOT_REDUCING = "nvlink-port-not-in-network", "NVLink port, without in-network reduction"
+    NVLINK_AND_PCIE = "nvlink-and-pcie", "NVLink and PCIe ports"
+    NVLINK_AND_PCIE_REDUCING = "nvlink-and-pcie-in-network", "NVLink and PCIe ports, in-network reduction"
+    NVLINK_AND_PCIE_NOT_REDUCING = (
+        "nvlink-and-pcie-not-in-network",
+        "NVLink and PCIe ports, without in-network reduction",
+    )
+    INFINITY_FABRIC_PORT = "infinity-fabric-port", "Infinity Fabric port"
+    C2C = "nvlink-c2c", "NVLink-C2C"
+    PCIE_PORT = "pcie-port", "PCIe port"
+    PCIE_PACKETS = "pcie-packets", "PCIe packets"
+    NETWORK = "network", "network"
+    NETWORK_REDUCING = "network-in-network", "network, in-network reduction"
+    DOMAINS = "network-of-domains", "network of domains"
+    DOMAINS_REDUCING = "network-of-domains-in-network", "network of domains, in-network reduction"
+    OWN_NICS = "own-nics", "own NICs"
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The upper limit of some traffic: bytes per second of busbw, and the reason.
+    """The highest busbw that traffic can reach, in bytes per second.
 
-    `kind`: `hard` (physics: a rate above it is an error) or `reference` (a measured ceiling, which may be exceeded).
-    `verified`: False if one of its figures was not read in a source.
+    `kind`: `hard` (physics: a higher figure is an error) or `reference` (a measured ceiling, which may be exceeded).
+    `name` and `why` are for people; `code` is a Limit. `verified`: False if a figure was not read in a source.
     """
 
     bytes_per_s: float
@@ -122,3 +157,4 @@ class Bound:
     why: str
     source: str
     verified: bool = True
+    code: str = UNCODED

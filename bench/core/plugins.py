@@ -23,6 +23,7 @@ FOLDERS = {
     "format": "results/formats",
     "figure": "figures",
     "command": "commands",
+    "reason": "explain/reasons",
 }
 
 

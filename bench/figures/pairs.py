@@ -169,8 +169,9 @@ def _plain(row: Summary, header: Header) -> dict[str, Any]:
 
 def _frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
     """Rows and columns of a host or NIC, cells of a link, as far as they stand beside each other."""
-    ends = [end.split(" ")[-1] for end in (accused.name.split("-") if accused.kind == "link" else [accused.name])]
-    at = [sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}) for end in ends]
+    at = []
+    for end in accused.ends:
+        at.append(sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}))
     if not all(at):
         return
     whole = list(range(-(-len(order) // share)))

@@ -1,4 +1,4 @@
-"""What the links of a node should give: the bounds of copies to the host, between each two GPUs, of all together."""
+"""The expected rates of a node: bounds of copies to the host, between pairs of GPUs, and of an allreduce."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE = 1 << 30  # cancels: these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one kind of traffic can reach, per direction. `members`: the GPUs, or pairs of them, that it is about."""
+    """The bounds of one kind of traffic, per direction. `members`: the GPUs, or pairs of GPUs."""
 
     what: str
     members: tuple[str, ...]
@@ -27,14 +27,14 @@ class Promise:
 
     @property
     def bound(self) -> Bound | None:
-        """The hard one."""
+        """The hard bound."""
         return next((bound for bound in self.bounds if bound.kind == "hard"), None)
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """Everything that follows from the facts of a node, pairs of one class together; empty without GPUs.
+    """All expected rates of a node, with pairs of one class together; empty without GPUs.
 
-    `instance`: the type that it is said to be. As for a run, the less of what both tell of a link counts.
+    `instance`: its declared type. As for a run, the lower rate of both counts.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:
@@ -63,8 +63,8 @@ def _pairs(found: Inventory, links: Any) -> Iterator[Promise]:
         classes.setdefault((path.kind, path.peer_access, rate), []).append((path, bounds))
     for (kind, access, _), alike in classes.items():
         pairs = tuple(f"{path.a}-{path.b}" for path, _ in alike)
-        way = "by way of the host's memory" if access is False else _WAYS.get(kind, f"by {kind}")
-        way = "by PCIe, or by NVLinks that are not told" if not bounds and not found.nvlinks_told else way
+        way = "through host memory" if access is False else _WAYS.get(kind, f"by {kind}")
+        way = "by PCIe, or by unreported NVLinks" if not bounds and not found.nvlinks_told else way
         way = f"by {kind[2:]} NVLinks" if kind.startswith("NV") and access is not False else way
         yield Promise(f"GPU to GPU {way} ({kind}), each way", pairs, alike[0][1])
 

@@ -67,7 +67,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
         ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for one in gathered),
         calibration=calibration,
         links=links,
-        notes=(*notes, *linked),
+        notes=(*notes, *(each.text for each in linked)),
         launch=launch,
     )
 

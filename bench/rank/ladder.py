@@ -10,7 +10,7 @@ from bench.core.program import Group, Round
 from bench.core.record import Record
 from bench.core.traits import traits
 from bench.diagnose import pair_evidence
-from bench.diagnose.ladder import Asked, next_rounds
+from bench.diagnose.ladder import LadderRound, next_rounds
 from bench.diagnose.localise import PairSamples, Places
 from bench.rank import nics
 from bench.results import stats
@@ -59,6 +59,6 @@ def climb(
             first = False
 
 
-def _round(asked: Asked, number: int) -> Round:
+def _round(asked: LadderRound, number: int) -> Round:
     name = pair_evidence.group_name
     return tuple(Group(name(asked.stage, number, a, b), (a, b), a, b) for a, b in asked.pairs)

@@ -1,8 +1,7 @@
-"""Heartbeat files: each rank says between batches what it is doing, so that a silent one has a name.
+"""Heartbeat files: each rank reports between batches what it is doing, so the controller can name a silent one.
 
-One small file per rank, replaced as a whole: rank, host, process, what it does, when (seconds since the epoch), and at
-the end how it ended: a rank that is gone without that was ended from outside. Beside it, when it was asked for them,
-the rank's stacks.
+One small file per rank, replaced atomically: rank, host, process, activity, time (seconds since the epoch), and how it
+ended. A rank that is gone without an end was ended from outside. A second file holds the rank's stacks on request.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The last sign of life of one rank. `doing` is words: 'allreduce 1M isolated: warm-up'.
+    """The last heartbeat of a rank. `doing`: its activity, such as 'allreduce 1M isolated: warm-up'.
 
-    `ended`: None while it runs, '' when it ended well, else its last words.
+    `ended`: None while it runs, '' after a normal end, else its last message.
     """
 
     rank: int
@@ -27,20 +26,20 @@ class Heartbeat:
     ended: str | None = None
 
 
-# What a rank does while its libraries load, which takes long when many load them at once from one disk.
+# Activities of a rank while its libraries load. That is slow when many ranks load them from one disk.
 STARTING, OPENING = "starting", "opening the transport"
-TERMINATED = "terminated by SIGTERM"  # the last words of a rank that was told to end
+TERMINATED = "terminated by SIGTERM"  # the last message of a rank that received SIGTERM
 _START_S = 60.0
-_CRASH = "Fatal Python error"  # faulthandler's words
+_CRASH = "Fatal Python error"  # written by faulthandler
 
 
 def allowance_s(doing: str, deadline_s: float) -> float:
-    """How long a rank may be silent while it does this."""
+    """How long a rank may be silent during this activity."""
     return max(deadline_s, _START_S) if doing in (STARTING, OPENING) else deadline_s
 
 
 def write(folder: Path, beat: Heartbeat) -> None:
-    """Replace this rank's file. A full disk is not a reason to stop measuring: the results file will say so."""
+    """Replace this rank's file. Errors are ignored: a full disk shows when the results file is written."""
     path = folder / f"{beat.rank}.json"
     partial = folder / f".{beat.rank}.part"
     try:
@@ -51,12 +50,12 @@ def write(folder: Path, beat: Heartbeat) -> None:
 
 
 def stack_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes its stacks when it is asked for them."""
+    """The file for a rank's stacks."""
     return folder / f"{rank}.stack"
 
 
 def crashed(folder: Path, rank: int) -> bool:
-    """Did this rank end by a signal such as SIGSEGV, so that its stacks were written as the last thing?"""
+    """Did this rank crash by a signal such as SIGSEGV? It then wrote its stacks."""
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -64,7 +63,7 @@ def crashed(folder: Path, rank: int) -> bool:
 
 
 def read_all(folder: Path) -> tuple[Heartbeat, ...]:
-    """The last beat of every rank that wrote one, by rank."""
+    """The last heartbeat of every rank that wrote one, by rank."""
     beats = []
     for path in folder.glob("*.json"):
         try:

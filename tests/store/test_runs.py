@@ -32,14 +32,14 @@ def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Pa
         (errno.ENOENT, UsageError),
     ],
 )
-def test_a_place_that_keeps_nothing_is_this_machines_fault_and_one_that_is_no_folder_the_words(
+def test_an_unwritable_disk_is_refused_and_an_impossible_folder_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[BenchError]
 ) -> None:
     def refuse(path: Path, content: bytes) -> int:
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(kind, match=rf"can not be written \({os.strerror(number)}\): make room or give it the right to"):
+    with pytest.raises(kind, match=rf"cannot be written \({os.strerror(number)}\): free space"):
         runs.create(tmp_path, "20260102-a")
 
 
@@ -63,10 +63,10 @@ def test_a_broken_plan_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"job": 5}'])
-def test_broken_outcomes_are_an_error_for_who_must_know(tmp_path: Path, text: str) -> None:
+def test_broken_outcomes_are_an_error(tmp_path: Path, text: str) -> None:
     assert runs.outcomes_or_error(tmp_path) == {}, "a run that never got so far"
     (tmp_path / "outcomes.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"\.json is (not whole|no list of jobs).*how the jobs ended is not known"):
+    with pytest.raises(UsageError, match=r"\.json is (not valid JSON|no list of jobs)"):
         runs.outcomes_or_error(tmp_path)
 
 

@@ -1,6 +1,6 @@
 """CUDA-aware MPI without a GPU: a CuPy whose arrays lie in host memory, which a real MPI library moves.
 
-The check of the library is real, too: memory that the host can not touch ends it in a real segmentation fault.
+The check of the library is real, too: memory that the host cannot access ends it in a real segmentation fault.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_a_graph_is_captured_once_for_each_batch_and_replays_the_right_calls(tmp
 
 
 @pytest.mark.slow
-def test_messages_that_can_not_be_captured_are_skipped_with_the_reason(tmp_path: Path) -> None:
+def test_messages_that_cannot_be_captured_are_skipped(tmp_path: Path) -> None:
     found, *_ = rows(
         tmp_path, "pairs --sizes 4K", "allreduce --sizes 4K --mode isolated", GRAPH="1", FAKE_NO_CAPTURE="1"
     )
@@ -247,7 +247,7 @@ def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp
     assert overlap["dtype"] == "bfloat16" and overlap["factor"] > 0 and overlap["product_factor"] > 0
 
 
-def test_a_gpu_that_one_rank_can_not_use_ends_all_before_they_wait_for_it(tmp_path: Path) -> None:
+def test_an_unusable_gpu_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
     done = ranks(
         tmp_path,
         "-m",
@@ -266,7 +266,7 @@ def test_a_gpu_that_one_rank_can_not_use_ends_all_before_they_wait_for_it(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_rank_for_which_nccl_can_not_be_opened_says_so_itself(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_open_nccl_reports_it_itself(tmp_path: Path) -> None:
     done = ranks(
         tmp_path,
         "-m",
@@ -468,7 +468,7 @@ def test_the_reserve_is_that_of_nccl_tests_and_one_more(total_gib: int, reserve_
 
 
 @pytest.mark.parametrize(("visible", "alone"), [("", True), (None, False)])
-def test_gpus_that_may_be_hidden_from_one_rank_are_told_by_that_rank(
+def test_a_rank_without_visible_gpus_reports_it_itself(
     visible: str | None, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -480,7 +480,7 @@ def test_gpus_that_may_be_hidden_from_one_rank_are_told_by_that_rank(
     assert refused.value.of_one_rank is alone
 
 
-def test_a_gpu_is_unusable_however_torch_tells_it() -> None:
+def test_a_gpu_is_unusable_for_any_exception_of_torch() -> None:
     def deferred(device: Any) -> None:
         raise Exception("CUDA call failed lazily")  # as torch's own DeferredCudaCallError
 

@@ -79,7 +79,7 @@ def test_ranks_know_together_what_one_of_them_saw_and_say_which() -> None:
         (("algorithm", "tree"), heard("Using network IB"), None, None),
     ],
 )
-def test_what_was_demanded_and_is_not_so_is_said(
+def test_an_unmet_demand_is_reported(
     required: tuple[str, str], seen: NcclReport | None, choice: Choice | None, words: str | None
 ) -> None:
     said = broken_demand([required], seen, choice)
@@ -121,7 +121,7 @@ def test_the_line_of_a_call_is_switched_on_for_one_untimed_call_only() -> None:
         assert choice is not None and (choice.algorithm, choice.protocol) == ("ring", "ll128")
         assert environ == {} and "TUNING" not in nccl.subsystems
     assert nccl.reads == 5 and len(debug.seen.choices) == 2
-    assert debug.choice(nccl.call, None) is None, "a library that can not be told so"
+    assert debug.choice(nccl.call, None) is None, "a library without the reset function"
     debug.close()
     assert not Path(nccl.file).exists()
 
@@ -142,7 +142,7 @@ def test_what_the_user_set_is_left_alone(tmp_path: Path) -> None:
     assert own.exists()
 
 
-def test_real_output_tells_the_network_and_the_paths() -> None:
+def test_real_output_has_the_network_and_the_paths() -> None:
     corpus = os.environ.get("BENCH_LOG_CORPUS")
     if corpus is None:
         pytest.skip("BENCH_LOG_CORPUS names no folder of logs")

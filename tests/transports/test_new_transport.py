@@ -70,7 +70,7 @@ def test_it_measures_and_skips_with_its_own_code(copy: Path) -> None:
     assert "not-a-collective" in {skip["code"] for skip in document["skipped"]}
 
 
-def test_what_nobody_but_its_traits_says_of_it_is_obeyed(copy: Path) -> None:
+def test_its_traits_are_obeyed(copy: Path) -> None:
     done = python(copy, "bench.allreduce", "--transport", "loopback", "--graph", "1", "--sizes", "1K")
     assert done.returncode == 3
     assert "graph" in done.stderr and "nccl" in done.stderr

@@ -102,7 +102,7 @@ def test_both_streams_are_released_by_one_event_behind_a_gate() -> None:
     assert told[-2:] == [("host waits for", "event1"), ("host waits for side",)]
 
 
-def test_alone_each_goes_in_the_same_way_and_the_other_is_not_told_of() -> None:
+def test_alone_each_runs_the_same_way_and_the_other_is_absent() -> None:
     found, told = burst(2, 0, product=False)
     assert found.products_s == () and found.collective_s is not None and ("current", "gate") in told
     found, told = burst(0, 2, collective=False)

@@ -1,4 +1,4 @@
-"""The contract of transports, and what the real libraries can and can not do."""
+"""The contract of transports, and what the real libraries support."""
 
 from __future__ import annotations
 

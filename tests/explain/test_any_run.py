@@ -1,16 +1,16 @@
-"""Whatever a reader gives, there is a page about it, and it is whole JSON."""
+"""Whatever a reader returns, explain prints a page about it, and valid JSON."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.core.codes import Coded
 from bench.explain import page as explain_page
-from bench.explain.explain import Hint, page
+from bench.explain.explain import page
+from bench.explain.log_hints import Hint
 from bench.hardware.catalogue import instances
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
@@ -83,8 +83,9 @@ def test_there_is_always_a_page(run: ForeignRun, named: str | None, hints: list[
     per_node = -(-run.num_ranks // run.num_nodes) if run.num_ranks and run.num_nodes else None
     machine = machine_of(named, run.gpus, run.hosts, per_node)
     found = page(run, machine, pattern(run.pattern) if run.pattern else None, hints)
-    json.dumps(asdict(found), allow_nan=False)
-    text = explain_page.table([found])
-    assert "Where you stand: " in text and "Where you stand: " in explain_page.markdown([found])
+    [plain] = json.loads(explain_page.as_json([found]))["pages"]
+    assert plain["standing_code"] == found.assessment.verdict
+    verdict = f"Where you stand: {found.assessment.verdict.template}"
+    assert verdict.lower() in explain_page.table([found]).lower() and verdict in explain_page.markdown([found])
     if any(row.num_wrong for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s)):
         assert found.best is None

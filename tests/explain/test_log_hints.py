@@ -1,15 +1,15 @@
-"""What a log says between its rows is heard once, with its line, and never more than is kept."""
+"""Hints: each message of NCCL is kept once, with its line, and memory is bounded."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.explain.log_evidence import Hint, Listener
+from bench.explain.log_hints import Hint, HintReader
 
-# In the form of NCCL's own lines; hosts, numbers and paths are made up.
+# NCCL's own wording; hosts, numbers and paths are made up.
 INFO = "h1:10:11 [0] NCCL INFO "
-SAID = {
+MESSAGES = {
     INFO + "Using network AWS Libfabric": ("network", "AWS Libfabric"),
     INFO + "Using network Socket": ("network", "Socket"),
     INFO + "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>": (
@@ -35,40 +35,40 @@ SAID = {
 }
 
 
-def test_each_saying_is_heard_with_its_line_also_behind_a_launchers_tag() -> None:
+def test_each_message_is_kept_with_its_line_even_behind_a_launchers_tag() -> None:
     for tag in ("", "[1,0]<stdout>:", "0: "):
-        listener = Listener()
-        for number, text in enumerate(SAID, start=1):
-            listener.hear(number, tag + text)
-        assert list(listener.between(1, 1000)) == [Hint(*said, n) for n, said in enumerate(SAID.values(), start=1)]
+        reader = HintReader()
+        for number, text in enumerate(MESSAGES, start=1):
+            reader.read(number, tag + text)
+        assert list(reader.between(1, 1000)) == [Hint(*hint, n) for n, hint in enumerate(MESSAGES.values(), start=1)]
 
 
-def test_a_row_of_a_table_says_nothing() -> None:
-    listener = Listener()
-    listener.hear(1, "        1024           256     float     sum      -1    16.43    0.06    0.11      0")
-    listener.hear(2, "# Using devices")
-    assert listener.between(1, 10) == ()
+def test_a_row_of_a_table_is_no_hint() -> None:
+    reader = HintReader()
+    reader.read(1, "        1024           256     float     sum      -1    16.43    0.06    0.11      0")
+    reader.read(2, "# Using devices")
+    assert reader.between(1, 10) == ()
 
 
-def test_a_saying_belongs_to_the_run_in_whose_lines_it_stands() -> None:
-    listener = Listener()
+def test_a_hint_belongs_to_the_run_whose_lines_hold_it() -> None:
+    reader = HintReader()
     for number in range(1, 200, 10):
-        listener.hear(number, INFO + "Using network IB")
-    listener.hear(150, INFO + "Using network Socket")
-    assert [hint.value for hint in listener.between(1, 100)] == ["IB"]
-    assert {hint.value for hint in listener.between(100, 300)} == {"IB", "Socket"}
+        reader.read(number, INFO + "Using network IB")
+    reader.read(150, INFO + "Using network Socket")
+    assert [hint.value for hint in reader.between(1, 100)] == ["IB"]
+    assert {hint.value for hint in reader.between(100, 300)} == {"IB", "Socket"}
 
 
-def test_what_is_kept_does_not_grow_with_the_log() -> None:
-    listener = Listener()
+def test_memory_does_not_grow_with_the_log() -> None:
+    reader = HintReader()
     for number in range(5000):
-        listener.hear(number, INFO + f"NCCL_X_{'A' * (number % 3000)} set by environment to {number}")
-    assert len(listener.between(0, 5000)) <= 400
+        reader.read(number, INFO + f"NCCL_X_{'A' * (number % 3000)} set by environment to {number}")
+    assert len(reader.between(0, 5000)) <= 400
 
 
-@given(st.text(max_size=200), st.sampled_from(list(SAID)))
-def test_nothing_makes_it_raise(noise: str, text: str) -> None:
-    listener = Listener()
+@given(st.text(max_size=200), st.sampled_from(list(MESSAGES)))
+def test_no_line_makes_it_raise(noise: str, text: str) -> None:
+    reader = HintReader()
     for number, line in enumerate((noise, noise + text, text + noise, "NCCL " + noise)):
-        listener.hear(number, line)
-    listener.between(0, 9)
+        reader.read(number, line)
+    reader.between(0, 9)
