@@ -9,7 +9,7 @@ from bench.core.record import StopReason
 from bench.rank.rows import PlannedRow
 from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
-from bench.results.interleaved_blocks import block_factors
+from bench.results.paired_ratio import block_ratios
 
 _LEAST_BLOCK_S = 0.02  # of samples: long compared with the start and the end of what disturbs them
 _BLOCKS = 40  # of one kind, for which the time of a row is long enough
@@ -43,7 +43,7 @@ def stop(
     reason = None
     for without, with_it in pairs:
         reason = stats.should_stop(
-            block_factors(without, with_it, num_in_block),
+            block_ratios(without, with_it, num_in_block),
             target=TARGET_HALF_WIDTH["isolated"],
             n_min=_LEAST,
             n_max=_MOST,
