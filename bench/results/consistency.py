@@ -1,12 +1,12 @@
-"""Bounds that need no data sheet: what a library's own rows say that another row can be at most.
+"""Contradictions between rows of one run: bounds that need no data sheet.
 
 After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than
 others that do its work. Every rule is `time of the first <= sum of the times of the others`, at the same payload S of
-docs/metrics.md, between rows of one run that share everything else. Nothing is deleted or corrected: a conflict says
-that two rows can not both be right, or that the library would do better to call the other.
+docs/metrics.md, between rows of one run that share everything else. A conflict means that one of the rows is wrong, or
+that the library would be faster if it called the other operations. No row is deleted or corrected.
 
-Beyond noise: the lower end of the first row's interval is above the others' upper ends by more than a tolerance, in
-every launch that measured both. Rows without an interval, that drift or that are invalid are not judged.
+A conflict is beyond noise: the lower end of the first row's interval is above the others' upper ends by more than a
+tolerance, in every launch that measured both. Rows that drift, are invalid or have no interval are not judged.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bench.core.units import format_bytes
 from bench.results.document import Conflict, Summary
 from bench.results.messages import ConflictCode
 
-# The intervals are of one launch. Rows of one job share their launch: 5 % is for what an interval can not know.
+# Intervals are within one launch. Rows of one job share their launch; 5 % covers what an interval does not.
 SAME_LAUNCH_TOLERANCE = 0.05
-# Rows of two jobs are of two launches, which differ by a standard deviation of up to 10 % in MPI: two of them by 14 %,
-# of which 25 % is 1.8.
+# Rows of two jobs are of two launches. Launches of MPI have a standard deviation of up to 10 %, so the difference of two
+# has 14 %; 25 % is 1.8 of these.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
 _SYNCHRONISED = ("isolated",)
@@ -37,7 +37,7 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation and what can do its work at the same S, one after the other, in which modes, and how."""
+    """An operation, the operations that can do its work one after the other at the same S, in which modes, and how."""
 
     pattern: str
     by: tuple[str, ...]
@@ -45,10 +45,10 @@ class Replacement:
     how: str
 
 
-# Calls in a row of one operation can always be replaced by as many of one other. Two operations taken in turns do not
-# overlap as each does with itself, so that their pipelined times can not be added: such rules are for isolated mode.
-# Left out, because what they copy on the side costs as much as the operation itself where ranks share memory: allgather
-# by alltoall (the block n times), gather by alltoall, alltoall by allgather (n times the bytes).
+# Consecutive calls of one operation can be replaced by as many calls of one other. Two alternating operations do not
+# overlap as each does with itself, so their pipelined times cannot be added: such rules are for isolated mode.
+# Left out are allgather by alltoall (the block n times), gather by alltoall and alltoall by allgather (n times the
+# bytes): if ranks share memory, their extra copies cost as much as the operation itself.
 REPLACEMENTS = (
     Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
     Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
@@ -61,7 +61,7 @@ REPLACEMENTS = (
     Replacement("reduce", ("reducescatter", "gather"), _SYNCHRONISED, "blocks are reduced, then gathered on the root"),
 )
 
-# What of a case is no condition of its time, or is compared rule by rule (pattern, mode, direction, root, operation).
+# Fields of a case that do not affect its time, or that the rules compare (pattern, mode, direction, root, operation).
 _NOT_CONDITIONS = frozenset(
     {
         "pattern",
@@ -79,13 +79,13 @@ _NOT_CONDITIONS = frozenset(
         "matrix",
     }
 )
-# Variables by which launchers tell launches and ranks apart.
+# Variables by which launchers identify launches and ranks.
 _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI_MCA_orte_ess", "PRTE_")
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A summary beside its header, and the conditions that it shares with whatever it may be compared with."""
+    """A summary with its header, and the conditions that it shares with every row it is compared with."""
 
     summary: Summary
     header: Header
@@ -104,13 +104,13 @@ class _Row:
 
     @property
     def in_flight(self) -> int:
-        """Messages that a pipelined pair has under way before it waits for an acknowledgement."""
+        """Messages that a pipelined pair has in flight before it waits for an acknowledgement."""
         return max(1, min(self.window, WINDOW_BYTES // max(self.summary.payload_bytes, 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One comparison in one launch: the rule's first row, the row (or sum of rows) that bounds it, and the excess."""
+    """One comparison in one launch; `beyond`: the intervals are apart by more than the tolerance."""
 
     key: tuple[Any, ...]  # the comparison without its launch
     conflict: Conflict
@@ -118,7 +118,7 @@ class _Judged:
 
 
 def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Conflict, ...]:
-    """Every pair of rows that contradict each other, the gravest first; `headers` by the jobs of the summaries."""
+    """Every pair of rows that contradict each other, largest ratio first; `headers` by the jobs of the summaries."""
     judged_rows = [row for row in summaries if _may_be_judged(row, headers)]
     conditions = {job: _conditions(headers[job]) for job in dict.fromkeys(row.job for row in judged_rows)}
     rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in judged_rows]
@@ -145,13 +145,13 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """What a header's rows share with those that they may be compared with, hashable; and its window."""
+    """The conditions of a header's rows as a hashable key, and its window."""
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
     try:
         case = from_argv(header.case)
-    except (BenchError, IndexError):  # of another program: its words are its conditions
+    except (BenchError, IndexError):  # of another program: its arguments are its conditions
         case = Case(header.pattern)
         return (*known, header.case[1:], tuple(environment)), case.window
     options = tuple((each.name, getattr(case, each.name)) for each in fields(Case) if each.name not in _NOT_CONDITIONS)
@@ -162,9 +162,9 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
 
 
 def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """Pipelined <= isolated: operations back to back can at worst be done one after the other.
+    """Pipelined <= isolated: at worst, operations back to back are done one after the other.
 
-    A one-way pair also waits for an acknowledgement after its window, which takes no longer than one isolated message.
+    A one-way pair also waits for an acknowledgement after its window, for at most the time of an isolated message.
     """
     isolated = _indexed(rows, "isolated")
     for row in rows:
@@ -178,10 +178,9 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """One way alone takes no longer than with the other way beside it: both ways carry at most twice one.
+    """One-way <= two-way: two-way traffic is at most twice one-way traffic; our two-way rate is of one direction.
 
-    Our two-way bandwidth is that of one direction, so that the rule reads: time of one-way <= time of two-way. In
-    pipelined mode only the one-way window ends with an acknowledgement, of at most one isolated message.
+    In pipelined mode only the one-way window ends with an acknowledgement, which takes at most one isolated message.
     """
     by_place = {mode: _indexed(rows, mode) for mode in _BOTH}
     for row in rows:
@@ -201,7 +200,7 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    # One rank alone sends nothing: in place its operation is empty, else it copies, and neither replaces the other.
+    # A single rank sends nothing: in place its operation is empty, otherwise it copies.
     rows = [row for row in rows if row.summary.num_ranks != 1]
     for mode in _BOTH:
         indexed = _indexed(rows, mode)
@@ -210,13 +209,13 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
                 if row.summary.mode != mode or row.summary.pattern != rule.pattern or mode not in rule.modes:
                     continue
                 for others in product(*(indexed.get((*_place(row), name, None), ()) for name in rule.by)):
-                    if _alike((row, *others)):
+                    if _same_root_and_operation((row, *others)):
                         code, name = ConflictCode.REPLACEABLE, f"{rule.pattern} <= {' + '.join(rule.by)}"
                         yield _judge(code, name, row, others, 1.0, OTHER_LAUNCH_TOLERANCE, how=rule.how)
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Rows of one mode by their place, pattern and direction; a row that was measured again stands for itself alone."""
+    """Rows of one mode by their place, pattern and direction; a row that was measured again replaces the first."""
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
     for row in rows:
         if row.summary.mode == mode:
@@ -226,14 +225,14 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """All that two rows must share: conditions, launch, group, size, and whether the caches were cold."""
+    """What two compared rows share: conditions, launch, group, size, and the cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)
 
 
-def _alike(rows: Sequence[_Row]) -> bool:
-    """One root and one operation, among those that have any."""
+def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
+    """Whether the rows that have a root or an operation have the same one."""
     roots = {row.summary.root for row in rows} - {None}
     operations = {row.summary.reduce_op for row in rows} - {None, ""}
     return len(roots) <= 1 and len(operations) <= 1
@@ -255,14 +254,14 @@ def _judge(
 
 
 def _identity(row: _Row) -> tuple[Any, ...]:
-    """A row without its launch."""
+    """What identifies a row apart from its launch."""
     summary = row.summary
     conditions, _, *place = _place(row)
     return (conditions, *place, summary.pattern, summary.mode, summary.direction, summary.root, summary.reduce_op)
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """What a conflict says of a row, or of several done one after the other."""
+    """One side of a conflict: a row, or several done one after the other."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {
