@@ -173,20 +173,20 @@ def whole(
 def _collectives() -> None:
     """Each collective; without a check of the data, as `-c 0`; on two GPUs, where factors are 1 or a half."""
     for pattern in ("allreduce", "allgather", "alltoall", "broadcast", "reduce", "reducescatter", "sendrecv"):
-        lines, _, wanted = whole(pattern, 8, 1, A100, 130.0 / FACTORS[pattern](8))
+        lines, _, wanted = whole(pattern, 8, 1, A100, 232.0 / FACTORS[pattern](8))
         add(f"{pattern}_8_gpus", lines, wanted)
     for pattern in ("allreduce", "allgather", "broadcast", "reducescatter"):
-        lines, _, wanted = whole(pattern, 8, 1, A100, 120.0 / FACTORS[pattern](8), wrong="N/A")
+        lines, _, wanted = whole(pattern, 8, 1, A100, 228.0 / FACTORS[pattern](8), wrong="N/A")
         # Without a check, alltoall prints the same rows as allgather.
         add(f"{pattern}_unchecked", lines, wanted | ({"pattern": None} if pattern == "allgather" else {}))
     for pattern in ("allreduce", "allgather", "broadcast", "reduce"):
         lines, _, wanted = whole(pattern, 2, 1, "NVIDIA GeForce RTX 4090", 3.8)
         add(f"{pattern}_2_gpus", lines, wanted)
-    lines, _, wanted = whole("allreduce", 16, 2, H100, 200.0)
+    lines, _, wanted = whole("allreduce", 16, 2, H100, 250.0)
     add("allreduce_2_nodes", lines, wanted)
     lines, _, wanted = whole("allreduce", 128, 16, V100, 9.5, SMALL)
     add("allreduce_16_nodes_small_sizes", lines, wanted)
-    lines, _, wanted = whole("allreduce", 16, 2, "NVIDIA H200", 26.0)
+    lines, _, wanted = whole("allreduce", 16, 2, "NVIDIA H200", 26.3)
     add("allreduce_2_nodes_one_nic", lines, wanted)
 
 
