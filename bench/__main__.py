@@ -28,7 +28,7 @@ from bench.core.errors import (
     BenchError,
     Interrupted,
 )
-from bench.core.parser import Parser
+from bench.core.option_parsers import Parser
 
 _DEBUG = "show the traceback of an error"
 

@@ -20,6 +20,8 @@ from itertools import accumulate
 
 from bench.core.pattern import Pattern, Shape, busiest_boundary
 from bench.core.program import Collective, Copied, Expected, Step
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
 
@@ -32,12 +34,11 @@ class AllToAllV(Pattern):
 
     name = "alltoallv"
 
-    def needs(self, shape: Shape) -> str | None:
-        """A matrix, where one is given, must have a row and a column for each rank."""
+    def needs(self, shape: Shape) -> Skip | None:
+        """A matrix, if given, must have a row and a column for each rank."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
-            rows = f"the traffic matrix has {len(matrix)} rows, the group {num_ranks} ranks"
-            return f"{rows}: give --matrix a row and a column for each rank"
+            return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:

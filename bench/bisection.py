@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from bench.core.pattern import MessagePattern, Shape
 from bench.core.program import Exchange, Message, Step
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 
 class Bisection(MessagePattern):
@@ -19,10 +21,10 @@ class Bisection(MessagePattern):
 
     name = "bisection"
 
-    def needs(self, shape: Shape) -> str | None:
+    def needs(self, shape: Shape) -> Skip | None:
         """Two halves of the same size."""
         if shape.num_ranks % 2:
-            return f"bisection needs an even number of ranks, the group has {shape.num_ranks}"
+            return Skip.of(SkipCode.ODD_RANKS, pattern=self.name, num_ranks=shape.num_ranks)
         return super().needs(shape)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

@@ -107,8 +107,9 @@ def test_the_example_pattern_runs(tmp_path: Path) -> None:
 def test_the_table_in_the_readme_was_measured() -> None:
     from bench.results import collect
     from bench.results.formats import table
+    from bench.results.run_report import RunReport
 
     [block] = [block for block in _blocks(ROOT / "README.md", "") if "isolated" in block]
     [folder] = (ROOT / "results" / "reference").glob("main_*")
-    printed = table.render(collect.document(folder)).splitlines()
+    printed = table.render(RunReport(collect.document(folder))).splitlines()
     assert [line for line in block.splitlines() if line not in printed] == []

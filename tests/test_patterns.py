@@ -20,6 +20,8 @@ from bench.core import plugins
 from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Copied, CopyStep, Exchange, Message, Multiplied, Product, Reduced, Step
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 NAMES = plugins.names("pattern")
 NUM_RANKS = (1, 2, 3, 4, 7, 8, 16)
@@ -66,12 +68,15 @@ def shapes(pattern: Pattern, num_ranks: int) -> Iterator[Shape]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_name_is_its_files_name_and_it_takes_any_number_of_ranks_or_says_why_not(name: str) -> None:
+def test_a_pattern_is_named_after_its_file_and_takes_any_number_of_ranks_or_gives_a_reason(name: str) -> None:
     pattern = load(name)
     assert pattern.name == name
-    reasons = [pattern.needs(Shape(num_ranks, 0)) for num_ranks in range(1, 17)]
-    assert None in reasons
-    assert all(reason and name in reason for reason in reasons if reason is not None)
+    refusals = {num_ranks: pattern.needs(Shape(num_ranks, 0)) for num_ranks in range(1, 17)}
+    assert None in refusals.values()
+    for num_ranks, skip in refusals.items():
+        if skip is not None:
+            assert skip.code in (SkipCode.TOO_FEW_RANKS, SkipCode.ODD_RANKS)
+            assert (skip.facts["pattern"], skip.facts["num_ranks"]) == (name, num_ranks)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -368,12 +373,12 @@ def test_flags_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter", "incast"])
-def test_a_root_outside_the_group_is_a_reason(name: str) -> None:
-    assert "root 4 is not in a group of 4 ranks" in (load(name).needs(Shape(4, 0, root=4)) or "")
+def test_a_root_outside_the_group_is_refused(name: str) -> None:
+    assert load(name).needs(Shape(4, 0, root=4)) == Skip.of(SkipCode.NO_ROOT, root=4, num_ranks=4)
 
 
 def test_a_bisection_needs_two_equal_halves() -> None:
-    assert load("bisection").needs(Shape(7, 0)) == "bisection needs an even number of ranks, the group has 7"
+    assert load("bisection").needs(Shape(7, 0)) == Skip.of(SkipCode.ODD_RANKS, pattern="bisection", num_ranks=7)
 
 
 # ---- What arrives, by moving labels instead of bytes ----
@@ -594,10 +599,11 @@ def test_the_crossing_of_alltoallv_is_counted_from_its_blocks() -> None:
     assert pattern.bus_factor(shape) == 0.75
 
 
-def test_a_matrix_of_another_size_is_a_reason() -> None:
+def test_a_matrix_of_another_size_is_refused() -> None:
     pattern = load("alltoallv")
     for matrix in (((1,),), ((1, 1), (1,)), ((1, 1, 1),) * 2):
-        assert "rows" in (pattern.needs(Shape(2, 0, matrix=matrix)) or "")
+        skip = pattern.needs(Shape(2, 0, matrix=matrix))
+        assert skip is not None and skip.code == SkipCode.MATRIX_SIZE
 
 
 # ---- Small rules about the files ----

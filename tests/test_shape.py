@@ -64,7 +64,7 @@ OTHER_MEANINGS = {
     ("commands/_plan.py", "mpi"): "a feature of a tool's build",
     ("explain/", "nccl"): "a hint: NCCL's version",
     ("gate/certificate.py", "nccl"): "a fact: NCCL's version",
-    ("results/launches.py", "nccl"): "a fact: NCCL's version",
+    ("core/factors.py", "nccl"): "a fact: NCCL's version",
     ("hardware/_health_system.py", "model"): "a fact: the CPU's model",
     ("predict/workload_file.py", "model"): "a section of a workload file",
     ("host_device.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
@@ -72,7 +72,7 @@ OTHER_MEANINGS = {
     ("peer_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
 }
 # The same for names of tools whose logs are read.
-LIKE_A_TOOL = ("core/case.py", "results/formats/table.py", "results/text.py")  # --like measures as another tool does
+LIKE_A_TOOL = ("core/case.py", "results/run_table.py", "results/text.py")  # --like measures as another tool does
 PRINTS = ("commands/", "rank/delivery.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
 HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "psutil", "pynvml")

@@ -18,6 +18,7 @@ from bench.diagnose.localise import Diagnosis
 from bench.diagnose.pair_evidence import Diagnosed
 from bench.results import collect, grid, output
 from bench.results.document import DOCUMENT_SCHEMA
+from bench.results.table import as_json
 from bench.store import runs
 
 SCHEMA = "bench.diagnose/1"
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
     parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
     parser.set_defaults(tool_path=None, launches=None)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -131,7 +132,7 @@ def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
 
 def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
     if form == "json":
-        return json.dumps(_plain(cases, verdict, seconds), indent=1, allow_nan=False)
+        return as_json(_plain(cases, verdict, seconds))
     if form == "csv":
         return grid.as_csv([asdict(one) for one in verdict.accused], ("kind", "name", "confidence", "evidence"))
     return (page.markdown if form == "markdown" else page.table)(cases, verdict, seconds)

@@ -32,6 +32,7 @@ from bench.hardware.promises import promises
 from bench.probes import machine, topology, versions
 from bench.probes.host import Facts
 from bench.results import output
+from bench.results.table import as_json
 
 SCHEMA = "bench.doctor/1"
 Nodes = dict[str, dict[str, Any]]
@@ -167,7 +168,7 @@ def _json(
         "findings": [asdict(each) for each in findings],
         "machines": pages,
     }
-    return json.dumps(document, indent=1)
+    return as_json(document)
 
 
 def _table(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -24,6 +23,7 @@ from bench.logs import imports
 from bench.logs.foreign import OK, ForeignRun, Line
 from bench.logs.readers import _lines
 from bench.results import output
+from bench.results.table import as_json
 from bench.store import runs
 
 SCHEMA = "bench.explain/1"
@@ -166,7 +166,7 @@ def _rendered(form: str, pages: Sequence[Page]) -> str:
     if not pages:
         raise UsageError("there is nothing to explain: no row of a whole group was measured")
     if form == "json":
-        return json.dumps({"schema": SCHEMA, "pages": [_plain(page) for page in pages]}, indent=1, allow_nan=False)
+        return as_json({"schema": SCHEMA, "pages": [_plain(page) for page in pages]})
     return (explain_page.markdown if form == "markdown" else explain_page.table)(pages)
 
 

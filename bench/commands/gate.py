@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import sys
@@ -19,6 +18,7 @@ from bench.gate import junit as gate_junit
 from bench.gate import of_folder, page
 from bench.gate.rules import GateFault
 from bench.results import grid, output
+from bench.results.table import as_json
 
 SCHEMA = "bench.gate/1"
 
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as JUnit XML there, too")
     parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def _tell_github(lines: Sequence[str]) -> None:
 
 def _rendered(form: str, verdict: gates.GateResult) -> str:
     if form == "json":
-        return json.dumps(plain(verdict), indent=1, allow_nan=False)
+        return as_json(plain(verdict))
     if form == "csv":
         return _csv(verdict)
     return (page.markdown if form == "markdown" else page.table)(verdict)

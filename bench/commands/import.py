@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from bench.commands import _plan
 from bench.config import clusters
 from bench.config import paths as config_paths
 from bench.core import plugins
+from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.option_parsers import whole
 from bench.core.record import Record
@@ -20,6 +20,7 @@ from bench.logs import imports, page
 from bench.logs.foreign import OK, ForeignRun
 from bench.logs.readers import _lines
 from bench.results import output
+from bench.results.run_report import RunReport
 from bench.results.summary import DocumentBuilder
 
 # Rows that are shown beside those with wrong data, to people and to programs. A run keeps all.
@@ -38,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-store", action="store_true", help="print only, store no run")
     add_log_arguments(parser)
-    output.add_show_argument(parser)
+    output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
 
@@ -130,6 +131,7 @@ def _rendered(
             num_more += 1
     more = f"{num_more:,} more rows are not shown or counted here, none with wrong data"
     more += "; `bench report` shows all stored rows" if kept else ""
-    document = rows.document({job.header.job: job.header for job in jobs}, [more] if num_more else [])
-    text: str = plugins.load("format", args.format).render(replace(document, show=tuple(args.show)))
+    document = rows.document({job.header.job: job.header for job in jobs}, [Coded.uncoded(more)] if num_more else [])
+    report = RunReport(document, args.show, args.notes)
+    text: str = plugins.load("format", args.format).render(report)
     return text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +12,7 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT
 from bench.gate import lint, lint_page
 from bench.results import collect, grid, output
 from bench.results.document import Document
+from bench.results.table import as_json
 from bench.store import runs
 
 SCHEMA = "bench.lint/1"
@@ -22,7 +21,7 @@ SCHEMA = "bench.lint/1"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench lint`."""
     output.add_run_arguments(parser)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -35,14 +34,13 @@ def main(args: argparse.Namespace) -> int:
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     findings = lint.lint(document, told, plan, outcomes)
     output.emit(_rendered(args.format, document, findings), args)
-    for warning in document.notes:
-        print(f"bench: warning: {warning}", file=sys.stderr)
+    report.warn(document)
     return EXIT_VERDICT if any(finding.status == lint.FAILED for finding in findings) else EXIT_DONE
 
 
 def _rendered(form: str, document: Document, findings: Sequence[lint.LintFinding]) -> str:
     if form == "json":
-        return json.dumps(_plain(document, findings), indent=1, allow_nan=False)
+        return as_json(_plain(document, findings))
     if form == "csv":
         return _csv(findings)
     return (lint_page.markdown if form == "markdown" else lint_page.table)(document, findings)
@@ -54,7 +52,7 @@ def _plain(document: Document, findings: Sequence[lint.LintFinding]) -> dict[str
         "kept": not any(finding.status == lint.FAILED for finding in findings),
         "findings": [asdict(finding) for finding in findings],
         "conflicts": [asdict(conflict) for conflict in document.conflicts],
-        "notes": list(document.notes),
+        "notes": [note.text for note in document.notes],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from bench.commands import _plan
@@ -13,6 +12,7 @@ from bench.controller.run import to_plain
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
 from bench.results import output
+from bench.results.table import as_json
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the plan."""
     planned = _plan.planned(args)
     if args.format == "json":
-        text = json.dumps({"schema": "bench.plan/1", **to_plain(planned.plan, planned.scenario.text)}, indent=1)
+        text = as_json({"schema": "bench.plan/1", **to_plain(planned.plan, planned.scenario.text)})
     else:
         text = words(planned.plan)
     output.emit(text, args)

@@ -36,6 +36,7 @@ from bench.core.units import option_duration
 from bench.gate import of_folder
 from bench.results import collect, output
 from bench.results.document import Document
+from bench.results.run_report import RunReport
 from bench.store import runs
 
 _SCENARIO = "main"
@@ -53,6 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retest", metavar="RUN", help="measure again what of this run failed its gate, and no more")
     parser.add_argument("--rules", metavar="FILE", help="the gate's rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
+    output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
 
@@ -70,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing(ran)
     document = collect.document(ran.folder)
-    output.emit(plugins.load("format", args.format).render(document), args)
+    output.show(RunReport(document, args.show, args.notes), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)

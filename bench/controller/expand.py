@@ -17,9 +17,10 @@ from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
 from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, PlanSkip, count_rounds, job_of
 from bench.core import hostlist
-from bench.core.case import LADDER_ALONE, Case, alike, unheard
+from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, ignored_option, preset_fields
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
+from bench.core.factors import Factor
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
 from bench.core.sweep import thin
@@ -37,26 +38,9 @@ MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
 _DEFAULT = Case(pattern="")
-_NAMED = (
-    "dtype",
-    "reduce_op",
-    "topology",
-    "order",
-    "direction",
-    "cache",
-    "like",
-    "thread_level",
-    "sync",
-    "loop",
-    "alignment",
-    "bind",
-    "aggressor",
-    "split",
-    "engine",
-    "access",
-    "memory",
-    "via",
-)
+# Job names list factors in this order, and nested loops vary the last one fastest.
+_RANKED = sorted((each for each in FACTORS if each.name_rank is not None), key=lambda each: each.name_rank or 0)
+_UNRANKED = [each for each in FACTORS if each.name_rank is None and each.keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,53 +129,19 @@ def _wishes(
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        obeyed = traits(transport).factors
-        factors: dict[str, tuple[Any, ...]] = {
-            "dtype": m.dtypes,
-            "reduce_op": m.reduce_ops if pattern.reduces else (_DEFAULT.reduce_op,),
-            "topology": m.topologies if pattern.topology is None else (_DEFAULT.topology,),
-            "order": m.orders,
-            "direction": m.directions if pattern.directional else (_DEFAULT.direction,),
-            "engine": m.engines if "engine" in pattern.factors else (_DEFAULT.engine,),
-            "access": m.accesses if "access" in pattern.factors else (_DEFAULT.access,),
-            "memory": m.memories if "memory" in pattern.factors else (_DEFAULT.memory,),
-            "via": m.vias if "via" in pattern.factors else (_DEFAULT.via,),
-            "tf32": m.tf32 if "tf32" in pattern.factors else (_DEFAULT.tf32,),
-            "graph": m.graphs if "graph" in obeyed else (_DEFAULT.graph,),
-            "in_place": m.in_place if pattern.in_place else (_DEFAULT.in_place,),
-            "cache": m.caches,
-            "root": m.roots if pattern.rooted else (_DEFAULT.root,),
-            "aggressor": m.aggressors,
-            "split": m.splits if m.aggressors != (_DEFAULT.aggressor,) else (_DEFAULT.split,),
-            "bind": m.binds,
-            "alignment": m.alignments,
-            "thread_level": m.thread_levels if "thread_level" in obeyed else (_DEFAULT.thread_level,),
-            "sync": m.syncs if "sync" in obeyed else (_DEFAULT.sync,),
-            "loop": m.loops if "loop" in obeyed else (_DEFAULT.loop,),
-        }
+        factors = {each.name: _values(each, m, pattern, transport) for each in (*_RANKED, *_UNRANKED)}
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
                 pattern=name,
                 transport=transport,
-                sizes=m.sizes,
-                mode=m.modes,
-                window=m.window,
-                matrix=m.matrix,
-                iterations=m.iterations,
-                warmup=m.warmup,
-                seed=m.seed,
                 max_s=scenario.max_s,
-                like=m.like,
                 instance=cluster.instance or "",
                 links=tuple(sorted(cluster.links.items())),
-                schedule=m.schedule,
-                share_gpu=m.share_gpu,
-                require=m.require,
                 nics=cluster.nics,
                 racks=_racks(cluster) if pattern.topology == "pairs" else (),
                 **dict(zip(factors, chosen, strict=True)),
             )
-            case = _alike(case)
+            case = _with_preset(case)
             if case.dtype != "float32":  # only of float32 there are two kinds of product
                 case = replace(case, tf32=False)
             if modelled:
@@ -206,9 +156,18 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((rack, tuple(hosts)) for rack, hosts in cluster.racks.items())
 
 
-def _alike(case: Case) -> Case:
-    """The case as the tool that it is to be like would measure it."""
-    fixed = alike(case.like, case.pattern)
+def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
+    """The values to try of a factor. One that can be varied has its default where it does not matter."""
+    depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
+    unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
+    if unused or (varied.several and not applies(varied, pattern, transport)):
+        return (varied.default,)
+    return m.values_of(varied)
+
+
+def _with_preset(case: Case) -> Case:
+    """The case with the settings that its `like` fixes. Raises UsageError if it sets one of them otherwise."""
+    fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
         if getattr(case, name) not in (value, getattr(_DEFAULT, name)):
             raise UsageError(f"like: {case.like} measures with {name} {value}: leave {getattr(case, name)} out")
@@ -252,8 +211,8 @@ def _why_not(wish: Combination, cluster: Cluster, machine: LocalMachine, pattern
     # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return machine.lacks[case.transport]
-    if (passed_over := unheard(case, case.transport)) is not None:
-        return passed_over
+    if (ignored := ignored_option(case, case.transport)) is not None:
+        return ignored.text
     if wish.tool and cluster.launcher == "kubernetes":
         return f"{wish.tool} is started where its programs are, not in containers"
     if cluster.launcher == "torchrun" and traits(case.transport).over_mpi:
@@ -353,13 +312,11 @@ def _name(wish: Combination, launch: int, taken: set[str]) -> str:
     """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
     case, world = wish.case, wish.world
     parts = [case.pattern, wish.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
-    default = replace(_DEFAULT, **alike(case.like, case.pattern))
-    for field in _NAMED:
-        if getattr(case, field) != getattr(default, field):
-            parts.append(str(getattr(case, field)).replace(" ", "").replace(",", "."))
-    parts += ["inplace"] * case.in_place
-    parts += ["graph"] * case.graph + ["tf32"] * case.tf32 + ["sharedgpu"] * case.share_gpu
-    parts += [f"root{case.root}"] * (case.root != 0)
+    default = replace(_DEFAULT, **preset_fields(case.like, case.pattern))
+    for each in _RANKED:
+        value = getattr(case, each.name)
+        if value != getattr(default, each.name):
+            parts.append(each.name_part(value))
     parts += [f"{name}.{value}" for name, value in wish.env]
     parts += [f"launch{launch}"] * (launch > 1)
     name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))[:120]

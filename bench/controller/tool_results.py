@@ -12,7 +12,7 @@ from bench.core.case import Case, to_argv
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape, traffic_of
-from bench.core.record import Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import ForeignRow, ForeignRun
 from bench.logs.tool import Tool
@@ -87,7 +87,11 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
         return replace(record, reported=reported | {"busbw_bytes_per_s": algbw * traffic.bus_factor})
     row = ForeignRow(record.payload_bytes, algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw)
     agrees = is_by_definition(row, ForeignRun("", pattern=case.pattern, num_ranks=record.num_ranks), pattern)
-    return record if agrees or "contradicts" in record.flags else replace(record, flags=(*record.flags, "contradicts"))
+    return (
+        record
+        if agrees or Flag.CONTRADICTS in record.flags
+        else replace(record, flags=(*record.flags, Flag.CONTRADICTS))
+    )
 
 
 def _header(job: Job, tool: Tool, text: str, began: datetime) -> Header:

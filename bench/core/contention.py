@@ -17,6 +17,8 @@ from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 from bench.core.units import parse_size
 from bench.core.world import World
 
@@ -76,9 +78,9 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     shape = replace(blank, payload_bytes=pattern.payload(asked, blank))
     reason = pattern.needs(shape)
     if reason is None and not pattern.bus_factor(shape):
-        reason = f"{name} by {num_ranks} rank{'s' * (num_ranks > 1)} moves nothing that could disturb"
+        reason = Skip.of(SkipCode.MOVES_NOTHING, pattern=name, num_ranks=num_ranks)
     if reason is not None:
-        raise UsageError(f"--aggressor {case.aggressor}: {reason}")
+        raise UsageError(f"--aggressor {case.aggressor}: {reason.text}")
     return pattern, shape
 
 

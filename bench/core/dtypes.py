@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 REDUCE_OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 
@@ -65,12 +67,12 @@ def dtype_of(name: str) -> Dtype:
     return DTYPES[word]
 
 
-def undefined_reduction(dtype: Dtype, reduce_op: str) -> str | None:
-    """Why this reduction has no meaning (or no exact reference) for this type; None when it has both."""
+def undefined_reduction(dtype: Dtype, reduce_op: str) -> Skip | None:
+    """Why this reduction has no meaning, or no exact result, for this type; None if it has both."""
     if reduce_op in ("band", "bor", "bxor") and dtype.kind not in ("int", "uint"):
-        return f"{reduce_op} is defined for integers only, not for {dtype.name}"
+        return Skip.of(SkipCode.INTEGERS_ONLY, reduce_op=reduce_op, dtype=dtype.name)
     if reduce_op == "avg" and dtype.kind != "float":
-        return f"avg has no one meaning for {dtype.name}"
+        return Skip.of(SkipCode.AVERAGE_UNDEFINED, dtype=dtype.name)
     if (dtype.kind == "complex" and reduce_op != "sum") or dtype.name.startswith("float8"):
-        return f"{reduce_op} of {dtype.name} has no exact reference here"
+        return Skip.of(SkipCode.NO_EXACT_RESULT, reduce_op=reduce_op, dtype=dtype.name)
     return None

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric
 from bench.core.fairness import completions
-from bench.core.phases import Call, Phase
-from bench.core.schedules import schedule
+from bench.core.schedules import Call, Phase, schedule
 from bench.core.world import World
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.core.program import Collective, Exchange, Expected, Message, Reduced, Step, delivered
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 from bench.core.sweep import round_blocks, round_elements
 
 # A window larger than this would only cost memory: 64 MiB in flight fill any link.
@@ -68,14 +70,17 @@ class Pattern(ABC):
         """How its groups are made where `asked` is: its own way, its usual one, or as asked."""
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
-    def needs(self, shape: Shape) -> str | None:
-        """Why a group of this shape can not run it (its payload does not matter yet); None when it can."""
-        if shape.num_ranks < self.min_ranks:
-            return f"{self.name} needs at least {self.min_ranks} ranks, the group has {shape.num_ranks}"
+    def needs(self, shape: Shape) -> Skip | None:
+        """Why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
+        name, num_ranks = self.name, shape.num_ranks
+        if num_ranks < self.min_ranks:
+            return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=name, least=self.min_ranks, num_ranks=num_ranks)
         if self.directional and self.way(shape.direction) not in self.directions:
-            return f"{self.name} has no direction {shape.direction}: it has {', '.join(self.directions)}"
-        if self.rooted and shape.root >= shape.num_ranks:
-            return f"root {shape.root} is not in a group of {shape.num_ranks} ranks: give --root 0"
+            return Skip.of(
+                SkipCode.NO_DIRECTION, pattern=name, direction=shape.direction, directions=list(self.directions)
+            )
+        if self.rooted and shape.root >= num_ranks:
+            return Skip.of(SkipCode.NO_ROOT, root=shape.root, num_ranks=num_ranks)
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:

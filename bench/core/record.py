@@ -9,13 +9,48 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
 
-# Flags by which a transport says that a row is no figure of the link that it is named after.
-THROUGH_HOST = "through-host"  # copied by way of the host's memory
-SHARED_GPU = "shared_gpu"  # of ranks that had one GPU together; also a fact of the header
+
+class Flag(StrEnum):
+    """What a reader must know of a row's figure. The words are in results/messages.py."""
+
+    INVALID = "invalid"  # wrong data arrived
+    MODELLED = "modelled"
+    IMPORTED = "imported"  # from another tool's log
+    REPORTED = "reported"  # another tool's own statistic
+    ABOVE_BOUND = "above-bound"
+    NOT_CONVERGED = "not-converged"
+    FEW_SAMPLES = "few-samples"
+    BAD_SAMPLES = "bad-samples"
+    CLOCK_LIMITED = "clock-limited"
+    DRIFT = "drift"
+    WARMUP_RESIDUE = "warmup-residue"
+    OUTLIERS = "outliers"
+    RANKS_NOT_KEPT = "ranks-not-kept"
+    MAY_OVERLAP = "may-overlap"
+    SOFTWARE_BOUND = "software-bound"
+    LAUNCH_BOUND = "launch-bound"
+    SYNC_LIMITED = "sync-limited"
+    CONTRADICTS = "contradicts"
+    THROUGH_HOST = "through-host"  # copied by way of the host's memory: no figure of a peer link
+    SHARED_GPU = "shared_gpu"  # of ranks that share one GPU; also a fact of the header
+
+
+class StopReason(StrEnum):
+    """Why a row has no more samples."""
+
+    CONVERGED = "ci"
+    MAX_SAMPLES = "max_n"
+    MAX_TIME = "max_time"
+    FIXED = "fixed"  # the number of samples was asked for
+    EXACT = "exact"  # modelled
+
+
+LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 
 
 @dataclass(frozen=True, slots=True)

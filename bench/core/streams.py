@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.fabric import Fabric
 from bench.core.fairness import fair_rates
-from bench.core.phases import Phases
+from bench.core.schedules import Phases
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from bench.core.arrays import Difference, Memory
+from bench.core.case import Case
 from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
@@ -61,7 +62,8 @@ class Options:
     tf32: bool = False
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
-    near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs beside a PCI address, where the kernel tells them
+    near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs near a PCI address, if the kernel reports them
+    case: Case = field(default_factory=lambda: Case(""))  # all factors, also those without a field here
 
 
 @dataclass(frozen=True, slots=True)

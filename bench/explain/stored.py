@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.core.codes import UNCODED, Coded
 from bench.core.links import NodeLinks
-from bench.core.record import Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.explain.evidence import RunEvidence, with_references
 from bench.explain.log_evidence import Hint
 from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
@@ -89,7 +89,7 @@ def _row(header: Header, record: Record) -> ForeignRow:
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
-        contradicts=Coded.of(LogCode.STORED_AS_CONTRADICTING) if "contradicts" in record.flags else None,
+        contradicts=Coded.of(LogCode.STORED_AS_CONTRADICTING) if Flag.CONTRADICTS in record.flags else None,
     )
 
 

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from bench.core.errors import UsageError
-from bench.core.record import THROUGH_HOST, Header, known
+from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
 from bench.figures import _rows, _style
@@ -61,7 +61,9 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
-    direct = [row for row in rows if THROUGH_HOST not in row.flags] or rows  # where all are alike, they are one map
+    direct = [
+        row for row in rows if Flag.THROUGH_HOST not in row.flags
+    ] or rows  # where all are alike, they are one map
     maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from bench.core import plugins
-from bench.core.case import Case, own_case
+from bench.core.case import FACTOR, Case, applies, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header
@@ -200,21 +200,20 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
 
 def _fits_copies(header: Header, rule: GateRule) -> bool:
     """Was it copied as the rule says? A job's case tells it; another tool's log has none, and fits no such rule."""
-    if not any(_choices(rule).values()):
+    if not rule.factors:
         return True
     case = own_case(header.case) if header.case and not header.imported else None
     return case is not None and _fits_choices(case, rule)
 
 
 def _fits_choices(case: Case, rule: GateRule) -> bool:
-    known = case.pattern in plugins.names("pattern")
-    factors = plugins.load("pattern", case.pattern).PATTERN.factors if known else frozenset()
-    return all(name in factors and getattr(case, name) in wanted for name, wanted in _choices(rule).items() if wanted)
-
-
-def _choices(rule: GateRule) -> dict[str, tuple[str, ...]]:
-    """What a rule asks of how copies were made, by the field of a case."""
-    return {"engine": rule.engines, "access": rule.accesses, "memory": rule.memories, "via": rule.vias}
+    if not rule.factors:
+        return True
+    pattern = plugins.load("pattern", case.pattern).PATTERN
+    return all(
+        applies(FACTOR[name], pattern, case.transport) and getattr(case, name) in wanted
+        for name, wanted in rule.factors.items()
+    )
 
 
 def _fits_size(size: int, rule: GateRule) -> bool:

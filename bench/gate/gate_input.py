@@ -11,7 +11,7 @@ from typing import Any
 from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.pair_evidence import rows_of
@@ -127,7 +127,7 @@ def groups_of(header: Header) -> Sequence[Any]:
 
 def is_imported(row: Summary) -> bool:
     """Is it a figure that another tool reported?"""
-    return row.imported or "reported" in row.flags
+    return row.imported or Flag.REPORTED in row.flags
 
 
 def status_of(header: Header) -> str:

@@ -74,7 +74,7 @@ class LintInput:
 
     def texts(self) -> Iterator[tuple[str, str | None, LintRow | None]]:
         """Every sentence that the report prints beside its figures, with the job and the row that it is about."""
-        yield from ((note, None, None) for note in self.document.notes)
+        yield from ((note.text, None, None) for note in self.document.notes)
         # The notes of an imported log are its own words.
         ours = ((job, header) for job, header, _ in self.told if not header.imported)
         yield from ((note, job, None) for job, header in ours for note in header.notes)

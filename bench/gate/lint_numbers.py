@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from bench.core.record import LIMIT_REACHED, Flag
 from bench.gate.lint_input import LintInput, LintRow, RuleOffence, same
 from bench.results import flops, stats
 from bench.results.document import Document, Summary
@@ -139,7 +140,7 @@ def figures_have_intervals(run: LintInput) -> Iterator[RuleOffence]:
     for row in run.rows:
         shown = row.summary
         if shown.modelled or row.header.modelled:
-            if not (shown.modelled and row.header.modelled and "modelled" in shown.flags):
+            if not (shown.modelled and row.header.modelled and Flag.MODELLED in shown.flags):
                 yield row.fault("a modelled figure is not marked as one")
         elif shown.median_s is not None:
             yield from _interval_faults(row)
@@ -156,7 +157,7 @@ def _interval_faults(row: LintRow) -> Iterator[RuleOffence]:
     if found and bound_s:
         found = max(0.0, found[0] - bound_s), found[1] + bound_s
     told = None if shown.ci_low_s is None or shown.ci_high_s is None else (shown.ci_low_s, shown.ci_high_s)
-    if told is None and "few-samples" not in shown.flags:
+    if told is None and Flag.FEW_SAMPLES not in shown.flags:
         yield row.fault("a figure stands without its interval, and nothing says why")
     elif samples and told != found:
         yield row.fault("the interval is not that of the order statistics of the samples")
@@ -236,7 +237,7 @@ def points_can_be_drawn(run: LintInput) -> Iterator[RuleOffence]:
             yield row.fault("the samples behind the point are not kept")
         if not shown.stop_reason:
             yield row.fault("it is not told why sampling ended, so that a point can not be drawn hollow")
-        elif shown.stop_reason.startswith("max_") is not ("not-converged" in shown.flags):
+        elif (shown.stop_reason in LIMIT_REACHED) is not (Flag.NOT_CONVERGED in shown.flags):
             yield row.fault("a point that did not converge is not marked as one")
     for key, rows in _curves(run).items():
         sizes = [row.payload_bytes for row in rows]

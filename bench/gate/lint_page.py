@@ -92,7 +92,7 @@ def _sizes(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _conflicts(document: Document) -> list[str]:
     """Rows that contradict each other break no rule: they are a matter of the library or the machine."""
-    return notes.conflict_lines(document.conflicts)
+    return notes.texts(notes.contradictions(document.conflicts))
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Header, known
+from bench.core.record import Flag, Header, known
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.gate.lint_input import LintInput, LintRow, RuleOffence, launch_of
@@ -223,6 +223,6 @@ def bounds_are_told(run: LintInput) -> Iterator[RuleOffence]:
         if (
             shown.busbw_bytes_per_s > shown.bound_bytes_per_s * (1 + BOUND_TOLERANCE)
             and shown.bound_kind == "hard"
-            and "above-bound" not in shown.flags
+            and Flag.ABOVE_BOUND not in shown.flags
         ):
             yield row.fault("above a hard bound, and not marked")

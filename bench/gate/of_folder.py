@@ -94,7 +94,7 @@ def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.GateIn
         document=document,
         plan=plan,
         outcomes=runs.outcomes_or_error(path) if is_run else {},
-        warnings=document.notes,
+        warnings=tuple(note.text for note in document.notes),
         networks={job: gates.networks_in(_log(path, job)) for job in document.headers} if is_run else {},
         unsound=tuple(unsound),
         baseline=baseline,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.core.errors import UsageError
-from bench.core.record import THROUGH_HOST, Header
+from bench.core.record import Flag, Header
 from bench.gate.gate_input import GateInput, fault, is_imported
 from bench.gate.rules import RATES, Demand, GateFault, GateRule
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
@@ -102,9 +102,9 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
         yield fault("one-rank", "one rank by itself: nothing crossed a link", row)
     if row.verified is None:
         yield fault("unverified", "nobody checked the data", row)
-    if THROUGH_HOST in row.flags:
+    if Flag.THROUGH_HOST in row.flags:
         yield fault("through-host", "its two GPUs do not reach each other: the driver copied by the host's memory", row)
-    if "contradicts" in row.flags:
+    if Flag.CONTRADICTS in row.flags:
         yield fault("contradicts", "it and another row can not both be right", row)
 
 
@@ -118,7 +118,7 @@ def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
         yield fault("no-interval", f"{row.num_samples} samples have no 95 % interval", row)
     elif not (math.isfinite(row.ci_low_s) and math.isfinite(row.ci_high_s)):
         yield fault("not-a-number", "the interval is not finite", row)
-    if "not-converged" in row.flags:
+    if Flag.NOT_CONVERGED in row.flags:
         yield fault("not-converged", f"ended by {row.stop_reason or 'an unknown reason'}", row)
 
 
@@ -198,7 +198,7 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
         place = RowKey(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
         each = by_row.get((row.job, place))
         if each is None or each.verdict == "not comparable":
-            why = each.reason if each else "the run to compare with has no such row"
+            why = each.reason.text if each and each.reason else "the run to compare with has no such row"
             faults.append(fault("no-baseline", str(why), row))
             continue
         ratio = each.ratio or math.nan

@@ -6,8 +6,9 @@ A rules file is read by gate/rules_file.py; nothing in it is ever evaluated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 # Every way to fail. The names are stable: CI systems and people search for them.
 FAILURES: Mapping[str, str] = MappingProxyType(
@@ -85,8 +86,8 @@ class GateRule:
     """Demands on the rows that all of its selectors fit; an empty selector fits any.
 
     `sizes` must each be there; of `spans` (first, last) every row counts, and what was asked for must be there. Bytes.
-    `engines`, `accesses`, `memories`, `vias`: how copies were made, as the job was asked to; they fit no row whose
-    pattern has no such choice, nor one of another tool's log, which does not tell.
+    `factors`: the values of other factors that a job's case must have. Rows of a pattern that lacks such a factor, and
+    rows of another tool's log, never match.
     `modes` empty: what the metric means (pipelined for rates, isolated for times).
     """
 
@@ -102,10 +103,7 @@ class GateRule:
     reduce_ops: tuple[str, ...] = ()
     topologies: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
-    engines: tuple[str, ...] = ()
-    accesses: tuple[str, ...] = ()
-    memories: tuple[str, ...] = ()
-    vias: tuple[str, ...] = ()
+    factors: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     groups: tuple[str, ...] = ()  # shell patterns: node*
     nodes: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -139,8 +137,8 @@ class Rules:
     may accuse nobody where they are there. `baseline`: the run that `not slower than baseline` means."""
 
     name: str
-    description: str
     rules: tuple[GateRule, ...]
+    description: str = ""
     expect: Expect = Expect()
     diagnose: bool | None = None
     baseline: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from bench.core import plugins
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.core.units import format_duration
 from bench.gate import gpu_count
 from bench.gate.gate_input import GateInput, Whereabouts, fault, gpus_of, hosts, start, status_of
@@ -111,7 +111,7 @@ def _bad_rows(run: GateInput) -> Iterator[GateFault]:
         if row.verified is False or row.num_wrong:
             wrong = f"{row.num_wrong} elements" if row.num_wrong else "some elements"
             yield fault("wrong-data", f"{wrong} were wrong", row)
-        if "above-bound" in row.flags:
+        if Flag.ABOVE_BOUND in row.flags:
             shown = f"{row.bound_fraction:.2f} of its bound" if row.bound_fraction else "above its bound"
             yield fault("above-bound", f"{shown}, {row.bound_name}", row, row.busbw_bytes_per_s, row.bound_bytes_per_s)
 

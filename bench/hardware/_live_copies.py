@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
 from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
-from bench.core.record import THROUGH_HOST, Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.core.units import format_rate
 from bench.hardware import live
 from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
@@ -68,7 +68,7 @@ def between(header: Header, record: Record) -> Between | None:
     links = told_links(header) or live.links_of(header.nodes[ends[0][0]])
     if path is None or links is None or _GIVEN in (links.sources.get("nvlink"), links.sources.get("pcie")):
         return None
-    staged = THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")
+    staged = Flag.THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")
     return pair(found, path, links, staged=staged)
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import log
 
 from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
-from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
+from bench.core.record import Flag, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
 from bench.hardware._network_bounds import network_bounds, own_nic_bound
@@ -82,7 +82,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
     """Several ranks on one GPU show that something works, and nothing of links. `flags`: of a row."""
-    return bool(header.facts.get(SHARED_GPU)) or SHARED_GPU in flags
+    return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
@@ -102,7 +102,7 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     if header.pattern == "host_device":
         own = _live_copies.own_links(header, record)
         return () if own is None else copy_bounds(own, "host")
-    staged = (header.direction or "").startswith("through_host") or THROUGH_HOST in record.flags
+    staged = (header.direction or "").startswith("through_host") or Flag.THROUGH_HOST in record.flags
     if record.num_ranks < 2 and not staged:
         return ()
     way = "through host" if staged else "peer"

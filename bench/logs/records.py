@@ -12,7 +12,7 @@ from bench.core.codes import Code, Coded
 from bench.core.dtypes import DTYPES
 from bench.core.log_traits import log_traits
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
-from bench.core.record import Failure, Header, Record, Skip
+from bench.core.record import Failure, Flag, Header, Record, Skip
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, MatrixCell
 from bench.logs.messages import LogCode
@@ -46,7 +46,7 @@ def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | 
         reported=reported,
         num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
-        flags=("contradicts",) if row.contradicts or not is_by_definition(row, run, pattern) else (),
+        flags=(Flag.CONTRADICTS,) if row.contradicts or not is_by_definition(row, run, pattern) else (),
     )
 
 

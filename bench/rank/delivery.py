@@ -58,7 +58,7 @@ def deliver(
     header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
     document = told.document({header.job: header})
     if printer:
-        printer.finish(document)
+        printer.finish(document, args.notes)
     else:
         emit(document, args)
     return _exit_code(document)
@@ -107,17 +107,17 @@ class _TablePrinter:
         from bench.core.case import from_argv
         from bench.diagnose.pair_evidence import group_name
         from bench.results.flops import PATTERN
-        from bench.results.formats.table import LiveTable
+        from bench.results.run_report import LiveTable
+        from bench.results.run_table import Layout
 
         case = from_argv(header.case)
         grouped = header.topology != "world"
         last = (header.num_ranks or 1) - 1
         widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
-        self._table = LiveTable(
-            case.modes, grouped=grouped, widest=widest, like=case.like, products=header.pattern == PATTERN
-        )
+        layout = Layout(case.modes, grouped=grouped, widest=widest, like=case.like, products=header.pattern == PATTERN)
+        self._table = LiveTable(layout)
         self._pending: list[Summary] = []
-        print(self._table.lines_before(header), flush=True)
+        print(self._table.before(header), flush=True)
 
     def show(self, row: Sequence[Summary]) -> None:
         """Keep the row until its size is complete, then print it; a size of too many rows is printed as it comes."""
@@ -127,14 +127,14 @@ class _TablePrinter:
         if len(self._pending) > _MOST_PENDING:
             self._flush()
 
-    def finish(self, document: Document) -> None:
-        """The last size, and what the whole table says."""
+    def finish(self, document: Document, all_notes: bool) -> None:
+        """The last size, derived tables and notes."""
         self._flush()
-        print(self._table.lines_after(document), flush=True)
+        print(self._table.after(document, all_notes), flush=True)
 
     def _flush(self) -> None:
         if self._pending:
-            print(self._table.line(self._pending), flush=True)
+            print(self._table.rows(self._pending), flush=True)
         self._pending = []
 
 
@@ -148,7 +148,9 @@ def nothing_but(name: str, error: BenchError) -> Document:
 
 def emit(document: Document, args: argparse.Namespace) -> None:
     """Print it in the format that was asked for, to stdout or the file that was named. Raises UsageError."""
-    text: str = plugins.load("format", args.format).render(document)
+    from bench.results.run_report import RunReport
+
+    text: str = plugins.load("format", args.format).render(RunReport(document, all_notes=args.notes))
     args.emitted = True
     if args.output is None:
         print(text, end="" if text.endswith("\n") else "\n", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.core.case import Case
+from bench.core.record import StopReason
 from bench.rank.rows import PlannedRow
 from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
@@ -37,7 +38,7 @@ def stop(
     `pairs`: samples of blocks without and with what is beside them. `num_kinds` of block take the time of the row each.
     """
     if case.iterations is not None:
-        return "fixed" if num_blocks * num_in_block >= case.iterations else None
+        return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None
     reason = None
     for without, with_it in pairs:
         reason = stats.should_stop(

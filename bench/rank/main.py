@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from bench.core import plugins
-from bench.core.case import Case, add_arguments, from_args, unheard
+from bench.core.case import Case, add_arguments, from_args, ignored_option
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -32,7 +32,7 @@ from bench.core.errors import (
     UsageError,
     first_line,
 )
-from bench.core.parser import Parser
+from bench.core.option_parsers import Parser
 from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from bench.core.transport import Transport
     from bench.rank.session import Session
 
-_FORMATS = ("table", "json", "csv", "markdown")
 _DEADLINE_S = 300.0
 _LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
 
@@ -153,8 +152,8 @@ def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
         raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
     from bench.rank import modelled
 
-    if (passed_over := unheard(case, case.transport)) is not None:
-        raise RefusedError(passed_over)
+    if (ignored := ignored_option(case, case.transport)) is not None:
+        raise RefusedError(ignored.text)
     header, rows = modelled.header_and_rows(case, args.job or case.pattern)
     return delivery.deliver(header, rows, args)
 
@@ -167,7 +166,8 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
         allow_abbrev=False,
     )
     add_arguments(parser)
-    parser.add_argument("--format", choices=_FORMATS, default="table", help="what is printed (default table)")
+    parser.add_argument("--format", choices=plugins.names("format"), default="table", help="default table")
+    parser.add_argument("--notes", action="store_true", help="all notes below the table instead of the urgent ones")
     parser.add_argument("--output", metavar="FILE", help="print to FILE instead of stdout")
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")

@@ -15,9 +15,10 @@ from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, is_device_work
-from bench.core.record import Contention, Header, Record, Samples, Skip
+from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
 from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
+from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
@@ -37,7 +38,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
-    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world))
+    model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
@@ -99,8 +100,8 @@ def _row(
             in_place=case.in_place,
             modelled=True,
             algorithm=None if reason else model.algorithm_used,
-            stop_reason=None if reason else "exact",
-            skipped=None if reason is None else Skip.uncoded(reason),
+            stop_reason=None if reason else StopReason.EXACT,
+            skipped=reason,
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,
             **traffic(pattern, shape, group, hosts),
@@ -131,11 +132,11 @@ def _against(
     ]
 
 
-def _why_not_modelled(pattern: Pattern, shape: Shape) -> str | None:
+def _why_not_modelled(pattern: Pattern, shape: Shape) -> Skip | None:
     """The fabric knows the links between ranks, and nothing of one GPU's own."""
     if pattern.overlaps:
-        return "the model: it knows links, not what products of matrices take from them"
+        return Skip.uncoded("the model: it knows links, not what products of matrices take from them")
     steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
     if any(is_device_work(step) for step in steps):
-        return SkipCode.DEVICE_WORK.words({"transport": "the model"})
+        return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.core.pattern import Pattern
 from bench.core.program import Group
-from bench.core.record import Failure, Record, Samples, Skip
+from bench.core.record import Failure, Flag, Record, Samples, Skip
 from bench.core.skips import SkipCode
 from bench.rank.buffer_sets import BufferSets
 from bench.rank.contention import ContentionSampler
@@ -45,8 +45,8 @@ class Records:
         wrong = [wrongs[rank] for rank in (*group.ranks, *(contest.aggressors if contest else ()))]
         num_wrong = sum(one.num_wrong for one in wrong)
         num_sets = self.sets.num(row.shape, in_place)
-        flags = (() if kept else ("ranks-not-kept",)) + (
-            ("may-overlap",) if self.pattern.rooted and row.mode == "pipelined" else ()
+        flags = (() if kept else (Flag.RANKS_NOT_KEPT,)) + (
+            (Flag.MAY_OVERLAP,) if self.pattern.rooted and row.mode == "pipelined" else ()
         )
         return self._blank(row, group, in_place)(
             cache=self.sets.state(row.shape, in_place),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.core.case import Case
-from bench.core.record import OverlapSamples
+from bench.core.record import OverlapSamples, StopReason
 from bench.core.transport import Compiled, Timing, Transport
 from bench.rank.gathered import Gathered, GatheredSamples
 from bench.rank.oneway import OneWaySampler
@@ -228,7 +228,7 @@ class Sampler:
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
         """Why this row is finished; with several groups, when the last of them is."""
         if self._case.iterations is not None:
-            return "fixed" if num >= self._case.iterations else None
+            return StopReason.FIXED if num >= self._case.iterations else None
         reasons = [
             stats.should_stop(
                 seconds,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.core import plugins
-from bench.core.case import Case, to_argv, unheard
+from bench.core.case import Case, ignored_option, to_argv
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
@@ -64,8 +64,8 @@ def open_case(
     Raises RefusedError when they are not the world that was launched.
     """
     chosen, why = choose_transport(case, me)
-    if (passed_over := unheard(case, chosen)) is not None:
-        raise RefusedError(passed_over)
+    if (ignored := ignored_option(case, chosen)) is not None:
+        raise RefusedError(ignored.text)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
@@ -89,6 +89,7 @@ def open_case(
         share_gpu=case.share_gpu,
         require=case.require,
         near_cpus=sysfs.cpus_beside,
+        case=case,
     )
     if not library.carries_messages and pattern.transport != chosen:
         others = " or ".join((*auto_choices(on_gpu=True), *auto_choices(on_gpu=False)))

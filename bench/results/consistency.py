@@ -17,11 +17,13 @@ from itertools import product
 from typing import Any
 
 from bench.core.case import Case, from_argv
+from bench.core.codes import Coded
 from bench.core.errors import BenchError
 from bench.core.pattern import WINDOW_BYTES
-from bench.core.record import Header
-from bench.core.units import format_bytes, format_duration
+from bench.core.record import Flag, Header
+from bench.core.units import format_bytes
 from bench.results.document import Conflict, Summary
+from bench.results.messages import ConflictCode
 
 # The intervals are of one launch. Rows of one job share their launch: 5 % is for what an interval can not know.
 SAME_LAUNCH_TOLERANCE = 0.05
@@ -138,7 +140,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
         and row.median_s is not None
         and known
         and row.verified is not False
-        and not ({"drift", "reported", "invalid"} & set(row.flags))
+        and not ({Flag.DRIFT, Flag.REPORTED, Flag.INVALID} & set(row.flags))
     )
 
 
@@ -171,8 +173,8 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
         acknowledged = 1 / row.in_flight if row.summary.direction == "one-way" else 0.0
         for other in isolated.get((*_place(row), row.summary.pattern, row.summary.direction), ()):
             if row.summary.job.partition("#")[0] == other.summary.job.partition("#")[0]:
-                how = "operations back to back can be done one after the other"
-                yield _judge("pipelined <= isolated", how, row, (other,), 1 + acknowledged, SAME_LAUNCH_TOLERANCE)
+                code, rule = ConflictCode.PIPELINED_SLOWER, "pipelined <= isolated"
+                yield _judge(code, rule, row, (other,), 1 + acknowledged, SAME_LAUNCH_TOLERANCE)
 
 
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
@@ -194,8 +196,8 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
             allowed_s = max(other.high_s or 0.0 for other in alone) / row.in_flight
         for other in by_place[summary.mode].get((*_place(row), summary.pattern, "two-way"), ()):
             factor = 1 + allowed_s / (other.summary.median_s or 1.0)
-            how = "one direction alone is no slower than beside the other: two-way is at most twice one-way"
-            yield _judge("two-way <= 2 x one-way", how, row, (other,), factor, OTHER_LAUNCH_TOLERANCE)
+            code, rule = ConflictCode.ONE_WAY_SLOWER, "two-way <= 2 x one-way"
+            yield _judge(code, rule, row, (other,), factor, OTHER_LAUNCH_TOLERANCE)
 
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
@@ -209,8 +211,8 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
                     continue
                 for others in product(*(indexed.get((*_place(row), name, None), ()) for name in rule.by)):
                     if _alike((row, *others)):
-                        name = f"{rule.pattern} <= {' + '.join(rule.by)}"
-                        yield _judge(name, rule.how, row, others, 1.0, OTHER_LAUNCH_TOLERANCE)
+                        code, name = ConflictCode.REPLACEABLE, f"{rule.pattern} <= {' + '.join(rule.by)}"
+                        yield _judge(code, name, row, others, 1.0, OTHER_LAUNCH_TOLERANCE, how=rule.how)
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
@@ -237,20 +239,19 @@ def _alike(rows: Sequence[_Row]) -> bool:
     return len(roots) <= 1 and len(operations) <= 1
 
 
-def _judge(rule: str, how: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float) -> _Judged:
+def _judge(
+    code: ConflictCode, rule: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float, **facts: Any
+) -> _Judged:
     """`row` against the sum of `others` times `factor`; beyond when their intervals are apart by the tolerance."""
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
     median_s, lowest_s = row.summary.median_s or 0.0, row.low_s or 0.0
     first, second = _named((row,)), _named(others)
-    size = f" of {format_bytes(row.summary.payload_bytes)}" if row.summary.payload_bytes else ""
-    sentence = (
-        f"{rule}: {first['pattern']}{size} took {format_duration(median_s)} {_where(first)}, at most "
-        f"{format_duration(most_s)} by {second['pattern']} {_where(second)}: {how}"
-    )
-    key = (rule, *_identity(row), *map(_identity, others))
+    words = {"row": _row_words(first), "other": _row_words(second)}
+    found = Coded.of(code, rule=rule, seconds=median_s, limit_s=most_s, **words, **facts)
     ratio = median_s / most_s if most_s else float("inf")
-    return _Judged(key, Conflict(rule, sentence, first, second, ratio), lowest_s > highest_s * (1 + tolerance))
+    conflict = Conflict(rule, found.text, first, second, ratio, found.code, found.facts)
+    return _Judged((rule, *_identity(row), *map(_identity, others)), conflict, lowest_s > highest_s * (1 + tolerance))
 
 
 def _identity(row: _Row) -> tuple[Any, ...]:
@@ -275,8 +276,10 @@ def _named(rows: Sequence[_Row]) -> dict[str, Any]:
     }
 
 
-def _where(named: Mapping[str, Any]) -> str:
+def _row_words(named: Mapping[str, Any]) -> str:
+    """`allreduce of 1 MiB [allreduce-mpi-1x2, pipelined]`."""
     words = [named["mode"], *([named["direction"]] if named["direction"] else [])]
     if named["group"] != "world":
         words.append(f"group {named['group']}")
-    return f"[{named['job']}, {', '.join(words)}]"
+    size = f" of {format_bytes(named['payload_bytes'])}" if named["payload_bytes"] else ""
+    return f"{named['pattern']}{size} [{named['job']}, {', '.join(words)}]"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.record import Header
 
 
@@ -145,13 +146,18 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that can not both be right, beyond their noise. `ratio`: measured / most that it may be."""
+    """Two measured rows that cannot both be right, beyond their noise. `ratio`: measured / the most that it may be.
+
+    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: that in words.
+    """
 
     rule: str
     sentence: str
     first: Mapping[str, Any]  # job, pattern, mode, payload_bytes, median_s
     second: Mapping[str, Any]
     ratio: float
+    code: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +362,7 @@ class Document:
     summaries: tuple[Summary, ...]
     skipped: tuple[Mapping[str, Any], ...] = ()
     failures: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Coded, ...] = ()
     spreads: tuple[Spread, ...] = ()
     fits: tuple[Fit, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
@@ -366,4 +372,3 @@ class Document:
     sharings: tuple[Sharing, ...] = ()
     overlaps: tuple[Overlapped, ...] = ()
     standings: tuple[RankComparison, ...] = ()
-    show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

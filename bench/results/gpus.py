@@ -13,7 +13,7 @@ from statistics import NormalDist, median
 
 from bench.core.case import from_argv
 from bench.core.errors import UsageError
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.core.topology import rounds
 from bench.core.world import World
 from bench.results.document import RankComparison, Summary
@@ -32,7 +32,7 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         single = row.num_ranks == 1 and (headers[row.job].num_ranks or 0) >= LEAST
-        sound = not row.modelled and row.verified is not False and "shared_gpu" not in row.flags
+        sound = not row.modelled and row.verified is not False and Flag.SHARED_GPU not in row.flags
         if single and sound and _rate(row) is not None:
             alike.setdefault((row.job, row.mode, row.payload_bytes), []).append(row)
     found: list[RankComparison] = []

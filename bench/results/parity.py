@@ -16,7 +16,7 @@ from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from bench.core.case import Case, alike, from_argv, to_argv
+from bench.core.case import Case, from_argv, preset_fields, to_argv
 from bench.core.errors import UsageError
 from bench.core.log_traits import compared_statistic
 from bench.core.record import Header
@@ -94,7 +94,7 @@ def _case(argv: tuple[str, ...]) -> str:
         return " ".join(argv[1:])
     plain = Case(case.pattern)
     same = {name: getattr(plain, name) for name in _STARTING}
-    same |= {name: getattr(plain, name) for name in alike(case.like, case.pattern)}
+    same |= {name: getattr(plain, name) for name in preset_fields(case.like, case.pattern)}
     return " ".join(to_argv(replace(case, **same))[1:])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from bench.core.log_traits import log_traits
-from bench.core.record import Header, Record, Samples
+from bench.core.record import Flag, Header, Record, Samples
 from bench.results import flops, stats
 from bench.results.shares import RankShares
 
@@ -42,18 +42,18 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
     """Samples that are no times give no number and the flag "bad-samples"."""
     taken = samples.seconds
     if not stats.usable(taken):
-        return Times(len(taken), flags=("bad-samples",))
+        return Times(len(taken), flags=(Flag.BAD_SAMPLES,))
     told = stats.describe(taken)
     middle, around = told.median_s, told.interval_s
     flags = {
-        "few-samples": around is None and not record.modelled,
-        "drift": told.drift is not None and told.drift.significant,
-        "warmup-residue": told.warmup_residue > 0,
-        "outliers": told.num_outliers > 0,
+        Flag.FEW_SAMPLES: around is None and not record.modelled,
+        Flag.DRIFT: told.drift is not None and told.drift.significant,
+        Flag.WARMUP_RESIDUE: told.warmup_residue > 0,
+        Flag.OUTLIERS: told.num_outliers > 0,
     }
     on_host = _middle(samples.host_s)
     enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
-    flags["launch-bound"] = enqueued is not None and enqueued > _LAUNCH_SHARE
+    flags[Flag.LAUNCH_BOUND] = enqueued is not None and enqueued > _LAUNCH_SHARE
     moves = record.payload_bytes and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
     shares = RankShares(header, record, samples)
@@ -96,5 +96,5 @@ def from_reported(header: Header, record: Record) -> Times:
         compat={names[name]: value for name, value in reported.items() if name in names},
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
-        flags=("imported" if header.imported else "reported",),
+        flags=(Flag.IMPORTED if header.imported else Flag.REPORTED,),
     )

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from bench.core.codes import Coded
 from bench.core.errors import RefusedError, first_line
 from bench.core.program import Copy, CopyStep, Group, Product, Round, Step
-from bench.core.record import SHARED_GPU, THROUGH_HOST, Skip
+from bench.core.record import Flag, Skip
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
@@ -241,7 +241,7 @@ class CudaCopy(Transport):
         """Each copy with its arguments bound, on a separate stream. Buffers of other ranks must have been shared."""
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
-        flags = (SHARED_GPU,) if self._reach.num_sharers > 1 else ()
+        flags = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
         if not copies:
             return Compiled([_nothing] * buffers.num_sets, keep=[buffers], flags=flags)
         streams = [self._stream(j) for j in range(len(copies))]
@@ -262,7 +262,7 @@ class CudaCopy(Transport):
             keep=[buffers],
             release=release,
             native=program,
-            flags=(*flags, THROUGH_HOST) if staged else flags,
+            flags=(*flags, Flag.THROUGH_HOST) if staged else flags,
         )
 
     def _issue(self, copy: Copy, group: Group, buffers: CudaBuffers, index: int, stream: int) -> Issue:

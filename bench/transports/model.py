@@ -11,10 +11,10 @@ from itertools import product
 
 from bench.core import streams
 from bench.core.fabric import Fabric, Flow
-from bench.core.phases import Call, Phase, Phases
 from bench.core.program import Collective, Exchange, Group, Round, Step
-from bench.core.schedules import algorithms, schedule
+from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
 from bench.core.traits import Traits
+from bench.core.transport import Options
 from bench.core.units import format_rate
 
 MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
@@ -33,9 +33,10 @@ class FabricModel:
 
     clock = "virtual"
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, options: Options | None = None) -> None:
         """`fabric`: the links and the world that uses them."""
         self.fabric = fabric
+        self.options = options or Options()
         self.algorithm_used = ""  # of the last simulation, for each step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:

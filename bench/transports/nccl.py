@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, is_device_work
-from bench.core.record import SHARED_GPU, Skip
+from bench.core.record import Flag, Skip
 from bench.core.skips import SkipCode
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
@@ -282,7 +282,7 @@ class Nccl(Transport):
         graphs = Graphs(self._torch, calls) if self._options.graph else None
         flags = self._chosen(steps, group, calls[0])
         if self._ranks_per_gpu > 1:
-            flags = (SHARED_GPU, *flags)
+            flags = (Flag.SHARED_GPU, *flags)
         release = graphs.release if graphs else None
         return Compiled(calls, keep=[buffers], native=graphs, release=release, flags=flags)
 

@@ -85,7 +85,7 @@ def test_a_report_is_the_same_rows_in_every_format(capsys: Out, tmp_path: Path) 
         texts[form] = capsys.readouterr().out
     rows = json.loads(texts["json"])["summaries"]
     assert len(list(csv.DictReader(io.StringIO(texts["csv"])))) == len(rows) > 60
-    assert texts["table"].count("\n   ") > 30 and texts["markdown"].startswith("# Results")
+    assert texts["table"].count("\n   ") > 30 and texts["markdown"].count("\n| ") > 60
     assert main(["report", str(REFERENCE), "--format", "json", "--output", str(tmp_path / "r.json")]) == 0
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["summaries"] == rows
 

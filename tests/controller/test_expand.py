@@ -17,7 +17,7 @@ from bench.controller import preflight, survey
 from bench.controller.expand import MIN_ROW_S, NOT_MODELLED, expand
 from bench.controller.jobs import LocalMachine, Plan
 from bench.core import plugins
-from bench.core.case import from_argv
+from bench.core.case import FACTOR, from_argv
 from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
@@ -43,6 +43,15 @@ LOCAL = Cluster("local")
 P4D = Cluster("p4d", instance="p4d.24xlarge", nodes=2, ranks_per_node=8, launcher="slurm", env={"A": "b c"})
 
 
+def entry(patterns: tuple[str, ...], transports: tuple[str, ...] | None = None, **given: Any) -> Measurement:
+    """One entry of a scenario. `given`: values of factors (several, or the one of a factor that is not varied)."""
+    values = {}
+    for name in FACTOR.keys() & given.keys() - {"nodes", "ranks_per_node"}:
+        value = given.pop(name)
+        values[name] = value if FACTOR[name].several else (value,)
+    return Measurement(patterns, transports, values, **given)
+
+
 def plan_of(
     *measurements: Measurement,
     cluster: Cluster = LOCAL,
@@ -52,7 +61,7 @@ def plan_of(
 ) -> Plan:
     """The plan of a scenario with these measurements."""
     given: dict[str, Any] = {"budget_s": None, "max_s": 0.25, "launches": 1} | scenario
-    made = Scenario("test", Path("test.yaml"), "", measurements=measurements, text="", **given)
+    made = Scenario("test", Path("test.yaml"), "", measurements, **given)
     return expand(made, cluster, machine, PATTERNS, LAUNCHERS, model)
 
 
@@ -77,7 +86,7 @@ def test_patterns_of_copies_choose_their_transport_by_themselves_and_one_rank_fo
 
 
 def test_what_can_not_concern_a_machine_is_one_short_note() -> None:
-    copies = Measurement(("host_device", "local_copy", "peer_copy"), directions=("h2d", "d2h"), engines=("ce", "sm"))
+    copies = entry(("host_device", "local_copy", "peer_copy"), direction=("h2d", "d2h"), engine=("ce", "sm"))
     (skip,) = plan_of(Measurement(("allreduce",)), copies).skipped
     assert (skip.what, skip.reason) == ("host_device, local_copy, peer_copy cuda_copy", NO_GPU)
     modelled = plan_of(copies, cluster=P4D, model=True)
@@ -91,16 +100,16 @@ def test_what_can_not_concern_a_machine_is_one_short_note() -> None:
 
 
 def test_every_command_says_exactly_what_its_case_is() -> None:
-    wide = Measurement(
+    wide = entry(
         ("allreduce", "pingpong", "broadcast", "alltoallv"),
         ("mpi",),
-        dtypes=("float32", "int8"),
-        reduce_ops=("sum", "max"),
-        topologies=("world", "groups of 2"),
-        orders=("linear", "reverse"),
-        directions=("one-way", "two-way"),
+        dtype=("float32", "int8"),
+        reduce_op=("sum", "max"),
+        topology=("world", "groups of 2"),
+        order=("linear", "reverse"),
+        direction=("one-way", "two-way"),
         in_place=(False, True),
-        roots=(0, 1),
+        root=(0, 1),
         ranks_per_node=(4,),
     )
     jobs = plan_of(wide, budget_s=60.0).jobs
@@ -113,21 +122,19 @@ def test_every_command_says_exactly_what_its_case_is() -> None:
 
 
 def test_lists_that_mean_nothing_to_a_pattern_do_not_multiply_its_jobs() -> None:
-    measurement = Measurement(("barrier",), ("mpi",), reduce_ops=("sum", "max"), roots=(0, 1), in_place=(False, True))
+    measurement = entry(("barrier",), ("mpi",), reduce_op=("sum", "max"), root=(0, 1), in_place=(False, True))
     assert len(plan_of(measurement, measurement).jobs) == 1
 
 
 def test_sizes_are_thinned_to_the_budget_and_the_plan_says_so() -> None:
-    plan = plan_of(
-        Measurement(("allreduce", "broadcast"), ("mpi",), sizes=tuple(2**n for n in range(3, 25))), budget_s=5
-    )
+    plan = plan_of(entry(("allreduce", "broadcast"), ("mpi",), sizes=tuple(2**n for n in range(3, 25))), budget_s=5)
     for job in plan.jobs:
         assert job.case.budget_s == 2.5
         assert len(job.case.sizes) * 2 <= 2.5 / MIN_ROW_S
         assert (job.case.sizes[0], job.case.sizes[-1]) == (8, 2**24)
     [note] = plan.notes
     assert note.startswith("sizes thinned from 22 to 10 (first and last kept) so that each row has at least 0.12 s of")
-    assert plan_of(Measurement(("allreduce",), ("mpi",), sizes=(8, 64)), budget_s=60).notes == ()
+    assert plan_of(entry(("allreduce",), ("mpi",), sizes=(8, 64)), budget_s=60).notes == ()
 
 
 def test_launches_are_alternated_and_have_names_of_their_own() -> None:
@@ -139,13 +146,13 @@ def test_launches_are_alternated_and_have_names_of_their_own() -> None:
 
 
 def test_what_only_mpi_knows_is_no_factor_of_others() -> None:
-    measurement = Measurement(
+    measurement = entry(
         ("allreduce",),
         ("mpi", "gloo"),
-        thread_levels=("single", "multiple"),
-        syncs=("barrier", "none"),
-        loops=("python",),
-        binds=("none",),
+        thread_level=("single", "multiple"),
+        sync=("barrier", "none"),
+        loop=("python",),
+        bind=("none",),
     )
     jobs = plan_of(measurement).jobs
     assert len({job.name for job in jobs}) == len(jobs) == 4 + 1
@@ -155,7 +162,7 @@ def test_what_only_mpi_knows_is_no_factor_of_others() -> None:
 
 def test_mpi_over_gpu_memory_is_planned_as_mpi_with_a_rank_on_each_gpu() -> None:
     box = replace(LAPTOP, num_gpus=4, lacks={}, mpi="openmpi")
-    wide = Measurement(("allreduce",), ("mpi_cuda",), thread_levels=("single", "multiple"), syncs=("none",))
+    wide = entry(("allreduce",), ("mpi_cuda",), thread_level=("single", "multiple"), sync=("none",))
     jobs = plan_of(wide, machine=box).jobs
     assert {(job.launcher, job.world.num_ranks) for job in jobs} == {("mpirun", 4)}
     assert {(job.case.thread_level, job.case.sync) for job in jobs} == {("single", "none"), ("multiple", "none")}
@@ -168,19 +175,17 @@ def test_mpi_over_gpu_memory_is_planned_as_mpi_with_a_rank_on_each_gpu() -> None
 
 
 def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
-    jobs = plan_of(Measurement(("allreduce", "pingpong"), ("mpi",), like="osu")).jobs
+    jobs = plan_of(entry(("allreduce", "pingpong"), ("mpi",), like="osu")).jobs
     assert [(job.case.sync, job.case.cache, job.case.alignment, job.case.mode) for job in jobs] == [
         ("barrier", "hot", 4096, "isolated"),
         ("none", "hot", 4096, "isolated"),
     ]
     with pytest.raises(UsageError, match="like: osu measures with mode isolated: leave pipelined out"):
-        plan_of(Measurement(("allreduce",), ("mpi",), like="osu", modes="pipelined"))
+        plan_of(entry(("allreduce",), ("mpi",), like="osu", mode="pipelined"))
 
 
 def test_what_can_not_run_is_skipped_with_its_reason() -> None:
-    measurement = Measurement(
-        ("allreduce",), ("nccl", "mpi"), topologies=("world", "node", "groups of 3"), nodes=(1, 2)
-    )
+    measurement = entry(("allreduce",), ("nccl", "mpi"), topology=("world", "node", "groups of 3"), nodes=(1, 2))
     plan = plan_of(measurement)
     assert [job.case.topology for job in plan.jobs] == ["world"]
     reasons = {skip.reason for skip in plan.skipped}
@@ -209,13 +214,13 @@ def test_a_modelled_plan_has_one_job_per_case_and_needs_known_links() -> None:
 
 def test_a_thousand_nodes_are_planned_and_what_is_out_of_proportion_is_told_with_its_price() -> None:
     big = replace(P4D, nodes=1024)
-    plan = plan_of(Measurement(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=600.0)
+    plan = plan_of(entry(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=600.0)
     pairs, allreduce = plan.jobs
     assert (pairs.num_rounds, pairs.num_rows, allreduce.num_rounds) == (8191, 4 * 8191, 1)
     [note] = plan.notes
     assert note.startswith("pairs-nccl-1024x8: 8,191 rounds over 8,192 ranks are 32,764 rows and need 65 min 31 s")
     assert "its share of the budget is 5 min 0 s, so most are left out: give --budget 132m" in note
-    enough = plan_of(Measurement(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=132 * 60.0)
+    enough = plan_of(entry(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=132 * 60.0)
     assert enough.notes == ()
 
 
@@ -223,7 +228,7 @@ def test_a_ladder_counts_the_rounds_that_it_surely_takes_and_carries_nics_and_ra
     cluster = Cluster(
         "lab", nodes=1024, ranks_per_node=8, launcher="slurm", nics=("eth0", "eth1"), racks={"r1": ("h0", "h1")}
     )
-    ladder = Measurement(("pairs",), ("gloo",), sizes=(1 << 22,), schedule="ladder")
+    ladder = entry(("pairs",), ("gloo",), sizes=(1 << 22,), schedule="ladder")
     [job] = plan_of(ladder, cluster=cluster).jobs
     assert job.num_rows == 2 * 4 + 2 * 3  # both ways: matchings of hosts, then of ranks inside
     assert (job.case.nics, job.case.racks) == (("eth0", "eth1"), (("r1", ("h0", "h1")),))
@@ -277,7 +282,7 @@ def test_hosts_that_stay_unused_are_told() -> None:
 
 
 def test_what_is_skipped_for_one_reason_is_told_once() -> None:
-    wide = Measurement(("allreduce",), ("mpi", "gloo"), dtypes=("float32", "int8"), ranks_per_node=(1, 2, 4))
+    wide = entry(("allreduce",), ("mpi", "gloo"), dtype=("float32", "int8"), ranks_per_node=(1, 2, 4))
     assert len(plan_of(wide, cluster=Cluster("lab", launcher="torchrun")).skipped) == 1
 
 
@@ -305,10 +310,10 @@ def test_a_plan_without_jobs_is_refused_with_all_reasons() -> None:
 
 def contended(world: tuple[int, int], transport: str = "mpi", **measure: Any) -> Plan:
     machine = replace(LAPTOP, separates=frozenset({"mpi", "gloo"}), lacks={})
-    measurement = Measurement(
+    measurement = entry(
         ("sendrecv",),
         (transport,),
-        aggressors=("alltoall:1M",),
+        aggressor=("alltoall:1M",),
         nodes=(world[0],),
         ranks_per_node=(world[1],),
         **measure,
@@ -317,12 +322,12 @@ def contended(world: tuple[int, int], transport: str = "mpi", **measure: Any) ->
 
 
 def test_contention_is_planned_where_both_sides_can_send() -> None:
-    (job, halves) = contended((2, 4), splits=("alternate", "halves")).jobs
+    (job, halves) = contended((2, 4), split=("alternate", "halves")).jobs
     assert job.name == "sendrecv-mpi-2x4-alltoall_1M" and halves.name == "sendrecv-mpi-2x4-alltoall_1M-halves"
     assert "--aggressor alltoall:1M --split halves" in " ".join(halves.command)
     for world, transport, why in (
         ((1, 2), "mpi", "sendrecv needs at least 2 victims, there are 1"),
-        ((1, 3), "mpi", "alltoall by 1 rank moves nothing"),
+        ((1, 3), "mpi", "--aggressor alltoall:1M"),
         ((1, 4), "nccl", "nccl can not run two patterns at once, gloo and mpi can"),
     ):
         nothing = contended(world, transport)
@@ -371,16 +376,16 @@ def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples(
 
 def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_over() -> None:
     plan = plan_of(
-        Measurement(patterns=("allreduce",), transports=("gloo", "nccl"), sizes=(64,), require=(("network", "efa"),)),
+        entry(patterns=("allreduce",), transports=("gloo", "nccl"), sizes=(64,), require=(("network", "efa"),)),
         machine=replace(LAPTOP, lacks={}),
     )
     assert [job.case.transport for job in plan.jobs] == ["nccl"]
     [skip] = plan.skipped
-    assert "`require`" in skip.reason and "gloo" in skip.reason and "nccl" in skip.reason
+    assert "--require" in skip.reason and "gloo" in skip.reason
     modelled = plan_of(
-        Measurement(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)), cluster=P4D, model=True
+        entry(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)), cluster=P4D, model=True
     )
-    assert not modelled.jobs and "`require`" in modelled.skipped[0].reason
+    assert not modelled.jobs and "--require" in modelled.skipped[0].reason
 
 
 @pytest.mark.parametrize(
@@ -395,7 +400,7 @@ def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_
 def test_a_refusal_only_offers_what_works(
     cluster: Cluster, patterns: tuple[str, ...], hints: str, modelled: bool
 ) -> None:
-    asked = Measurement(patterns, sizes=(1 << 20,))
+    asked = entry(patterns, sizes=(1 << 20,))
     with pytest.raises(RefusedError) as refused:
         preflight.check(plan_of(asked, cluster=cluster), LAPTOP, LAUNCHERS, lambda program: program)
     assert hints in str(refused.value) and "`python -m bench plan test --cluster " in str(refused.value)
@@ -413,5 +418,5 @@ def test_what_the_model_is_said_to_know_nothing_of_is_all_that_it_can_not_do() -
         if not any(record.samples for row in rows for record in row):
             unknown.add(name)
     assert unknown == NOT_MODELLED & set(PATTERNS)
-    planned = plan_of(Measurement(tuple(sorted(PATTERNS)), matrix=((0, 1), (1, 0))), cluster=P4D, model=True)
+    planned = plan_of(entry(tuple(sorted(PATTERNS)), matrix=((0, 1), (1, 0))), cluster=P4D, model=True)
     assert not {job.case.pattern for job in planned.jobs} & unknown, "no job whose rows would all be skipped"

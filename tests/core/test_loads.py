@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from bench.core import loads, schedules
-from bench.core._hierarchical import PIECES
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.loads import Load, ideal_s
-from bench.core.phases import Phase
 from bench.core.program import Collective, Group
+from bench.core.schedules import PIECES, Phase
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.transports.model import FabricModel

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH
-from bench.core.phases import Call, Phases
-from bench.core.schedules import algorithms, schedule
+from bench.core.schedules import Call, Phases, algorithms, schedule
 
 SIZE = 4096.0
 NODES = st.integers(1, 5)

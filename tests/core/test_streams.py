@@ -6,7 +6,7 @@ import pytest
 
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
-from bench.core.phases import Phase
+from bench.core.schedules import Phase
 from bench.core.streams import pass_times_s
 from bench.core.world import World
 

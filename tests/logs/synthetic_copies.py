@@ -61,7 +61,8 @@ def brief(
 ) -> Any:
     """A matrix of nvbandwidth as the expectations put it; refused pairs print N/A or 0.00."""
     is_square = len(table) == len(table[0]) and len(table) > 1
-    good, waived = [], 0
+    good: list[list[Any]] = []
+    waived = 0
     for row, cells in enumerate(table):
         for column, value in enumerate(cells):
             if is_square and row == column:
@@ -70,7 +71,7 @@ def brief(
                 waived += 1
             else:
                 good.append([*ends(row, column), float(value)])
-    total = sum(value for _, _, value in good)
+    total = sum(each[2] for each in good)
     return [name, unit, direction, engine, len(good), waived, *good[0], *good[-1], total]
 
 

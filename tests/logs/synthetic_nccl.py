@@ -134,7 +134,7 @@ def told(table: Sequence[str], old: bool = False, **facts: Any) -> dict[str, Any
     rows = expected_rows(table, old)
     sums = {key: sum(row[key] or 0 for row in rows) for key in ("size", "time_us", "algbw", "busbw", "wrong")}
     of_rows = {"first": rows[0], "last": rows[-1], "sums": sums} if rows else {}
-    plain = {
+    plain: dict[str, Any] = {
         "tool_version": None,
         "num_nodes": None,
         "status": "ok",
@@ -277,7 +277,13 @@ def _failures() -> None:
         "n0: Test NCCL failure all_reduce.cu:44 'unhandled cuda error / '",
         " .. n0 pid 31: Test failure common.cu:377",
     ]
-    facts = {"num_ranks": 2, "num_nodes": 1, "hosts": ["n0"], "gpus": ["NVIDIA GeForce RTX 3090"], "status": "failed"}
+    facts: dict[str, Any] = {
+        "num_ranks": 2,
+        "num_nodes": 1,
+        "hosts": ["n0"],
+        "gpus": ["NVIDIA GeForce RTX 3090"],
+        "status": "failed",
+    }
     add("crash", [*lines[:start], *crash], told([], pattern="allreduce", failure="tool-error", **facts))
     table = []
     for power in range(12, 31, 2):

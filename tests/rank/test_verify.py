@@ -52,8 +52,8 @@ def a_world(request: pytest.FixtureRequest, missing: Callable[[str, str], Any]) 
         pattern: Pattern = plugins.load("pattern", name).PATTERN
         size = DTYPES[kwargs.get("dtype", "float32")].num_bytes
         blank = Shape(num_ranks, 0, size)
-        if pattern.needs(blank):
-            pytest.skip(pattern.needs(blank) or "")
+        if (refusal := pattern.needs(blank)) is not None:
+            pytest.skip(refusal.text)
         shape = Shape(num_ranks, pattern.payload(requested, blank), size)
         return inprocess.InProcess(pattern, shape, allocate=ALLOCATE[request.param], **kwargs)
 

@@ -23,7 +23,7 @@ from bench.core.codes import Code, Coded
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
 from bench.core.log_traits import ComparedStatistic
-from bench.core.record import Failure, Record, Samples, Skip
+from bench.core.record import Failure, Flag, Record, Samples, Skip
 from bench.core.world import World
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, read_all
 from bench.logs.messages import ToolCode
@@ -286,7 +286,7 @@ def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, s
         reported=None if samples else {name: value for name, value in figures.items() if value is not None},
         num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
-        flags=("contradicts",) if row.contradicts else (),
+        flags=(Flag.CONTRADICTS,) if row.contradicts else (),
     )
 
 
