@@ -32,8 +32,8 @@ def test_damaged_logs_print_exactly_this(
     Path("nothing.log").write_text("", encoding="utf-8")
     names = [f"{name}.log" for name in (*DAMAGED, "copies", "blocks", "nothing")]
     assert main(["import", *names, "--no-store", "--num-ranks", "32"]) == 1
-    said = capsys.readouterr()
-    assert f"{said.out}---\n{said.err}" == (HERE / "damaged_logs.txt").read_text(encoding="utf-8")
+    output = capsys.readouterr()
+    assert f"{output.out}---\n{output.err}" == (HERE / "damaged_logs.txt").read_text(encoding="utf-8")
 
 
 def code_classes() -> Iterator[type[Code]]:
