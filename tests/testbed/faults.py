@@ -122,7 +122,7 @@ class Trial:
         )
 
     def may_be_hit(self, rank: int) -> bool:
-        """Whether a rank may be the victim: the controller's own host must not lose its power, or nothing can report it."""
+        """Whether a rank may be the victim: the controller's own host must not lose its power."""
         return not FAULTS[self.cell.fault].spares_controller or self.hosts[rank // self.per_host] != self.controller
 
     def prepare(self) -> None:
@@ -183,9 +183,7 @@ class Trial:
                 return beats
             time.sleep(0.03)
         assert self.process is not None
-        raise NeverReadyError(
-            f"rank {self.watched} never reached the moment; the run printed: {self.process.err[-1500:]}"
-        )
+        raise NeverReadyError(f"rank {self.watched} never reached the moment: {self.process.err[-1500:]}")
 
     @property
     def watched(self) -> int:
