@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def test_accounting_knows_a_job_that_slurmctld_has_forgotten(fake: Fake, tmp_pat
 def test_an_inner_controller_that_reported_every_job_needs_no_more_words(fake: Fake, tmp_path: Path) -> None:
     fake(sbatch="echo 17", squeue="exit 0", scontrol=f"echo '{SCONTROL.format(state='FAILED', code=4, nodes='n1')}'")
     failed = {"exit_code": 4, "seconds": 1.0, "what": "rank 3 died", "code": "rank-gone", "facts": {"a": 1}}
-    well = {"exit_code": 0, "seconds": 1.0, "what": None, "code": None, "facts": {}}
+    well: dict[str, Any] = {"exit_code": 0, "seconds": 1.0, "what": None, "code": None, "facts": {}}
     (tmp_path / "outcomes.json").write_text(json.dumps({"a": well, "b": failed}))
     assert ended(tmp_path).failure is None
     cancelled = Coded.of(AllocationCode.CANCELLED, job_id="17", why="")

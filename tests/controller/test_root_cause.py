@@ -10,7 +10,7 @@ from bench.controller import root_cause, watch
 from bench.controller.messages import OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import UNCODED, Coded
-from bench.core.ends import EndCode
+from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame, BlameCode
 from bench.core.record import Failure
 from bench.launchers import mpirun, torchrun
@@ -105,7 +105,7 @@ def test_there_is_no_root_cause_without_evidence() -> None:
     assert found(replace(WELL, beats=tuple(replace(beat, ended=done) for beat in BEATS))) is None
 
 
-@pytest.mark.parametrize("code", sorted(root_cause.CONSEQUENCES))
+@pytest.mark.parametrize("code", sorted(CONSEQUENCES))
 def test_what_a_rank_reports_of_its_peers_is_no_root_cause(code: str) -> None:
     assert found(replace(WELL, reports=(LastWords(End(code, {}, "x"), 0, "h0"),), late=False)) is None
 

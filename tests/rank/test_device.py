@@ -136,10 +136,10 @@ def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path
     ranks = [started({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)]
     ended = [rank.communicate(timeout=90) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [4, 4], ended
-    [words] = heartbeat.last_words(ended[1][1])
-    assert (words.rank, words.host, words.end.code) == (1, socket.gethostname(), EndCode.OUT_OF_MEMORY)
-    assert "allreduce 64K" in words.end.facts["doing"]
-    assert words.end.facts["why"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+    [last] = heartbeat.last_words(ended[1][1])
+    assert (last.rank, last.host, last.end.code) == (1, socket.gethostname(), EndCode.OUT_OF_MEMORY)
+    assert "allreduce 64K" in last.end.facts["doing"]
+    assert last.end.facts["why"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
     [consequence] = heartbeat.last_words(ended[0][1])
     assert (consequence.rank, consequence.end.code) == (0, EndCode.LOST_CONTACT)
     assert "Traceback" not in ended[1][1]
