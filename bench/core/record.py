@@ -229,12 +229,12 @@ IMPORTED_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a results file: everything needed to repeat and judge its numbers.
+    """The first line of a results file: what is needed to repeat and to judge its figures.
 
-        `case`: the argv of the case. `nodes`: the facts of each host by name. `ranks`: each rank's host, local rank,
-            process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
-            `links`: the links of one node (core/links.py: NodeLinks), which bound the run. `imported`: the origin of rows of
-        another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this suite.
+    `case`: the argv of the case. `nodes`: the facts of each host by name. `ranks`: each rank's host, local rank,
+    process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
+    `links`: the links of one node (core/links.py: NodeLinks), which bound the run. `imported`: the origin of rows of
+    another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this suite.
     """
 
     job: str
