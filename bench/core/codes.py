@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from bench.core.units import format_duration, format_rate, format_size
+from bench.core.units import format_bytes, format_duration, format_rate, format_size
 
 UNCODED = "uncoded"  # the words of another program, or of a file written before codes were stored
 
@@ -21,8 +21,9 @@ UNCODED = "uncoded"  # the words of another program, or of a file written before
 class Code(StrEnum):
     """What happened. Each member is a pair: the code as files and JSON hold it, and its words as a template.
 
-    A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes), `rate`
-    (bytes per second), `time` (seconds), `percent` (a fraction) and `list` (a sequence, comma-separated).
+    A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes as options
+    spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a fraction), `list` (a
+    sequence, comma-separated) and `n noun` (a count with its noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
     """
 
     template: str
@@ -36,7 +37,12 @@ class Code(StrEnum):
 
     def words(self, facts: Mapping[str, Any]) -> str:
         """The template filled in. Raises KeyError if a fact is missing."""
-        return _WORDS.vformat(self.template, (), facts)
+        return fill(self.template, facts)
+
+
+def fill(template: str, facts: Mapping[str, Any]) -> str:
+    """A template with the facts filled in. Raises KeyError if a fact is missing."""
+    return _WORDS.vformat(template, (), facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ class _Words(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "list":
             return ", ".join(map(str, value))
+        if format_spec.startswith("n "):
+            return f"{value}{format_spec[1:]}" + ("" if value == 1 else "s")
         if format_spec in _SPECS:
             return _SPECS[format_spec](value)
         return format(value, format_spec)
@@ -69,6 +77,7 @@ class _Words(string.Formatter):
 
 _SPECS: dict[str, Callable[[Any], str]] = {
     "size": format_size,
+    "bytes": format_bytes,
     "rate": format_rate,
     "time": format_duration,
     "percent": lambda fraction: f"{100 * fraction:.3g} %",
