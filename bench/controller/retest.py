@@ -21,14 +21,14 @@ from bench.core.case import from_argv
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
 from bench.core.world import World
-from bench.gate.gate import Again
+from bench.gate.remeasured import RetestPlan
 from bench.launchers import slurm
 from bench.store import runs
 
 
 def retest(
     folder: Path,
-    asked: Again,
+    asked: RetestPlan,
     reasons: Sequence[str],
     here: LocalMachine,
     patterns: Mapping[str, Pattern],
@@ -58,13 +58,14 @@ def retest(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "jobs": {job.name: list(asked.suspects) if job.name in asked.ladders and hosts else [] for job in todo},
         "reasons": list(reasons),
+        "failures": dict(asked.failures or {}),
         "outcomes_before": {job.name: before[job.name] for job in todo if job.name in before},
     }
     runs.write_retests(folder, [*runs.read_retests(folder), entry])
     return run_jobs(todo, folder, means)
 
 
-def chosen(asked: Again, cluster: Cluster) -> tuple[str, ...]:
+def chosen(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
     """The hosts of the ladder, in the cluster's own order; none where all of them take part anyway."""
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:
@@ -84,7 +85,7 @@ def chosen(asked: Again, cluster: Cluster) -> tuple[str, ...]:
 
 def _job(
     job: Mapping[str, Any],
-    asked: Again,
+    asked: RetestPlan,
     hosts: Sequence[str],
     cluster: Cluster,
     here: LocalMachine,

@@ -35,7 +35,7 @@ import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip
-from bench.store import _kinds
+from bench.store import _kinds, older
 
 SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records written before the disk is waited for
@@ -283,7 +283,7 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
             skipped = parsed["skipped"]
             parsed["skipped"] = Skip.uncoded(skipped) if isinstance(skipped, str) else Skip(**skipped)
         if "failed" in parsed:
-            parsed["failed"] = Failure(**parsed["failed"])
+            parsed["failed"] = Failure(**older.failure(parsed["failed"]))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f"{path}:{number}: not a whole record line ({error})") from None
     parsed.setdefault("payload_bytes", 0)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError, RefusedError, UsageError
-from bench.store import jsonl
+from bench.store import jsonl, older
 
 PLAN_SCHEMA = "bench.plan/1"
 
@@ -101,6 +101,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not whole ({error})") from None
     if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"{path} is of another schema than {PLAN_SCHEMA}: use the program that wrote it")
+    plan.setdefault("remarks", older.remarks(plan.get("notes") or ()))
     return plan
 
 

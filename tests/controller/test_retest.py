@@ -12,13 +12,13 @@ from bench.controller import retest
 from bench.controller.run import RunContext
 from bench.core.errors import UsageError
 from bench.gate import gate as gates
-from bench.gate.gate import Again
+from bench.gate.remeasured import RetestPlan
 from bench.launchers import slurm
 from bench.store import runs
 from tests.gate.gate_runs import RULES, SIZES, good, judge, pairs, record, times
 
 HOSTS = tuple(f"h{number}" for number in range(8))
-ASKED = Again({}, ("pairs",), ("h5",), ("h0", "h1", "h2"))
+ASKED = RetestPlan({}, ("pairs",), ("h5",), ("h0", "h1", "h2"))
 
 
 def test_only_what_failed_is_asked_again(tmp_path: Path) -> None:
@@ -31,28 +31,28 @@ def test_only_what_failed_is_asked_again(tmp_path: Path) -> None:
     run.told[0][2][2:] = [record(mode, SIZES[1], times(9e-3)) for mode in ("isolated", "pipelined")]
     verdict = judge(run, tmp_path)
     assert set(verdict.names) == {"too-low", "too-high", "slow-part"}
-    asked = gates.again(verdict, run.material())
-    assert asked == Again({"allreduce-mpi-2x2": (SIZES[1],)}, (job,), ("h2",), ("h0", "h1", "h3"))
+    asked = gates.retest_plan(verdict, run.material())
+    assert asked == RetestPlan({"allreduce-mpi-2x2": (SIZES[1],)}, (job,), ("h2",), ("h0", "h1", "h3"))
 
 
 def test_what_passed_and_what_can_not_be_mended_is_not_asked_again(tmp_path: Path) -> None:
     for rules in (RULES, RULES + "expect: {transport: nccl}\n", RULES.replace("bound", "reference")):
         run = good()
-        asked = gates.again(judge(run, tmp_path, rules), run.material())
-        assert asked == Again({}, (), (), ())
+        asked = gates.retest_plan(judge(run, tmp_path, rules), run.material())
+        assert asked == RetestPlan({}, (), (), ())
 
 
 def test_a_job_that_failed_as_a_whole_is_measured_as_a_whole(tmp_path: Path) -> None:
     run = good()
     run.outcomes["allreduce-mpi-2x2"]["what"] = "a rank died"
-    asked = gates.again(judge(run, tmp_path), run.material())
+    asked = gates.retest_plan(judge(run, tmp_path), run.material())
     assert asked.sizes == {"allreduce-mpi-2x2": ()}
 
 
 def test_hosts_are_chosen_in_the_order_of_the_cluster() -> None:
     lab = Cluster("lab", nodes=8, hosts=HOSTS, launcher="mpirun")
     assert retest.chosen(ASKED, lab) == ("h0", "h1", "h2", "h5")
-    assert retest.chosen(Again({"job": ()}, (), (), ()), lab) == ()
+    assert retest.chosen(RetestPlan({"job": ()}, (), (), ()), lab) == ()
     few = Cluster("few", nodes=4, hosts=("h0", "h1", "h2", "h5"), launcher="mpirun")
     assert retest.chosen(ASKED, few) == (), "all of them take part anyway"
     assert retest.chosen(ASKED, Cluster("slurm", nodes=8, launcher="slurm")) == ("h5", "h0", "h1", "h2")

@@ -1,0 +1,69 @@
+"""The codes of what happens to a log, with their words: files, lost lines, figures and cells.
+
+A reader's own codes are in its file. Remarks have a line of their own, and failures get theirs appended, so templates
+name no line unless the words are a record's.
+"""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class LogCode(Code):
+    """What happened to a log, a run, a row or a cell, whichever tool printed it."""
+
+    # A file that gives nothing
+    FILE_UNREADABLE = "file-unreadable", "{source} cannot be read ({error})"
+    FILE_BINARY = "file-binary", "{source} is binary, not a log: unpack it, or name the tool's own output"
+    FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or its output went elsewhere"
+    NOT_RECOGNISED = "not-recognised", "no line of {source} is from a tool whose logs are read: {tools:list}"
+
+    # A run
+    TOOL_ERROR = "tool-error", "{printed}"  # in the words of the tool, its launcher or a library
+    NO_REASON = "no-reason", "the log does not say why"
+    NO_ROWS = "no-rows", "the table has no row: the program crashed, or this end of the test only waits"
+    NO_TABLE = "no-table", "{test} has no table"
+    NEVER_FINISHED = "never-finished", "{test} did not finish: it has no table, or the log was cut"
+    WAIVED = "waived", "{test} was waived: the tool says that it cannot run here"
+    LINES_LEFT_OUT = "lines-left-out", "lines were left out here"
+    WRONG_DATA = "wrong-data", "the tool found wrong data at {size} bytes"
+    TABLE_UNKNOWN = "table-unknown", "tables of this kind are not read: {printed}"
+    TITLE_TWICE = "title-twice", "the {what} is printed twice: both ends of the test print into this log"
+    SEVERAL_RUNS_AT_ONCE = "several-runs-at-once", "several runs printed into one log at once: {evidence}"
+    MORE_REMARKS = "more-remarks", "{num:n more remark} left out"
+
+    # A row
+    ROW_UNREADABLE = "row-unreadable", "this row is cut or cannot be read: {printed}"
+    ROW_CUT = "row-cut", "row {row} of {table} is cut: {lost} of {columns} values are lost"
+    ROWS_MISSING = "rows-missing", "rows {first} to {last} of {table} are missing"
+    TABLE_UNREADABLE = "table-unreadable", "no row of {table} can be read"
+    TABLE_TOO_LARGE = "table-too-large", "{table} is left out: a run keeps {most:,} cells at most"
+    FIGURES_FAILED = "figures-failed", "{table}: {num} of {total} figures are zero or no numbers"
+    NO_TIME = "no-time", "{size} bytes have no time, or a negative one"
+    NOT_SIZE_BY_TIME = "not-size-by-time", "algbw is not size / time"
+    NOT_BY_FACTOR = (
+        "not-by-factor",
+        "busbw is not algbw x {factor:.6g}, the factor of {num_ranks} ranks, in {num_rows:n row}",
+    )
+    BUSBW_BY_OTHER_FACTOR = "busbw-by-other-factor", "its busbw is not algbw x the factor of so many ranks"
+    STORED_AS_CONTRADICTING = "stored-as-contradicting", "its figures contradict each other"
+
+    # A translation
+    BLOCKS_TO_PAYLOAD = "blocks-to-payload", "sizes were one rank's block: each was multiplied by the {num_ranks} ranks"
+
+    # A record
+    SIZE_IS_BLOCK = "size-is-block", "line {line}: {size} bytes are one rank's block; give --num-ranks"
+    SIZE_UNKNOWN = "size-unknown", "line {line}: the size of this row cannot be read"
+    UNREADABLE_FIGURE = "unreadable-figure", "line {line}: {figures:list} was printed, but is no number"
+    NO_FIGURE = "no-figure", "line {line}: no figure was printed"
+    PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
+    CELL_FAILED = "cell-failed", "{src} to {dst}: zero or no number was printed"
+    CELL_UNREADABLE = "cell-unreadable", "{src} to {dst}: the figure was lost from the log"
+
+
+class ToolCode(Code):
+    """Why a tool beside ours does not measure a case. Tools have codes of their own, in their files."""
+
+    NOT_INSTALLED = "tool-not-installed", "{text}"
+    NO_PROGRAM = "no-program", "{tool} has no program for {pattern}"
+    OPTION_UNSUPPORTED = "option-unsupported", "{tool} does not support {option} {value}"
