@@ -25,27 +25,27 @@ def test_only_what_failed_is_asked_again(tmp_path: Path) -> None:
     run = good()
     assert run.plan is not None
     job, head, found = pairs({2: 0.5}, ladder="screen")
-    run.told.append((job, head, found + pairs({2: 0.5}, ladder="confirm")[2]))
+    run.jobs.append((job, head, found + pairs({2: 0.5}, ladder="confirm")[2]))
     run.plan["jobs"].append({"name": job, "case": list(head.case), "world": {"num_nodes": 6, "ranks_per_node": 1}})
     run.outcomes[job] = {"exit_code": 0, "seconds": 1.0, "what": None}
-    run.told[0][2][2:] = [record(mode, SIZES[1], times(9e-3)) for mode in ("isolated", "pipelined")]
+    run.jobs[0][2][2:] = [record(mode, SIZES[1], times(9e-3)) for mode in ("isolated", "pipelined")]
     verdict = judge(run, tmp_path)
     assert set(verdict.names) == {"too-low", "too-high", "slow-part"}
-    asked = gates.retest_plan(verdict, run.material())
+    asked = gates.retest_plan(verdict, run.gate_input())
     assert asked == RetestPlan({"allreduce-mpi-2x2": (SIZES[1],)}, (job,), ("h2",), ("h0", "h1", "h3"))
 
 
 def test_what_passed_and_what_can_not_be_mended_is_not_asked_again(tmp_path: Path) -> None:
     for rules in (RULES, RULES + "expect: {transport: nccl}\n", RULES.replace("bound", "reference")):
         run = good()
-        asked = gates.retest_plan(judge(run, tmp_path, rules), run.material())
+        asked = gates.retest_plan(judge(run, tmp_path, rules), run.gate_input())
         assert asked == RetestPlan({}, (), (), ())
 
 
 def test_a_job_that_failed_as_a_whole_is_measured_as_a_whole(tmp_path: Path) -> None:
     run = good()
     run.outcomes["allreduce-mpi-2x2"]["what"] = "a rank died"
-    asked = gates.retest_plan(judge(run, tmp_path), run.material())
+    asked = gates.retest_plan(judge(run, tmp_path), run.gate_input())
     assert asked.sizes == {"allreduce-mpi-2x2": ()}
 
 
