@@ -26,7 +26,7 @@ from bench.results import collect, output
 from bench.results.document import Document
 from bench.store import runs
 
-PUBLICATION = "publication"  # the rules that `bench lint` asks
+_PUBLICATION = "publication.yaml"  # what `bench lint` asks
 _MOST_REASONS = 32  # of nodes, that a retest keeps
 
 
@@ -47,7 +47,8 @@ def judged(args: argparse.Namespace) -> gates.GateResult:
 
 def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
     """The verdict on `args.run` as a publication, and its document. Raises UsageError if the run cannot be read."""
-    rules = _rules(PUBLICATION)
+    own = paths.rules_folder() / _PUBLICATION  # a folder rules/ of the user may lack it
+    rules = rules_file.load_rules(own if own.is_file() else paths.PACKAGE_ROOT / "rules" / _PUBLICATION)
     run = gate_input(collect.find(args.run, args.results), rules, argparse.Namespace(baseline=None), damaged=True)
     return gates.gate(rules, run), run.document
 

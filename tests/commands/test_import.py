@@ -431,7 +431,7 @@ def test_lint_says_what_it_can_not_judge(capsys: Out) -> None:
     assert main(["lint", "--format", "json"]) == 0
     findings = {one["rule"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
     assert {rule for rule, one in findings.items() if one["status"] == "not applicable"} == {2, 3, 5, 6, 8, 9, 10, 12}
-    assert all("imported rows are not judged" in findings[rule]["sentences"][0] for rule in (2, 3, 5, 9, 12))
+    assert all(findings[rule]["sentences"] and not findings[rule]["rows"] for rule in (2, 3, 5, 9, 12))
 
 
 def test_plots_are_marked_as_imported(capsys: Out) -> None:

@@ -125,6 +125,7 @@ class Run:
         given: dict[str, Any] = {
             "name": "run",
             "document": self.document(),
+            "attempts": tuple((job, head, tuple(records)) for job, head, records in self.jobs),
             "plan": self.plan,
             "now": NOW,
             "outcomes": self.outcomes,

@@ -22,7 +22,7 @@ from tests.gate.gate_runs import RULES, SIZES, Run, good, header, judge, pairs, 
 from tests.gate.test_gate import JOB, WAYS
 
 GOLDEN = Path(__file__).with_name("golden_page.txt")
-PUBLICATION = "publish: [completeness, environment, timing, bounds, verdicts]\n"
+PUBLICATION = "publish: [ratios, completeness, verdicts, bounds]\n"
 TEMPLATES: tuple[type[Code], ...] = (GateFailure, FaultCode, NodeCode, PublicationRule)
 
 
