@@ -1,3 +1,3 @@
-"""Interconnect benchmark suite: what do the links between GPUs, hosts and nodes really do?"""
+"""Interconnect benchmark suite: measures the links between GPUs, hosts and nodes."""
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""`python -m bench <command>`: commands/ is the list of commands; an error becomes a sentence and an exit code.
+"""`python -m bench <command>`: runs one file of commands/; an error becomes one line and an exit code.
 
-Only the command that is named is imported, so that `--help` and `list` answer at once.
+Only the named command is imported, so `--help` and `list` answer at once.
 """
 # PYTHON_ARGCOMPLETE_OK
 
@@ -28,31 +28,33 @@ from bench.core.errors import (
     BenchError,
     Interrupted,
 )
-from bench.core.parser import Parser
+from bench.core.option_parsers import Parser
 
 _DEBUG = "show the traceback of an error"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the promised exit code (core/errors.py). `--help` and `--version` raise SystemExit."""
+    """Run one command and return its exit code (core/errors.py). `--help` and `--version` raise SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()
     try:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # otherwise Python reports the same error at exit
         return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in words:
             traceback.print_exc()
-        code, sentence = _told(error)
-        print(f"bench: error: {sentence}", file=sys.stderr)
+        code, message = _error_of(error)
+        print(f"bench: error: {message}", file=sys.stderr)
     return code
 
 
 def _run(words: list[str]) -> int:
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks for words, by way of an option or a command half typed
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks how to complete a command line
         import argcomplete
 
         argcomplete.autocomplete(_parser(plugins.names("command")))
@@ -75,7 +77,7 @@ def _run(words: list[str]) -> int:
 
 
 def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
-    """All commands by name and first line; those in `loaded` are imported and know their options."""
+    """The parser of all commands. Those in `loaded` are imported and have their options."""
     parser = Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
@@ -89,14 +91,14 @@ def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _told(error: BaseException) -> tuple[int, str]:
-    """The exit code and the sentence of whatever ended a command."""
+def _error_of(error: BaseException) -> tuple[int, str]:
+    """Exit code and message of the exception that ended a command."""
     if isinstance(error, BenchError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED, "interrupted"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
-        return EXIT_USAGE, f"what this prints can not be written ({error.strerror}): make room where it goes"
+        return EXIT_USAGE, f"the output cannot be written ({error.strerror}): free some space"
     if isinstance(error, OSError):
         return EXIT_USAGE, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in (
@@ -104,18 +106,18 @@ def _told(error: BaseException) -> tuple[int, str]:
         "bench",
     ):
         return EXIT_USAGE, (
-            f"Python package {package} is not installed for {sys.executable}: `make install` installs all that is "
-            f"needed into an environment of its own, `{sys.executable} -m pip install .` into this one"
+            f"Python package {package} is not installed for {sys.executable}: run `make install` for an environment "
+            f"with all packages, or `{sys.executable} -m pip install .` for this one"
         )
     last = traceback.extract_tb(error.__traceback__)[-1]
     return EXIT_MEASUREMENT, (
-        f"a fault of the suite itself, {type(error).__name__}: {error} ({last.filename}:{last.lineno}): "
-        "run it again with --debug and report what that shows"
+        f"internal error: {type(error).__name__}: {error} ({last.filename}:{last.lineno}). "
+        "Run it again with --debug and report the traceback"
     )
 
 
 def _end_in_order_when_terminated() -> None:
-    """SIGTERM, and SIGHUP unless nohup is at work, end what was started as Ctrl-C does; a second one is ignored."""
+    """Make SIGTERM, and SIGHUP unless it is ignored (nohup), end the command as Ctrl-C does. Ignore a second one."""
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)

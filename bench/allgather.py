@@ -1,8 +1,8 @@
 """Every rank ends with the blocks of all ranks, in rank order.
 
-S is the whole output: n blocks of S/n. Each rank lacks the n - 1 blocks of the others, so (n-1)/n S must come in
-through its port, and no more needs to. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts a part lacks
-the blocks of the N - 1 others: (N-1)/N S.
+S is the whole output: n blocks of S/n. Each rank needs the n - 1 blocks of the others, so (n-1)/n S must come in
+through its port. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, each part needs the blocks of the
+N - 1 others: (N-1)/N S.
 
     mpirun -n 16 python -m bench.allgather -b 1K -e 64M
     mpirun -n 16 python -m bench.allgather --sizes 1M --order interleaved

@@ -1,11 +1,11 @@
 """Every rank ends with the reduction of all ranks' buffers.
 
-S is one rank's buffer. Each of its elements exists n times and must be combined n - 1 times, and the result must reach
-the n - 1 ranks that do not hold it: 2(n-1) transfers of an element, so 2(n-1) S bytes over n ports, 2(n-1)/n S through
-each port and direction. The bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. A network that reduces by itself
-(NVLS, SHARP) needs fewer transfers, so its bus bandwidth may exceed a port's.
+S is one rank's buffer. Each of its elements exists n times. It takes n - 1 transfers to combine them, and n - 1 to send
+the result to the ranks that lack it: 2(n-1) S bytes over n ports, or 2(n-1)/n S through each port and direction. The
+bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. A network that reduces by itself (NVLS, SHARP) needs fewer
+transfers, so its bus bandwidth may exceed a port's.
 
-Between N equal parts (nodes) the same count with N in place of n holds: a part can reduce inside before it sends.
+Between N equal parts (nodes) the same count holds with N in place of n, because a part can reduce before it sends.
 
     mpirun -n 16 python -m bench.allreduce -b 8 -e 128M
     torchrun --nproc-per-node 8 -m bench.allreduce --transport nccl --sizes 1M:8G:2 -d bfloat16
@@ -17,7 +17,7 @@ from bench.core.pattern import AllReducePattern
 
 
 class AllReduce(AllReducePattern):
-    """Send S, receive S; everybody gets the whole reduction."""
+    """Send S, receive S; every rank gets the whole reduction."""
 
     name = "allreduce"
 

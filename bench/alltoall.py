@@ -1,9 +1,9 @@
 """Every rank sends a different block to every rank.
 
-S is one rank's whole send buffer: n blocks of S/n, one of which stays at home. The other n - 1 must leave through its
-port, so (n-1)/n S per port and direction, and the bus factor is (n-1)/n, as in nccl-tests. Nothing can be combined on
-the way: a part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in all, which is why
-alltoall loads a network more than any other collective.
+S is one rank's whole send buffer: n blocks of S/n, one of which the rank keeps. The other n - 1 must leave through its
+port: (n-1)/n S per port and direction. The bus factor is (n-1)/n, as in nccl-tests. Nothing can be combined on the
+way. A part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in total. An alltoall
+therefore loads a network more than any other collective.
 
     mpirun -n 16 python -m bench.alltoall -b 1K -e 64M
     mpirun -n 16 python -m bench.alltoall --sizes 16M --topology rail
@@ -29,7 +29,7 @@ class AllToAll(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """From each member the block it had for me."""
+        """From each member, its block for this one."""
         block = shape.block_bytes
         return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
 

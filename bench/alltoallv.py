@@ -1,12 +1,12 @@
-"""Every rank sends a block of its own size to every rank, after a matrix of weights.
+"""Every rank sends a block of its own size to every rank, according to a matrix of weights.
 
-`--matrix` gives the weights, row by row: what i sends to j. Without one, i sends j the weight ((j - i) mod n) + 1, so
-that every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one rank
-sends or receives, in bytes really moved; blocks are whole 16 bytes in proportion to their weights, and at least 16
-bytes where the weight is not zero. The largest blocks are taken that stay within the asked size.
+`--matrix` gives the weights row by row: what i sends to j. Without it, i sends j the weight ((j - i) mod n) + 1, so
+every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one rank sends
+or receives, in bytes really moved. Blocks are multiples of 16 bytes in proportion to their weights, at least 16 bytes
+for a weight above zero, and as large as the requested size allows.
 
-The bus factor is (n-1)/n, nccl-tests' convention: exact where the blocks are equal. What must cross the boundary of a
-rank or a node is counted from the blocks themselves, and the bounds use that count.
+The bus factor is (n-1)/n by nccl-tests' convention, exact if the blocks are equal. The traffic across the boundary of a
+rank or node is counted from the blocks themselves, and the bounds use that count.
 
     mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
     mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
@@ -20,10 +20,12 @@ from itertools import accumulate
 
 from bench.core.pattern import Pattern, Shape, busiest_boundary
 from bench.core.program import Collective, Copied, Expected, Step
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
 
-# As the blocks of the other patterns: 16 bytes hold whole elements of every type.
+# As in other patterns: 16 bytes hold whole elements of every type.
 BLOCK_BYTES = 16
 
 
@@ -32,22 +34,21 @@ class AllToAllV(Pattern):
 
     name = "alltoallv"
 
-    def needs(self, shape: Shape) -> str | None:
-        """A matrix, where one is given, must have a row and a column for each rank."""
+    def needs(self, shape: Shape) -> Skip | None:
+        """A matrix, if given, must have a row and a column for each rank."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
-            rows = f"the traffic matrix has {len(matrix)} rows, the group {num_ranks} ranks"
-            return f"{rows}: give --matrix a row and a column for each rank"
+            return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S: the largest row or column of the largest blocks within the asked size. Bytes."""
+        """S: the largest row or column of the largest blocks within the requested size. Bytes."""
         if self.needs(shape) is not None:
             return super().payload(requested_bytes, shape)
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """The blocks of my row, the blocks of my column."""
+        """The blocks of this member's row, the blocks of its column."""
         sent, received = self._split(shape, member)
         return sum(sent), sum(received)
 
@@ -57,7 +58,7 @@ class AllToAllV(Pattern):
         return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """From each member the block it had for me, one after the other."""
+        """From each member its block for this one, one after the other."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         _, received = self._split(shape, member)
         offsets = accumulate(received, initial=0)
@@ -68,13 +69,13 @@ class AllToAllV(Pattern):
         )
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """The blocks over the busiest boundary and direction: nothing can be combined on the way."""
+        """The blocks over the busiest boundary and direction. Nothing can be combined on the way."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         flows = ((i, j, num_bytes) for i, row in enumerate(blocks) for j, num_bytes in enumerate(row))
         return busiest_boundary(flows, shape.num_ranks, num_parts)
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """(n-1)/n whatever the weights, so that figures compare with nccl-tests'."""
+        """(n-1)/n for any weights, to be comparable with nccl-tests."""
         return (shape.num_ranks - 1) / shape.num_ranks if shape.num_ranks > 1 else None
 
     def _split(self, shape: Shape, member: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -84,7 +85,7 @@ class AllToAllV(Pattern):
 
 @lru_cache(maxsize=64)
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
-    """The largest blocks of which no row or column exceeds `most_bytes`, or the least ones when all do.
+    """The largest blocks whose rows and columns all stay within `most_bytes`; the smallest if none do.
 
     Blocks grow with a scale: 16 * floor(scale * weight / (16 * M)), M the largest row or column of the weights. The
     least scale of a payload is taken: it keeps the proportions, and payload(payload(x)) == payload(x).
@@ -97,7 +98,7 @@ def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
     def line_bytes(scale: int) -> int:
         return max(sum(_block(scale, weight, unit) for weight in line) for line in lines)
 
-    # Rounding down takes less than 16 bytes from each block, so a larger scale exceeds the limit for certain.
+    # Rounding down takes less than 16 bytes from each block, so any larger scale exceeds the limit.
     most_bytes = max(most_bytes, line_bytes(0))
     scales = range(most_bytes + BLOCK_BYTES * num_ranks + 1)
     payload = line_bytes(bisect_right(scales, most_bytes, key=line_bytes) - 1)

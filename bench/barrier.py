@@ -1,7 +1,7 @@
-"""No rank goes on before every rank has arrived; no data moves.
+"""No rank continues before every rank has arrived; no data moves.
 
-There is nothing to divide by a time: S is 0 whatever size is asked for, and there is no bus factor. What is left is the
-time itself, whose floor is ceil(log2 n) messages one after the other: in k steps a rank can have heard of 2^k ranks.
+S is 0 whatever size is requested, so there is no bandwidth and no bus factor, only the time. Its floor is ceil(log2 n)
+messages one after the other, because after k steps a rank can have heard from 2^k ranks.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node
@@ -19,7 +19,7 @@ class Barrier(Pattern):
     name = "barrier"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """0 for every request, so that all sizes of a case are one row."""
+        """0 for every request, so all sizes of a case are one row."""
         return 0
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -39,7 +39,7 @@ class Barrier(Pattern):
         return 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """That one rank has arrived must be known to all the others."""
+        """All ranks must learn that each of the others has arrived."""
         return log2_steps(num_ranks)
 
 

@@ -1,8 +1,7 @@
 """The two halves of the ranks exchange messages: r with r + n/2, all at once and in both directions.
 
-S is one message. Each port carries S out and S in during t, so the bus factor is 1. With ranks laid out node by node
-every message crosses the middle of the machine: n/2 S in each direction, which is what a network's bisection bandwidth
-promises to carry.
+S is one message. Each port carries S out and S in during t, so the bus factor is 1. If ranks are numbered node by node,
+every message crosses the middle of the machine, n/2 S in each direction: the network's bisection bandwidth.
 
     mpirun -n 16 python -m bench.bisection -b 1K -e 64M
     mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined
@@ -12,6 +11,8 @@ from __future__ import annotations
 
 from bench.core.pattern import MessagePattern, Shape
 from bench.core.program import Exchange, Message, Step
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 
 class Bisection(MessagePattern):
@@ -19,10 +20,10 @@ class Bisection(MessagePattern):
 
     name = "bisection"
 
-    def needs(self, shape: Shape) -> str | None:
+    def needs(self, shape: Shape) -> Skip | None:
         """Two halves of the same size."""
         if shape.num_ranks % 2:
-            return f"bisection needs an even number of ranks, the group has {shape.num_ranks}"
+            return Skip.of(SkipCode.ODD_RANKS, pattern=self.name, num_ranks=shape.num_ranks)
         return super().needs(shape)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -30,7 +31,7 @@ class Bisection(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """To my partner and from my partner."""
+        """To the partner and from the partner."""
         partner = (member + shape.num_ranks // 2) % shape.num_ranks
         return (Exchange((Message(partner, shape.payload_bytes),), (Message(partner, shape.payload_bytes),)),)
 

@@ -1,8 +1,8 @@
 """The root's buffer ends at every rank.
 
-S is that buffer. Every rank but the root must take S in through its port; the root need not send it more than once, for
-the others can pass it on. So S through a port and direction, whatever n is, and the bus factor is 1, as in nccl-tests.
-Between N equal parts each part but the root's must take in S once.
+S is that buffer. Every rank but the root must receive S through its port. The root need not send it more than once,
+because the others can pass it on. That is S through a port and direction for any n, so the bus factor is 1, as in
+nccl-tests. Between N equal parts, each part but the root's must receive S once.
 
     mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
     mpirun -n 16 python -m bench.broadcast --sizes 64M --root 5
@@ -37,7 +37,7 @@ class Broadcast(Pattern):
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """What the root holds must reach all the others."""
+        """The root's data must reach all other ranks."""
         return log2_steps(num_ranks)
 
 

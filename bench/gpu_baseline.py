@@ -1,12 +1,12 @@
-"""Every rank multiplies two square matrices by itself: what its GPU computes at most, all GPUs at once.
+"""Every rank multiplies two square matrices by itself: the peak compute rate of each GPU, all GPUs at once.
 
-S is one factor, and the product: matrices of `order` rows, the largest multiple of 64 whose order x order elements take
-no more bytes than asked for. One product is 2 x order^3 operations; beside 3 S of memory traffic that is arithmetic
-alone from a few MiB on. Nothing crosses a link, so there is no bus bandwidth; rows show FLOP/s beside the dense rate of
-the data sheet. Each rank has a row of its own while all compute, so that the slow GPU is seen; `--topology "single
+S is one factor, and the product: matrices of `order` rows. The order is the largest multiple of 64 whose order x order
+elements fit into the requested size. One product takes 2 x order^3 operations and 3 S of memory traffic, so from a few
+MiB on only arithmetic limits it. Nothing crosses a link, so there is no bus bandwidth. Rows show FLOP/s and the dense
+rate of the data sheet. Each rank has its own row while all compute, so a slow GPU is visible; `--topology "single
 ranks"` takes one GPU of each node at a time.
 
-`-d` gives the type; float32 is multiplied strictly, or with `--tf32 1` by tensor cores. Factors and product are exact
+`-d` gives the type. float32 is multiplied in float32, or with `--tf32 1` on tensor cores. Factors and product are exact
 integers that look like noise (core/products.py), and every element is compared.
 
     python -m bench.gpu_baseline --sizes 128M -d bfloat16 --mode pipelined
@@ -21,7 +21,7 @@ from bench.core.sweep import order_of
 
 
 class GpuBaseline(Pattern):
-    """A product of one's own; no rank needs another."""
+    """A product on each rank, independent of the others."""
 
     name = "gpu_baseline"
     factors = frozenset({"tf32"})

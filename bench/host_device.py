@@ -1,9 +1,9 @@
 """Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
 
-S is one copy. `--direction h2d` (or one-way) goes to the GPU, `d2h` comes from it, `two-way` does both at once on two
-streams; t ends with the later one, and the bandwidth is per direction. `--memory pageable` leaves the pinning to the
-driver, which then copies everything once more. `--topology single ranks` takes one GPU of each node at a time, `groups
-of 1` all at once with a row for each; the default counts the slowest of all at once.
+S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from it, `two-way` both at once on two streams; t
+ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the driver pin the memory, which
+copies everything once more. `--topology single ranks` takes one GPU of each node at a time, `groups of 1` all at once
+with a row for each. The default takes all at once and counts the slowest.
 
 Each byte crosses the GPU's link once, so the bus factor is 1.
 
@@ -18,7 +18,7 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class HostDevice(Pattern):
-    """Copies of one's own; no rank needs another."""
+    """Copies on each rank, independent of the others."""
 
     name = "host_device"
     transport = "cuda_copy"
@@ -27,7 +27,7 @@ class HostDevice(Pattern):
     factors = frozenset({"memory"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """One S for each direction; of both, the first S goes to the GPU and the second comes from it."""
+        """One S for each direction. With both, the first S goes to the GPU and the second comes from it."""
         num_bytes = shape.payload_bytes * len(self._ways(shape))
         return num_bytes, num_bytes
 
@@ -49,7 +49,7 @@ class HostDevice(Pattern):
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """1, also of one rank."""
+        """1, also for one rank."""
         return 1.0 if shape.payload_bytes else None
 
     def _ways(self, shape: Shape) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """All ranks send to the root at the same time.
 
-S is what the root receives in all: n - 1 equal blocks of S/(n-1), in whole 16 bytes. They all come in through the
-root's one port, so the bus factor is 1, and the bandwidth is what that port takes in while n - 1 senders compete for
-it: the worst case of a switch's buffers and of congestion control.
+S is the total that the root receives: n - 1 equal blocks of S/(n-1), in multiples of 16 bytes. All of them enter
+through the root's one port, so the bus factor is 1. The bandwidth is the rate of that port while n - 1 senders compete
+for it: the worst case for a switch's buffers and for congestion control.
 
     mpirun -n 16 python -m bench.incast -b 1K -e 64M
     mpirun -n 16 python -m bench.incast --sizes 16M --root 5
@@ -16,13 +16,13 @@ from bench.core.sweep import round_blocks
 
 
 class Incast(MessagePattern):
-    """Everybody but the root sends S/(n-1), the root receives S."""
+    """Every rank but the root sends S/(n-1), the root receives S."""
 
     name = "incast"
     rooted = True
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """n - 1 blocks of whole 16 bytes."""
+        """n - 1 blocks of multiples of 16 bytes."""
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -30,7 +30,7 @@ class Incast(MessagePattern):
         return (0, shape.payload_bytes) if member == shape.root else (self._block(shape), 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One message to the root, which takes them in member order."""
+        """One message to the root, which receives in member order."""
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(sends=(Message(shape.root, block),)),)

@@ -1,8 +1,8 @@
-"""Every rank copies from one place of its GPU's memory to another: what the memory itself can do.
+"""Every rank copies within its GPU's memory: the bandwidth of that memory.
 
-S is one copy. Each byte is read and written, both through the memory's one port, so the bus factor is 2 and the
-bandwidth stands beside the memory's peak. `--engine sm` lets a kernel copy in the place of the copy engine.
-`--topology "groups of 1"` gives a row for each GPU while all copy, `single ranks` takes one of each node at a time.
+S is one copy. Each byte is read and written through the memory's one port, so the bus factor is 2, and the bandwidth
+is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine. `--topology "groups
+of 1"` gives a row for each GPU while all copy; `single ranks` takes one GPU of each node at a time.
 
     python -m bench.local_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"
@@ -15,7 +15,7 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class LocalCopy(Pattern):
-    """A copy of one's own; no rank needs another."""
+    """A copy on each rank, independent of the others."""
 
     name = "local_copy"
     transport = "cuda_copy"

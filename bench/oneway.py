@@ -1,13 +1,13 @@
 """Member 0 of each pair sends one message to member 1; every pair of ranks is measured in both directions.
 
-S is one message. The time begins on the sender when the receiver has said that it waits, and ends on the receiver when
-all is there. `--mode pipelined` sends W messages (`--window`, less where W messages would exceed 64 MiB) without an
-acknowledgement, and t is that time over W.
+S is one message. The time begins on the sender once the receiver is ready, and ends on the receiver when all bytes have
+arrived. `--mode pipelined` sends W messages (`--window`, fewer if W messages would exceed 64 MiB) without an
+acknowledgement; t is that time divided by W.
 
-Ranks of one host read one clock. Hosts with clocks of their own are compared before and after each chunk of samples, by
-messages there and back, which can not tell how the round trip divides: the interval is wider by the bound of that
-comparison, about half of its shortest round trip. A row of which that is more than 10 % is marked `clock-limited` and
-has no bandwidth. The sum of both directions of a pair does not depend on clocks.
+Ranks of one host read one clock. Clocks of different hosts are compared before and after each chunk of samples by
+round-trip messages. How a round trip divides into its two ways is unknown, so the interval is widened by the bound of
+that comparison: about half of its shortest round trip. A row whose bound exceeds 10 % of its time is marked
+`clock-limited` and has no bandwidth. The sum of both directions of a pair does not depend on clocks.
 
 A message crosses each of the two ports once, so the bus factor is 1.
 
@@ -22,30 +22,32 @@ from bench.core.program import Exchange, Message, Step
 
 
 class OneWayPattern(MessagePattern):
-    """Messages from member 0 to member 1; any other member does nothing."""
+    """Messages from member 0 to member 1; other members do nothing."""
 
     name = "oneway"
     topology = "directed pairs"
     one_way = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send; every message arrives in a place of its own."""
-        return (
-            ((shape.payload_bytes, 0), (0, shape.payload_bytes * self.operations(shape)))[member]
-            if member < 2
-            else (0, 0)
-        )
+        """S to send; every message arrives in its own part of the receive buffer."""
+        if member == 0:
+            return shape.payload_bytes, 0
+        return 0, shape.payload_bytes * self.operations(shape) if member == 1 else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
         """All messages posted together."""
         size, numbers = shape.payload_bytes, range(self.operations(shape))
         if member == 0:
             return (Exchange(sends=tuple(Message(1, size) for _ in numbers)),)
-        return (Exchange(recvs=tuple(Message(0, size, slot * size) for slot in numbers)),) if member == 1 else ()
+        if member == 1:
+            return (Exchange(recvs=tuple(Message(0, size, slot * size) for slot in numbers)),)
+        return ()
 
     def operations(self, shape: Shape) -> int:
         """Messages in flight together."""
-        return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes)) if shape.mode == "pipelined" else 1
+        if shape.mode != "pipelined":
+            return 1
+        return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
 
 
 PATTERN = OneWayPattern()

@@ -1,13 +1,13 @@
-"""Every rank joins an allreduce, alone and while products of matrices run beside it, as in a step of training.
+"""Every rank runs an allreduce, alone and while matrix products run at the same time, as in a training step.
 
-S is one rank's buffer and the bus factor 2(n-1)/n, as of allreduce. Blocks of three kinds take turns: the allreduce
-alone, products alone, and both at once, released together. Two results come of it: by how much the products slow the
-allreduce down, and by how much the allreduce slows the products down while it lasts. The time of the row is that of the
-allreduce beside the products. In isolated mode it is one call at a time, pipelined several one after the other.
+S is one rank's buffer, and the bus factor is 2(n-1)/n, as for allreduce. Blocks of three kinds alternate: the allreduce
+alone, products alone, and both, released together. They give two results: the slowdown of the allreduce by the
+products, and the slowdown of the products by the allreduce. The row's time is that of the allreduce with products. In
+isolated mode it is one call at a time, in pipelined mode several back to back.
 
-The matrices multiply themselves in bfloat16 on GPUs, in float32 on hosts; their order is chosen at each size so that a
-product takes about a quarter of one allreduce (rank/overlap.py), and is recorded. One rank alone moves no bytes: there
-must be two.
+The matrices are multiplied in bfloat16 on GPUs and in float32 on hosts. Their order is chosen for each size so that a
+product takes about a quarter of one allreduce (rank/overlap.py), and is recorded. At least two ranks are needed,
+because one rank alone moves no bytes.
 
     torchrun --nproc-per-node 8 -m bench.overlap --sizes 64M
     torchrun --nproc-per-node 2 -m bench.overlap --transport gloo --sizes 1M --mode isolated
@@ -19,7 +19,7 @@ from bench.core.pattern import AllReducePattern
 
 
 class OverlapPattern(AllReducePattern):
-    """Send S, receive S; everybody gets the whole reduction, and computes meanwhile."""
+    """Send S, receive S; every rank gets the whole reduction, and computes meanwhile."""
 
     name = "overlap"
     overlaps = True

@@ -1,13 +1,13 @@
-"""One GPU of a node copies to another: by the copy engine or by a kernel, ordered by either of them.
+"""One GPU of a node copies to another, by a copy engine or a kernel of either GPU.
 
-S is one copy. Every pair of a node is measured by itself, in both orders; `--topology pairs` lets disjoint pairs copy
-at the same time, so that what they share shows. `--direction two-way`: both copy to each other at once, and the
-bandwidth is per direction. `--access write` (default) is ordered by the source, `read` by the target; `--engine sm`
-copies by a kernel of that GPU. `--via ipc` (default) reaches memory of another process, `process` holds both GPUs'
-memory in one.
+S is one copy. Every pair of a node is measured alone, in both orders. With `--topology pairs`, disjoint pairs copy at
+the same time, which shows the links they share. With `--direction two-way`, both GPUs copy to each other at once; the
+bandwidth is per direction. The source GPU runs the copy with `--access write` (default), the target with `read`;
+`--engine sm` uses a kernel of that GPU. `--via ipc` (default) reaches memory of another process; with `process` one
+process holds the memory of both GPUs.
 
-A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. A pair whose GPUs do not
-reach each other is copied through the host's memory: such rows say `through-host`, and are held to no peer link.
+A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
+other, the copy goes through the host's memory; such rows are marked `through-host`, and no peer link bounds them.
 
     torchrun --nproc-per-node 8 -m bench.peer_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.peer_copy --engine sm --access read --direction two-way
@@ -30,19 +30,19 @@ class PeerCopy(Pattern):
     usual_topology = "directed single pairs"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send where this member's data is copied, S to receive where some comes to."""
+        """S to send if this member's data is copied, S to receive if it is a target."""
         copies = self._copies(shape)
         sends = any(copy.source == member for _, copy in copies)
         receives = any(copy.target == member for _, copy in copies)
         return sends * shape.payload_bytes, receives * shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """What this member orders, if anything."""
+        """The copies that this member runs, if any."""
         mine = tuple(copy for by, copy in self._copies(shape) if by == member)
         return (CopyStep(mine),) if mine else ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The source's data, where some is copied to this member."""
+        """The source's data, if this member is a target."""
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -50,7 +50,7 @@ class PeerCopy(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """(who orders it, the copy). Where one process holds both ends, both buffers are its own, one on each GPU."""
+        """(the member that runs it, the copy). If one process holds both ends, both buffers are its own."""
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:
             by = source if shape.access == "write" else target

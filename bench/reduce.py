@@ -1,7 +1,7 @@
 """The root ends with the reduction of all ranks' buffers.
 
-S is one rank's buffer. Every rank but the root must send its S, combined with what it was given, once: S through a port
-and direction, whatever n is, and the bus factor is 1, as in nccl-tests. Between N equal parts each part but the root's
+S is one rank's buffer. Every rank but the root must send S once, combined with what it received. That is S through a
+port and direction for any n, so the bus factor is 1, as in nccl-tests. Between N equal parts, each part but the root's
 sends S, already reduced inside.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
@@ -15,7 +15,7 @@ from bench.core.program import Collective, Expected, Reduced, Step
 
 
 class Reduce(Pattern):
-    """Everybody sends S, the root receives S."""
+    """Every rank sends S, the root receives S."""
 
     name = "reduce"
     reduces = True
@@ -23,7 +23,7 @@ class Reduce(Pattern):
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send; only the root has something to receive."""
+        """S to send; only the root receives."""
         return shape.payload_bytes, shape.payload_bytes if member == shape.root else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -31,7 +31,7 @@ class Reduce(Pattern):
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """At the root the reduction of everybody's buffer."""
+        """At the root, the reduction of all buffers."""
         return (Reduced(0, shape.payload_bytes),) if member == shape.root else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -39,7 +39,7 @@ class Reduce(Pattern):
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """What every rank holds must reach the root, and a rank takes one message at a time."""
+        """Every rank's data must reach the root, and a rank receives one message at a time."""
         return log2_steps(num_ranks)
 
 

@@ -1,8 +1,8 @@
 """Every rank ends with its own block of the root's buffer.
 
-S is the root's whole input: n blocks of S/n. All but its own block must leave through the root's port, (n-1)/n S, and
-every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts the root's part sends
-the blocks of the N - 1 others: (N-1)/N S.
+S is the root's whole input: n blocks of S/n. All but its own block must leave through the root's port, (n-1)/n S; every
+other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, the root's part sends the
+blocks of the N - 1 others: (N-1)/N S.
 
     mpirun -n 16 python -m bench.scatter -b 1K -e 64M
     mpirun -n 16 python -m bench.scatter --sizes 16M --root 5
@@ -15,13 +15,13 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class Scatter(BlockPattern):
-    """The root sends S, everybody receives S/n."""
+    """The root sends S, every rank receives S/n."""
 
     name = "scatter"
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """At the root all blocks to send; one block to receive."""
+        """All blocks to send at the root; one block to receive."""
         return shape.payload_bytes if member == shape.root else 0, shape.block_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -1,8 +1,8 @@
-"""Every rank sends one message to the next rank of a ring and receives one from the rank before.
+"""Every rank sends one message to the next rank of a ring and receives one from the previous rank.
 
 S is one message. In the time t each port carries S out and S in, so the bus factor is 1, as in nccl-tests: the
-bandwidth is one port's and direction's, not the sum of both. With ranks laid out node by node one message leaves each
-node; with `--order interleaved` all do.
+bandwidth is that of one port and direction, not the sum of both. If ranks are numbered node by node, one message leaves
+each node; with `--order interleaved` all do.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
     mpirun -n 16 python -m bench.sendrecv --sizes 16M --order interleaved
@@ -24,7 +24,7 @@ class SendRecv(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """To the next, from the one before."""
+        """To the next rank, from the previous one."""
         after, before = (member + 1) % shape.num_ranks, (member - 1) % shape.num_ranks
         return (Exchange((Message(after, shape.payload_bytes),), (Message(before, shape.payload_bytes),)),)
 

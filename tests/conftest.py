@@ -22,6 +22,7 @@ from bench.core.case import Case
 from bench.core.pattern import Shape
 from bench.core.record import Header, Record, Samples
 from bench.probes import nvml
+from tests.logs.corpus import MISSING
 
 # A busy machine is no failure: no test judges how long an example took.
 hypothesis.settings.register_profile("suite", deadline=None)
@@ -34,6 +35,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # Tests that start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
 _ALONE = ("end_to_end", "testbed", "transports/test_transports.py")
+_ALONE_TIMEOUT_S = 300  # only what hangs lasts so long, also on a busy machine
 
 
 def pytest_sessionstart() -> None:
@@ -63,6 +65,8 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE):
             item.add_marker("alone")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S))
 
 
 @pytest.hookimpl(trylast=True)
@@ -79,6 +83,14 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     except Exception as error:
         print(f"{nodeid}: the GPU can not be used any longer by this process ({error})", file=sys.stderr, flush=True)
         os._exit(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line how many tests needed logs that are not part of the repository."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    num = sum(MISSING in str(report.longrepr) for report in skipped)
+    if num:
+        terminalreporter.write_line(f"{num} tests skipped: {MISSING}; their synthetic counterparts ran")
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_the_gate_s_rules_are_read_and_every_way_to_fail_is_told(tmp_path: Path)
 def test_the_example_pattern_runs(tmp_path: Path) -> None:
     import shutil
 
-    [example] = _blocks(ROOT / "docs" / "extending.md", "python")
+    example = _blocks(ROOT / "docs" / "extending.md", "python")[0]
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "bench" / "skip.py").write_text(example, encoding="utf-8")
     words = "-m bench.skip --transport model --instance p4d.24xlarge --sizes 1M"
@@ -107,8 +107,9 @@ def test_the_example_pattern_runs(tmp_path: Path) -> None:
 def test_the_table_in_the_readme_was_measured() -> None:
     from bench.results import collect
     from bench.results.formats import table
+    from bench.results.run_report import RunReport
 
     [block] = [block for block in _blocks(ROOT / "README.md", "") if "isolated" in block]
     [folder] = (ROOT / "results" / "reference").glob("main_*")
-    printed = table.render(collect.document(folder)).splitlines()
+    printed = table.render(RunReport(collect.document(folder))).splitlines()
     assert [line for line in block.splitlines() if line not in printed] == []

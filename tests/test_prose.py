@@ -42,8 +42,7 @@ SEARCHES = {
     "split",
 }
 PATTERNS = {"match", "search", "fullmatch", "findall", "finditer"}
-# Rooms and files that read the text of other programs, of the user, or of older files: that is parsing, not logic over
-# our own words.
+# Rooms and files that read the text of other programs, of the user, or of older versions' files: that is parsing.
 PARSERS = (
     "logs/readers/",
     "probes/",
@@ -51,6 +50,7 @@ PARSERS = (
     "core/hostlist.py",
     "core/units.py",
     "core/sweep.py",
+    "store/runs.py",
     "store/older.py",
 )
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import bench
+from bench.core import plugins
+from bench.logs.foreign import Reader
 
 PACKAGE = Path(bench.__file__).parent
 # Ground first. Packages on one row never import each other; a public module at the root of bench/ is a pattern.
@@ -43,13 +45,33 @@ HOMES = {
     "subprocess": (
         "controller/batch.py",
         "controller/execute.py",
-        "controller/guard.py",
         "controller/hosts.py",
         "probes/",
         "transports/_mpi_loop.py",
         "transports/_mpi_cuda_check.py",
     ),
 }
+# Words that are also names of transports, with another meaning: folder or file, word -> what it means there.
+OTHER_MEANINGS = {
+    ("launchers/", "mpi"): "an option of the launcher: which MPI library",
+    ("logs/readers/", "mpi"): "a feature of a tool's build; in osu.py the transport that the tool is compared with",
+    (
+        "logs/readers/",
+        "nccl",
+    ): "a setting: NCCL's version; in _nccl_tool.py the transport that the tool is beside",
+    ("logs/readers/", "cuda_copy"): "the transport that the tool is compared with",
+    ("controller/tools.py", "mpi"): "a feature of a tool's build",
+    ("explain/", "nccl"): "a hint: NCCL's version",
+    ("gate/certificate.py", "nccl"): "a fact: NCCL's version",
+    ("core/factors.py", "nccl"): "a fact: NCCL's version",
+    ("hardware/_health_system.py", "model"): "a property of GPUs that may differ",
+    ("predict/workload_file.py", "model"): "a section of a workload file",
+    ("host_device.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
+    ("local_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
+    ("peer_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
+}
+# The same for names of tools whose logs are read.
+LIKE_A_TOOL = ("core/case.py", "results/run_table.py", "results/text.py")  # --like measures as another tool does
 PRINTS = ("commands/", "rank/delivery.py", "probes/", "__main__.py")  # a probe is a program that a host is asked to run
 # `--help` and `list` import these words, and must not pay for (or need) a library.
 HEAVY = ("torch", "mpi4py", "cupy", "matplotlib", "numpy", "psutil", "pynvml")
@@ -142,6 +164,42 @@ def test_a_library_is_imported_in_its_home_only() -> None:
         for found in imports(file)
         if (library := found.module.split(".")[0]) in HOMES and not at_home(file, HOMES[library])
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def transport_names(file: str) -> Iterator[tuple[int, str]]:
+    """(line, name) of each string constant of a file that equals a transport's name."""
+    names = set(plugins.names("transport"))
+    for node in ast.walk(files()[file]):
+        if isinstance(node, ast.Constant) and node.value in names:
+            yield node.lineno, str(node.value)
+
+
+def test_no_module_names_a_transport() -> None:
+    """Other rooms ask for traits (core/traits.py), so a new transport is one new file."""
+    wrong, used = [], set()
+    for file in files():
+        for line, name in transport_names(file) if not file.startswith("transports/") else ():
+            meanings = {key for key in OTHER_MEANINGS if key[1] == name and at_home(file, (key[0],))}
+            used |= meanings
+            if not meanings:
+                wrong.append(f"bench/{file}:{line} names the transport {name}")
+    assert not wrong, "\n".join(wrong)
+    assert used == set(OTHER_MEANINGS)  # what is no longer needed is removed from the table
+
+
+def test_no_module_names_a_tool() -> None:
+    """Other rooms ask for traits (core/log_traits.py), so a new log format is one new file."""
+    names = set(plugins.names("tool"))
+    for name in plugins.names("tool"):
+        names |= set(getattr(plugins.load("tool", name), "READER", Reader).other_tools)
+    wrong = []
+    for file, tree in files().items():
+        if file.startswith("logs/readers/") or file in LIKE_A_TOOL:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in names:
+                wrong.append(f"bench/{file}:{node.lineno} names the tool {node.value}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,4 @@
-"""Name the slow host, NIC or link of a run, or measure a cluster to find it; exit 1 when one is found."""
+"""Name the slow host, NIC or link of a run, or measure a cluster to find it; exit 1 if one is found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from bench.results import collect, grid, output
 from bench.results.document import DOCUMENT_SCHEMA
 from bench.store import runs
 
-SCHEMA = "bench.diagnose/1"
 _SCENARIO = "links"
 
 
@@ -38,38 +37,43 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
     parser.add_argument("--budget", metavar="TIME", help="time budget in place of the scenario's: 30s, 2m")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
-    parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
+    parser.add_argument(
+        "--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent for so long (2m)"
+    )
+    parser.add_argument(
+        "--no-preflight", action="store_true", help="skip the checks of hosts before the run; ranks still check"
+    )
     parser.set_defaults(tool_path=None, launches=None)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the verdict; 1 when somebody is accused."""
+    """Print the verdict; 1 if something is slow."""
     if args.run and args.cluster:
         raise UsageError("give a run to read or a --cluster to measure, not both")
     if args.model and not args.cluster:
         raise UsageError("--model needs a --cluster")
     if not args.cluster:
-        return _told(args, report.path_of(_meant(args)), None)
+        run_name = argparse.Namespace(run=args.run or "latest", results=args.results)
+        return _print_verdict(args, report.path_of(run_name), None)
     before = _folders(args.results)
     try:
         path, failed = _measured(args)
     except (Interrupted, KeyboardInterrupt):
         for folder in sorted(_folders(args.results) - before):
             with contextlib.suppress(BenchError):  # nothing was measured yet, or it is undecided
-                _told(args, folder, None)
-            print(f"then: python -m bench diagnose {folder}", file=sys.stderr)
+                _print_verdict(args, folder, None)
+            print(f"to see the verdict again: python -m bench diagnose {folder}", file=sys.stderr)
         raise
-    return _told(args, path, failed)
+    return _print_verdict(args, path, failed)
 
 
 def _folders(results: Path) -> set[Path]:
     return {plan.parent for plan in results.glob("*/plan.json")}
 
 
-def _told(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on what a run holds. `failed`: why its measurement did not end well."""
+def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
+    """Print the verdict on a run. `failed`: why jobs of its measurement failed, if any did."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -87,26 +91,22 @@ def _told(args: argparse.Namespace, path: Path, failed: str | None) -> int:
         raise MeasurementError(failed)
     if verdict.undecided:
         raise MeasurementError(
-            f"{page.conclusion(verdict)}: measure with `--schedule ladder` (the scenario links), or with more time"
+            f"{page.conclusion(verdict).text}; measure with `--schedule ladder` (the scenario links), or with more time"
         )
     return EXIT_VERDICT if verdict.accused else EXIT_DONE
 
 
-def _meant(args: argparse.Namespace) -> argparse.Namespace:
-    return argparse.Namespace(run=args.run or "latest", results=args.results)
-
-
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
-    """The folder of a new run, and why a job of it failed, if one did."""
+    """The folder of a new run, and why jobs of it failed, if any did."""
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
-        raise run.nothing(ran)
-    failed = "; ".join(f"{job}: {what}" for job, what in ran.failed.items())
+        raise run.nothing_measured(ran)
+    failed = "; ".join(f"{job}: {failure.what}" for job, failure in ran.failed.items())
     return ran.folder, failed or None
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Headers by job, summaries and notes, as plain data. Raises UsageError for what is none of the three inputs."""
+    """Headers by job, summaries and notes, as plain data. Raises UsageError if the path is none of the three inputs."""
     if path.is_file():
         try:
             parsed = json.loads(path.read_text(encoding="utf-8"))
@@ -123,32 +123,16 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """What the jobs took, launch and all, where the run kept it."""
+    """How long the jobs took, with their launches, if the run recorded it."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))
 
 
 def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    if form == "json":
-        return json.dumps(_plain(cases, verdict, seconds), indent=1, allow_nan=False)
     if form == "csv":
-        return grid.as_csv([asdict(one) for one in verdict.accused], ("kind", "name", "confidence", "evidence"))
-    return (page.markdown if form == "markdown" else page.table)(cases, verdict, seconds)
-
-
-def _plain(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "accused": [asdict(one) for one in verdict.accused],
-        "suspected": [
-            {"kind": kind, "name": name}
-            for kind, name in dict.fromkeys((suspect.kind, suspect.name) for suspect in verdict.suspects)
-        ],
-        "cleared": list(verdict.cleared),
-        "notes": page.notes(verdict),
-        "measured_s": seconds,
-        "cases": [
-            {name: value for name, value in asdict(case).items() if name not in ("verdict", "jobs")} for case in cases
-        ],
-    }
+        columns = ("kind", "name", "confidence", "evidence")
+        rows = [{name: row[name] for name in columns} for row in page.accused_rows(verdict)]
+        return grid.as_csv(rows, columns)
+    render = {"json": page.as_json, "markdown": page.markdown}.get(form, page.table)
+    return render(cases, verdict, seconds)

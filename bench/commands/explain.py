@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _plan
+from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
-from bench.explain import explain
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
-from bench.explain.explain import Page
+from bench.explain.explain import Page, page, run_page
+from bench.explain.log_hints import Hint, HintReader
+from bench.explain.messages import ResultVerdict
 from bench.hardware import catalogue
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
@@ -26,8 +26,8 @@ from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
 
-SCHEMA = "bench.explain/1"
-_FORMATS = ("table", "json", "markdown")
+_FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
+HintedLog = tuple[imports.Log, HintReader]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,39 +40,45 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    _import().add_telling_arguments(parser)
-    output.add_output_arguments(parser, _FORMATS)
+    _import().add_log_arguments(parser)
+    output.add_output_arguments(parser, tuple(_FORMATS))
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the pages; 1 when a run failed, was cut, has wrong elements, or is above what is possible, and when a log
-    gave nothing."""
-    told = _import().telling(args)
-    if told.instance:
-        catalogue.instance(told.instance)  # a wrong name is said before anything is read
-    patterns = _plan.all_patterns()
-    pages, well = [], True
+    """Print the pages.
+
+    Exit code 1 if a run failed, was cut, has wrong elements or is above what is possible, or a log held no run.
+    """
+    options = _import().options_of(args)
+    if options.instance:
+        catalogue.instance(options.instance)  # report a wrong name before anything is read
+    patterns = all_patterns()
     stored = {name: _stored(name, args.results) for name in args.paths}
-    logs = [name for name, run in stored.items() if run is None]
-    found = [each for run in stored.values() if run is not None for each in _of_run(run, told, patterns)]
-    if logs:
-        read = _read(logs, told)
-        well = not any(log.to_be_said for log, _ in read)
-        found += _of_logs(read, told, patterns)
-    for page, good in found:
-        pages.append(page)
-        well = well and good and page.standing.word != explain.ABOVE
-    output.emit(_rendered(args.format, pages), args)
-    return EXIT_DONE if well else EXIT_VERDICT
+    found: list[tuple[Page, bool]] = []
+    for path in stored.values():
+        if path is not None:
+            found += _stored_pages(path, options, patterns)
+    complete = True
+    names = [name for name, path in stored.items() if path is None]
+    if names:
+        logs = _read(names, options)
+        complete = not any(log.is_reported for log, _ in logs)
+        found += _log_pages(logs, options, patterns)
+    if not found:
+        raise UsageError("nothing to explain: no row of a whole group was measured")
+    pages = [page for page, _ in found]
+    output.emit(_FORMATS[args.format](pages), args)
+    whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
+    return EXIT_DONE if complete and whole else EXIT_VERDICT
 
 
 def _import() -> Any:
-    """`bench import`, whose name is no identifier: explain reads the same logs, told the same."""
+    """`bench import`, whose name is no identifier: explain reads the same logs with the same options."""
     return plugins.load("command", "import")
 
 
 def _stored(name: str, results: Path) -> Path | None:
-    """The folder or the file of a run of ours; None for a log, or a folder of logs."""
+    """The folder or file of one of our runs; None for a log or a folder of logs."""
     path = Path(name)
     if name == imports.STDIN or (path.is_file() and path.suffix != ".jsonl"):
         return None
@@ -81,96 +87,84 @@ def _stored(name: str, results: Path) -> Path | None:
     return path if path.exists() else runs.find(results, name)
 
 
-def _read(names: Sequence[str], told: imports.ImportOptions) -> list[tuple[imports.Log, explain.Listener]]:
-    """What each file gave, beside what was heard in it. Raises UsageError where nothing was recognised."""
+def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:
+    """The runs and hints of each log. Raises UsageError if no log holds a known run."""
     logs = []
     for source in imports.sources(names):
-        listener = explain.Listener()
+        hints = HintReader()
 
-        def heard(
-            chunks: Iterable[bytes], look: Callable[[str], None], listener: explain.Listener = listener
-        ) -> Iterator[Line]:
+        def lines(chunks: Iterable[bytes], look: Callable[[str], None], hints: HintReader = hints) -> Iterator[Line]:
             for line in _lines.lines(chunks, look):
-                listener.hear(line.number, line.text)
+                hints.read(line.number, line.text)
                 yield line
 
-        logs.append((imports.read(source, _import().readers(), heard), listener))
+        logs.append((imports.read(source, imports.readers(), lines), hints))
     troubles = imports.troubles([log for log, _ in logs])
     if not any(log.runs for log, _ in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
-    # The number of nodes that the user gives counts more than a log's here; of ranks it does not.
-    said = _import().untaken([run for log, _ in logs for run in log.runs], replace(told, num_nodes=None))
-    for sentence in (*troubles, *said):
+    # Here the user's number of nodes overrides a log's; the number of ranks does not.
+    found = [run for log, _ in logs for run in log.runs]
+    ignored = _import().ignored_options(found, replace(options, num_nodes=None))
+    for sentence in (*troubles, *ignored):
         print(f"bench: {sentence}", file=sys.stderr)
     return logs
 
 
-def _of_logs(
-    logs: Sequence[tuple[imports.Log, explain.Listener]], told: imports.ImportOptions, patterns: Mapping[str, Pattern]
+def _log_pages(
+    logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each run of each log."""
-    for log, listener in logs:
-        later = [run.line for run in log.runs[1:]]
-        for run, first, last in zip(log.runs, [1, *later], [*later, float("inf")], strict=False):  # of none: no page
-            found = _page(run, told, patterns, listener.between(first, last))
-            yield replace(found, source=log.source.name), _well(run)
+    """A page for each run of each log, and whether the run is whole and correct."""
+    for log, hints in logs:
+        ends = [*(run.line for run in log.runs[1:]), float("inf")]
+        begin = 1.0
+        for run, end in zip(log.runs, ends, strict=False):
+            found = _page(run, options, patterns, hints.between(int(begin), end))
+            yield replace(found, source=log.source.name), _is_good(run)
+            begin = end
 
 
 def _page(
     run: ForeignRun,
-    told: imports.ImportOptions,
+    options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
-    hints: Sequence[explain.Hint] = (),
+    hints: Sequence[Hint] = (),
     machine: LogMachine | None = None,
 ) -> Page:
-    if run.num_ranks is None and told.num_ranks is not None:
-        run = run.with_num_ranks(told.num_ranks)
-    run = imports.marked(run, patterns)
+    if run.num_ranks is None and options.num_ranks is not None:
+        run = run.with_num_ranks(options.num_ranks)
+    run = imports.with_contradictions(run, patterns)
     ranks = run.num_ranks
-    nodes = told.num_nodes or run.num_nodes
+    nodes = options.num_nodes or run.num_nodes
     per_node = -(-ranks // nodes) if ranks and nodes else None
     platform = next((hint.value for hint in hints if hint.kind == "platform"), None)
     if machine is None:
-        machine = _with_rates(machine_of(told.instance or None, run.gpus, run.hosts, per_node, platform), told)
-    return explain.page(run, machine, patterns.get(run.pattern or ""), hints, told.num_nodes)
+        machine = _with_rates(machine_of(options.instance or None, run.gpus, run.hosts, per_node, platform), options)
+    return page(run, machine, patterns.get(run.pattern or ""), hints, options.num_nodes)
 
 
-def _with_rates(machine: LogMachine, told: imports.ImportOptions) -> LogMachine:
-    """The rates of bench.yaml's entry in the place of the instance type's."""
-    if not told.links or machine.links is None:
+def _with_rates(machine: LogMachine, options: imports.ImportOptions) -> LogMachine:
+    """The machine with the link rates of its entry in bench.yaml."""
+    if not options.links or machine.links is None:
         return machine
-    return replace(
-        machine, links=machine.links.with_rates(dict(told.links)), how=f"{machine.how}, with its entry's rates"
-    )
+    links = machine.links.with_rates(dict(options.links))
+    return replace(machine, links=links, how=f"{machine.how}, with the rates of its entry in bench.yaml")
 
 
-def _of_run(path: Path, told: imports.ImportOptions, patterns: Mapping[str, Pattern]) -> Iterator[tuple[Page, bool]]:
-    """A page for each job of ours, and for each run that was imported."""
+def _stored_pages(
+    path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
+) -> Iterator[tuple[Page, bool]]:
+    """A page for each job of ours and each imported run, and whether the run is whole and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         print(f"bench: warning: {sentence}", file=sys.stderr)
-    told_jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    for run, header in explain_stored.imported(told_jobs):
-        machine = None if told.instance else explain_stored.machine_told(header)
-        found = _page(run, told, patterns, machine=machine)
-        yield replace(found, source=str(header.imported["source"])), _well(run)
-    for job, seen in explain_stored.measured(told_jobs):
-        yield replace(explain.page_of(seen), source=job), _well(seen.run)
+    jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts]
+    for run, header in explain_stored.imported(jobs):
+        machine = None if options.instance else explain_stored.stored_machine(header)
+        found = _page(run, options, patterns, machine=machine)
+        yield replace(found, source=str(header.imported["source"])), _is_good(run)
+    for job, evidence in explain_stored.measured(jobs):
+        yield replace(run_page(evidence), source=job), _is_good(evidence.run)
 
 
-def _well(run: ForeignRun) -> bool:
+def _is_good(run: ForeignRun) -> bool:
     return run.status == OK and not any(row.num_wrong for row in run.rows)
-
-
-def _rendered(form: str, pages: Sequence[Page]) -> str:
-    if not pages:
-        raise UsageError("there is nothing to explain: no row of a whole group was measured")
-    if form == "json":
-        return json.dumps({"schema": SCHEMA, "pages": [_plain(page) for page in pages]}, indent=1, allow_nan=False)
-    return (explain_page.markdown if form == "markdown" else explain_page.table)(pages)
-
-
-def _plain(page: Page) -> dict[str, Any]:
-    plain = asdict(page)
-    standing = plain.pop("standing")
-    return {**plain, "standing": standing["word"], "because": standing["sentence"], "ratio": standing["ratio"]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import sys
@@ -22,6 +21,7 @@ from bench.gate.publication import PublicationFinding
 from bench.gate.remeasured import Superseded
 from bench.gate.rules import RATES, GateFault
 from bench.results import grid, output
+from bench.results.table import as_json
 
 SCHEMA = "bench.gate/1"
 _CSV = (
@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the verdict as JUnit XML")
     parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -105,7 +105,7 @@ def _print_for_github(lines: Sequence[str]) -> None:
 
 def _rendered(form: str, verdict: GateResult) -> str:
     if form == "json":
-        return json.dumps(plain(verdict), indent=1, allow_nan=False)
+        return as_json(plain(verdict))
     if form == "csv":
         return _csv(verdict)
     return (page.markdown if form == "markdown" else page.table)(verdict)

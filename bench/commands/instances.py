@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-gpus", metavar="N", help="only with at least as many GPUs in a node")
     parser.add_argument("--max-price", metavar="USD", help="only with a known price of at most this per hour and node")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:

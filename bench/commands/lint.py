@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from bench.commands import report
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
 from bench.gate import of_folder, page
 from bench.gate.gate import GateResult
@@ -16,6 +15,7 @@ from bench.gate.publication import PublicationFinding
 from bench.gate.rules import GateFault
 from bench.results import grid, output
 from bench.results.document import Document
+from bench.results.table import as_json
 
 SCHEMA = "bench.lint/1"
 _CSV = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what", "code")
@@ -24,21 +24,20 @@ _CSV = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "wha
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench lint`."""
     output.add_run_arguments(parser)
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print what each publication rule finds in the run."""
     verdict, document = of_folder.publication(args)
     output.emit(_rendered(args.format, verdict, document), args)
-    for warning in document.notes:
-        print(f"bench: warning: {warning}", file=sys.stderr)
+    report.warn(document)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
 def _rendered(form: str, verdict: GateResult, document: Document) -> str:
     if form == "json":
-        return json.dumps(_plain(verdict, document), indent=1, allow_nan=False)
+        return as_json(_plain(verdict, document))
     if form == "csv":
         return grid.as_csv([row for finding in verdict.findings for row in _csv_rows(finding)], _CSV)
     if form == "markdown":
@@ -52,7 +51,7 @@ def _plain(verdict: GateResult, document: Document) -> dict[str, Any]:
         "kept": verdict.passed,
         "findings": [_finding(finding) for finding in verdict.findings],
         "conflicts": [asdict(conflict) for conflict in document.conflicts],
-        "notes": list(document.notes),
+        "notes": [note.text for note in document.notes],
     }
 
 

@@ -1,9 +1,8 @@
-"""Show patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, and what can not run here."""
+"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, and what cannot run here."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -17,13 +16,14 @@ from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.units import format_rate
 from bench.results import output
+from bench.results.table import Block, Column, Report, Table
 
 SCHEMA = "bench.list/1"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing with its line. `unavailable`: why it can not be used on this machine; None when it can."""
+    """One word that the user can type. `unavailable`: why it cannot be used on this machine; None if it can."""
 
     kind: str
     name: str
@@ -31,18 +31,45 @@ class Entry:
     unavailable: str | None = None
 
 
+@dataclass(frozen=True)
+class ListReport(Report):
+    """Entries by the word of their kind."""
+
+    found: dict[str, list[Entry]]
+
+    def blocks(self) -> Iterator[Block]:
+        """One table for each kind."""
+        for kind, entries in self.found.items():
+            columns = (
+                Column(f"{kind}:" if entries else f"{kind}: none", lambda entry: entry.name, right=False),
+                Column("", _line, right=False, wrapped=True),
+            )
+            yield Table(columns, entries)
+
+    def data(self) -> dict[str, Any]:
+        """All entries in one list."""
+        return {"schema": SCHEMA, "entries": list(self.records())}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """One line for each entry."""
+        return (asdict(entry) for entries in self.found.values() for entry in entries)
+
+
+def _line(entry: Entry) -> str:
+    return entry.description + (f"  [not here: {entry.unavailable}]" if entry.unavailable else "")
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench list`."""
-    kind = parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only these: {', '.join(_KINDS)}")
+    kind = parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only one of: {', '.join(_KINDS)}")
     kind.completer = lambda **_: tuple(_KINDS)  # type: ignore[attr-defined]  # read by argcomplete
-    output.add_output_arguments(parser, formats=("table", "json"))
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """List one kind, or all."""
     kinds = [_kind(args.kind)] if args.kind else list(_KINDS)
-    found = {kind: list(_KINDS[kind]()) for kind in kinds}
-    output.emit(_as_json(found) if args.format == "json" else _as_table(found), args)
+    output.show(ListReport({kind: list(_KINDS[kind]()) for kind in kinds}), args)
     return EXIT_DONE
 
 
@@ -57,10 +84,15 @@ def _transports() -> Iterator[Entry]:
 
 
 def _launchers() -> Iterator[Entry]:
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # mpirun of a wheel
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # mpirun of a wheel
     for name in plugins.names("launcher"):
-        reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=beside))
+        reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=path))
         yield Entry("launcher", name, plugins.first_line("launcher", name), reason)
+
+
+def _tools() -> Iterator[Entry]:
+    for name in plugins.names("tool"):
+        yield Entry("tool", name, plugins.first_line("tool", name))
 
 
 def _scenarios() -> Iterator[Entry]:
@@ -92,7 +124,7 @@ def _clusters() -> Iterator[Entry]:
 
 def _cluster_line(cluster: dict[str, Any]) -> str:
     nodes = cluster.get("nodes", 1)
-    words = [str(cluster.get("instance") or "this machine's own kind"), f"{nodes} node{'s' * (nodes != 1)}"]
+    words = [str(cluster.get("instance") or "instance unknown"), f"{nodes} node{'s' * (nodes != 1)}"]
     words += [f"{cluster['ranks_per_node']} ranks per node"] if cluster.get("ranks_per_node") else []
     return ", ".join([*words, f"launcher {cluster.get('launcher', 'auto')}"])
 
@@ -113,6 +145,7 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,
     "launchers": _launchers,
+    "tools": _tools,
     "scenarios": _scenarios,
     "rules": _rules,
     "workloads": _workloads,
@@ -126,21 +159,3 @@ def _kind(word: str) -> str:
         if word in (kind, kind.removesuffix("s")):
             return kind
     raise UsageError(f"there is no list of {word!r}{plugins.nearest(word, list(_KINDS))}")
-
-
-def _as_json(found: dict[str, list[Entry]]) -> str:
-    entries = [asdict(entry) for each in found.values() for entry in each]
-    return json.dumps({"schema": SCHEMA, "entries": entries}, indent=1, ensure_ascii=False)
-
-
-def _as_table(found: dict[str, list[Entry]]) -> str:
-    blocks = []
-    for kind, entries in found.items():
-        width = max((len(entry.name) for entry in entries), default=0)
-        lines = [f"  {entry.name:<{width}}  {_line(entry)}".rstrip() for entry in entries]
-        blocks.append("\n".join([f"{kind}:", *(lines or ["  (none)"])]))
-    return "\n\n".join(blocks)
-
-
-def _line(entry: Entry) -> str:
-    return entry.description + (f"  [not here: {entry.unavailable}]" if entry.unavailable else "")

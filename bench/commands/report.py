@@ -1,16 +1,16 @@
-"""Print the tables of a run (or of one results file) again, in any format; or the certificate of an acceptance."""
+"""Print the tables of a stored run or results file in any format, or the certificate of an acceptance test."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from bench.core import plugins
 from bench.core.errors import EXIT_DONE
 from bench.gate import of_folder
 from bench.results import collect, output
+from bench.results.document import Document
+from bench.results.run_report import RunReport
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,23 +21,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RULES",
-        help="a page to file away, with the verdict by these rules (default: those called as the run's scenario)",
+        help="print an acceptance certificate by these rules (default: the rules named like the run's scenario)",
     )
-    output.add_show_argument(parser)
+    output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Render the run's document."""
+    """Show the run."""
     if args.certificate is not None:
         return of_folder.certificate(args)
-    document = replace(collect.document(path_of(args)), show=tuple(args.show))
-    output.emit(plugins.load("format", args.format).render(document), args)
-    for warning in document.notes:
-        print(f"bench: warning: {warning}", file=sys.stderr)
+    document = collect.document(path_of(args))
+    output.show(RunReport(document, args.show, args.notes), args)
+    warn(document)
     return EXIT_DONE
 
 
+def warn(*documents: Document) -> None:
+    """Print the notes of documents to stderr, none twice."""
+    for text in dict.fromkeys(note.text for document in documents for note in document.notes):
+        print(f"bench: warning: {text}", file=sys.stderr)
+
+
 def path_of(args: argparse.Namespace) -> Path:
-    """The folder or the file that is meant."""
+    """The run's folder or file."""
     return collect.find(args.run, args.results)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from bench.predict.predict import EfficiencyEvidence
 from bench.predict.select import Selection
 from bench.predict.workload import Workload
 from bench.results import grid, output
+from bench.results.table import as_json
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price-date", type=_date, metavar="DATE", help="prices as they were on this day (2025-03-31)")
     parser.add_argument("--explain", metavar="INSTANCE", help="how one machine's figures come, line by line")
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -106,11 +106,7 @@ def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Insta
 def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
     if args.format == "json":
         plain = [select_page.plain(each) for each in selections]
-        return json.dumps(
-            plain[0] if len(plain) == 1 else {"schema": select_page.SCHEMA, "selections": plain},
-            indent=1,
-            allow_nan=False,
-        )
+        return as_json(plain[0] if len(plain) == 1 else {"schema": select_page.SCHEMA, "selections": plain})
     if args.format == "csv":
         return grid.as_csv(
             [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bench.core.errors import EXIT_DONE
 from bench.predict import from_args
 from bench.results import output
+from bench.results.table import as_json
 
 if TYPE_CHECKING:
     from bench.predict.validate import Tried, Worth
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=output.drawing, metavar="FILE", help="draw the errors there (.png, .svg or .pdf)"
     )
-    output.add_output_arguments(parser)
+    output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -41,12 +41,7 @@ def main(args: argparse.Namespace) -> int:
         text = grid.render("csv", words.SCHEMA, plain, ())
     elif args.format == "json":
         tables = {heading: [asdict(one) for one in told] for heading, _, told in _tables(rows)}
-        text = json.dumps(
-            {"schema": words.SCHEMA, "tables": tables, "rows": plain, "notes": list(words.MEANING)},
-            indent=1,
-            allow_nan=False,
-            ensure_ascii=False,
-        )
+        text = as_json({"schema": words.SCHEMA, "tables": tables, "rows": plain, "notes": list(words.MEANING)})
     else:
         parts = [
             (heading, names, [asdict(one) | {"verdict": _verdict(heading, one)} for one in told])

@@ -1,33 +1,31 @@
-"""bench.yaml: from YAML to the clusters and instance types that the desk works with.
-
-Every value goes, as it was typed, through the very function that reads it on a command line, and every error names
-file, line, column and key (config/keys.py).
-"""
+"""bench.yaml: the clusters and instance types of a site."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.config import values
-from bench.config.keys import Key, Many, NamedEntries, One, Section, whole
+from bench.config import schema, values
+from bench.config.schema import Key, KeyMistake, NamedEntries, Section, Value, Values
 from bench.config.site import InstanceTypes, OwnInstance, ran_as, site_of
-from bench.config.yaml_file import Loc, YamlFile, load
+from bench.config.yaml_file import load
 from bench.core import plugins
+from bench.core.case import FACTOR
 from bench.core.errors import UsageError
 from bench.core.units import parse_rate
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One entry of bench.yaml: where ranks run. `links` in bytes per second, in place of the catalogue's figures.
+    """One entry of bench.yaml: where ranks run. `links` in bytes per second, instead of the catalogue's rates.
 
-    `site_instance`: the instance type where it is the site's own; `differs`: why ranks could not know it.
-    `ranks_per_node` None: one per GPU (of the instance type, where it is named), else one per CPU of the machine at
-    hand, at least 2. `launcher` "auto": the one that the transport names.
+    `site_instance`: the instance type if it is the site's own; `differs`: why ranks cannot know it.
+    `ranks_per_node` None: one per GPU (of the instance type if named), otherwise one per CPU of this machine, but at
+    least 2. `launcher` "auto": the transport's own.
     """
 
     name: str
@@ -52,31 +50,26 @@ class Cluster:
 
 def load_clusters(path: Path) -> Mapping[str, Cluster]:
     """The clusters of a bench.yaml by name. Raises UsageError naming line, column and key of the first mistake."""
-    file, site = _site_keys(path)
-    own = _own(site)
-    return {name: _cluster(file, name, keys, own) for name, keys in site["clusters"].items()}
+    file = load(path)
+    site = schema.read(file, _SITE)
+    own = site.get("instances", {})
+    return {
+        name: schema.build(file, ("clusters", name), partial(_cluster, name, keys, own))
+        for name, keys in site["clusters"].items()
+    }
 
 
 def load_site(path: Path) -> InstanceTypes:
-    """The catalogue's instance types with those of a bench.yaml, if it is there. UsageError as above."""
+    """The catalogue's instance types with those of a bench.yaml, if the file exists. Raises UsageError as above."""
     if not path.exists():
         return site_of({})
-    return site_of(_own(_site_keys(path)[1]), path)
-
-
-def _site_keys(path: Path) -> tuple[YamlFile, Mapping[str, Any]]:
-    file = load(path)
-    return file, whole(file, _SITE)
-
-
-def _own(site: Mapping[str, Any]) -> dict[str, OwnInstance]:
-    return {name: OwnInstance(name, **keys) for name, keys in site["instances"].items()}
+    return site_of(schema.load(path, _SITE).get("instances", {}), path)
 
 
 def cluster(path: Path, name: str) -> Cluster:
-    """One cluster of a bench.yaml; UsageError with the nearest name, or all of them, when it has none of that name.
+    """One cluster of a bench.yaml. `local`, this machine as it is, exists without an entry.
 
-    `local`, this machine as it is, is there without being written down.
+    Raises UsageError with the nearest name, or all names, if there is no such cluster.
     """
     clusters = {"local": Cluster("local"), **load_clusters(path)}
     if name not in clusters:
@@ -84,100 +77,110 @@ def cluster(path: Path, name: str) -> Cluster:
     return clusters[name]
 
 
-def _cluster(file: YamlFile, name: str, keys: Mapping[str, Any], own: Mapping[str, OwnInstance]) -> Cluster:
-    loc: Loc = ("clusters", name)
+def _cluster(name: str, keys: Mapping[str, Any], own: Mapping[str, OwnInstance]) -> Cluster:
+    """A cluster of the keys of its entry and the site's own instance types. Raises KeyMistake."""
+    asked, hosts, launcher = keys.get("instance"), keys.get("hosts", ()), keys.get("launcher", "auto")
     try:
-        instance, links, differs = ran_as(keys["instance"], own)
+        instance, links, differs = ran_as(asked, own)
     except UsageError as error:
-        raise file.fail((*loc, "instance"), str(error)) from None
-    if keys["options"] and keys["launcher"] == "auto":
-        raise file.fail((*loc, "options"), "options belong to one launcher: name it by `launcher:`", key=True)
-    if keys["hosts"] and keys["launcher"] != "auto" and plugins.load("launcher", keys["launcher"]).LAUNCHER.remote:
-        there = "nodelist: ..." if keys["launcher"] == "slurm" else "node-selector: ..."
-        chosen = f"{keys['launcher']} chooses the hosts by itself: leave `hosts:` out, or say `options: {{{there}}}`"
-        raise file.fail((*loc, "hosts"), chosen, key=True)
-    nodes = keys["nodes"] or len(keys["hosts"]) or 1
-    if keys["hosts"] and len(keys["hosts"]) < nodes:
-        named = f"{len(keys['hosts'])} of the {nodes} nodes have a name here: name them all, or none"
-        raise file.fail((*loc, "hosts"), named, key=True)
-    twice = next((host for host, times in Counter(keys["hosts"]).items() if times > 1), None)
-    if twice is not None:
-        raise file.fail((*loc, "hosts"), f"{twice} is named twice: each host is one node", key=True)
-    if keys["launcher"] == "direct" and nodes > 1:
-        alone = f"direct starts one process here, not {nodes} nodes: name torchrun, mpirun or slurm"
-        raise file.fail((*loc, "launcher"), alone)
-    _check_racks(file, loc, keys)
-    told = {
+        raise KeyMistake("instance", str(error), at_value=True) from None
+    nodes = keys.get("nodes") or len(hosts) or 1
+    if keys.get("options") and launcher == "auto":
+        raise KeyMistake("options", "options belong to one launcher: name it with `launcher:`")
+    _check_hosts(hosts, launcher, nodes)
+    if launcher == "direct" and nodes > 1:
+        raise KeyMistake(
+            "launcher", f"direct starts one local process, not {nodes} nodes: use torchrun, mpirun or slurm", True
+        )
+    _check_racks(keys.get("racks", {}), hosts)
+    resolved = {
         "instance": instance,
         "nodes": nodes,
-        "links": {**links, **keys["links"]},
+        "links": {**links, **keys.get("links", {})},
         "differs": differs,
-        "site_instance": keys["instance"] if keys["instance"] in own else None,
+        "site_instance": asked if asked in own else None,
     }
-    return Cluster(name=name, **{**keys, **told})
+    return Cluster(name=name, **{**keys, **resolved})
 
 
-def _check_racks(file: YamlFile, loc: Loc, keys: Mapping[str, Any]) -> None:
-    """A host stands in one rack, and is one of those that are named, where they are."""
-    of_host: dict[str, str] = {}
-    known = set(keys["hosts"])
-    for rack, hosts in keys["racks"].items():
+def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
+    """Hosts are named once each, for all nodes, and for a launcher that takes them."""
+    if not hosts:
+        return
+    if launcher != "auto" and plugins.load("launcher", launcher).LAUNCHER.remote:
+        option = "nodelist: ..." if launcher == "slurm" else "node-selector: ..."
+        raise KeyMistake("hosts", f"{launcher} chooses the hosts: leave out `hosts:`, or give `options: {{{option}}}`")
+    if len(hosts) < nodes:
+        raise KeyMistake("hosts", f"{len(hosts)} hosts are named for {nodes} nodes: name all of them, or none")
+    host, times = Counter(hosts).most_common(1)[0]
+    if times > 1:
+        raise KeyMistake("hosts", f"{host} is named twice: each host is one node")
+
+
+def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
+    """A host is in one rack, and is one of those named in `hosts:`, if that is given."""
+    rack_of: dict[str, str] = {}
+    for rack, hosts in racks.items():
         for host in hosts:
-            if host in of_host:
-                both = f"{host} is in {of_host[host]} as well" if of_host[host] != rack else f"{host} is named twice"
-                raise file.fail((*loc, "racks", rack), f"{both}: a host stands in one rack")
-            if known and host not in known:
-                unknown = f"{host} is none of `hosts:`{plugins.nearest(host, keys['hosts'])}"
-                raise file.fail((*loc, "racks", rack), unknown)
-            of_host[host] = rack
+            if host in rack_of:
+                again = "twice" if rack_of[host] == rack else f"in {rack_of[host]} as well"
+                raise KeyMistake(("racks", rack), f"{host} is {again}: a host is in one rack", at_value=True)
+            if named and host not in named:
+                unknown = f"{host} is not in `hosts:`{plugins.nearest(host, named)}"
+                raise KeyMistake(("racks", rack), unknown, at_value=True)
+            rack_of[host] = rack
 
 
-_OPTION = values.OPTION
-_TEXT, _VALUE = One(values.text), One(values.variable)
-_COUNT = One(_OPTION["nodes"])
-_HOSTS = Many(values.hosts, after=lambda read: sum(read, ()))
-_RATES = NamedEntries(values.link, One(parse_rate))
+_TEXT, _VARIABLE = Key(Value(values.text)), Value(values.variable)
+_COUNT = Key(Value(FACTOR["nodes"].parse))
+_HOSTS = Values(values.hosts, merge=values.all_hosts)
+_RATES = Key(NamedEntries(values.link, Value(parse_rate)))
 
 _CLUSTER = Section(
     {
-        "instance": Key(_TEXT, None),
-        "nodes": Key(_COUNT, None),
-        "ranks_per_node": Key(One(values.ranks_per_node), None),
-        "launcher": Key(One(values.launcher), "auto"),
-        "python": Key(_TEXT, None),
-        "mpirun": Key(_TEXT, None),
-        "setup": Key(Many(values.text), ()),
-        "env": Key(NamedEntries(values.variable_name, _VALUE), {}),
-        "options": Key(NamedEntries(values.option_name, _VALUE), {}),
-        "hosts": Key(_HOSTS, ()),
-        "agent": Key(Many(values.text, before=values.words), ()),
-        "port": Key(One(values.port), 29500),
-        "links": Key(_RATES, {}),
-        "nics": Key(Many(values.nic_name), ()),
-        "racks": Key(NamedEntries(values.rack_name, _HOSTS), {}),
+        "instance": _TEXT,
+        "nodes": _COUNT,
+        "ranks_per_node": Key(Value(values.ranks_per_node)),
+        "launcher": Key(Value(values.launcher)),
+        "python": _TEXT,
+        "mpirun": _TEXT,
+        "setup": Key(Values(values.text)),
+        "env": Key(NamedEntries(values.variable_name, _VARIABLE)),
+        "options": Key(NamedEntries(values.option_name, _VARIABLE)),
+        "hosts": Key(_HOSTS),
+        "agent": Key(Values(values.text, values.words)),
+        "port": Key(Value(values.port)),
+        "links": _RATES,
+        "nics": Key(Values(values.nic_name)),
+        "racks": Key(NamedEntries(values.rack_name, _HOSTS)),
     }
 )
 
 _INSTANCE = Section(
     {
-        "like": Key(_TEXT, None),
-        "gpu": Key(_TEXT, None),
-        "gpus": Key(_COUNT, None),
-        "peers": Key(One(values.peers), None),
-        "links": Key(_RATES, {}),
-        "nics": Key(_COUNT, None),
-        "nodes_per_leaf": Key(_COUNT, None),
-        "oversubscription": Key(One(values.ratio), None),
-        "gpus_per_pcie_switch": Key(_COUNT, None),
-        "price": Key(One(values.price), None),
-        "price_date": Key(One(values.date), None),
-        "region": Key(_TEXT, None),
+        "like": _TEXT,
+        "gpu": _TEXT,
+        "gpus": _COUNT,
+        "peers": Key(Value(values.peers)),
+        "links": _RATES,
+        "nics": _COUNT,
+        "nodes_per_leaf": _COUNT,
+        "oversubscription": Key(Value(values.ratio)),
+        "gpus_per_pcie_switch": _COUNT,
+        "price": Key(Value(values.price)),
+        "price_date": Key(Value(values.date)),
+        "region": _TEXT,
     }
 )
 
+
+def _own_instance(name: str, keys: Mapping[str, Any]) -> OwnInstance:
+    return OwnInstance(name, **keys)
+
+
 _SITE = Section(
     {
-        "clusters": Key(NamedEntries(values.cluster_name, _CLUSTER)),
-        "instances": Key(NamedEntries(values.text, _INSTANCE), {}),
+        "clusters": Key(NamedEntries(values.cluster_name, _CLUSTER), required=True),
+        "instances": Key(NamedEntries(values.text, _INSTANCE, _own_instance)),
     }
 )

@@ -1,4 +1,4 @@
-"""What commands find in the folder and on the machine they are called on. Light: `list` waits for nothing else."""
+"""What commands find in the working directory and on this machine. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ import importlib.util
 from pathlib import Path
 
 import bench
-from bench.core import plugins
-from bench.core.case import ON_GPUS
 from bench.core.errors import UsageError
+from bench.core.traits import traits
 from bench.probes import nvml
 
 PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
 
 
 def config_file(given: Path | None = None) -> Path:
-    """bench.yaml here, else the one beside the package."""
+    """`given`, or bench.yaml of the working directory, or the package's."""
     if given is not None:
         return given
     return Path("bench.yaml") if Path("bench.yaml").exists() else PACKAGE_ROOT / "bench.yaml"
 
 
 def scenarios_folder() -> Path:
-    """scenarios/ here, else the one beside the package."""
+    """scenarios/ of the working directory, or the package's."""
     return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
 
 
 def rules_folder() -> Path:
-    """rules/ here, else the one beside the package."""
+    """rules/ of the working directory, or the package's."""
     return Path("rules") if Path("rules").is_dir() else PACKAGE_ROOT / "rules"
 
 
 def workloads_folder() -> Path:
-    """workloads/ here, else the one beside the package."""
+    """workloads/ of the working directory, or the package's."""
     return Path("workloads") if Path("workloads").is_dir() else PACKAGE_ROOT / "workloads"
 
 
 def lacks(transport: str) -> str | None:
-    """Why a transport can not run on this machine; None when it can. Its library is looked for, not imported."""
-    if transport in ON_GPUS and nvml.count_gpus() == 0:  # before its packages: they would not help
+    """Why a transport cannot run on this machine; None if it can. Looks for its library without importing it."""
+    if traits(transport).on_gpu and nvml.count_gpus() == 0:  # checked first: packages would not help
         return "no NVIDIA GPU was found"
-    missing = [name for name in plugins.load("transport", transport).TRANSPORT.requires if not _installed(name)]
+    missing = [name for name in traits(transport).requires if not _installed(name)]
     return f"Python package {', '.join(missing)} is not installed" if missing else None
 
 
@@ -48,4 +47,4 @@ def _installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError) as error:
-        raise UsageError(f"Python package {package} is broken here ({error}): reinstall it") from None
+        raise UsageError(f"Python package {package} is broken on this machine ({error}): reinstall it") from None

@@ -1,7 +1,4 @@
-"""How one value of a YAML file is read: what was typed goes through the functions that read a command line.
-
-Each reader takes text (or, where it says so, lists of it) and raises UsageError, whose sentence says what is right.
-"""
+"""How one value of a YAML file is read. Each function takes the typed text and raises UsageError if it is wrong."""
 
 from __future__ import annotations
 
@@ -12,35 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.core import hostlist, plugins
-from bench.core.case import OPTIONS
+from bench.core.case import FACTOR
 from bench.core.errors import UsageError
 from bench.core.links import PEERS, RATES
+from bench.core.option_parsers import listed
 from bench.core.plugins import nearest
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
-
-OPTION: dict[str, Callable[[str], Any]] = {option.field: option.parse for option in OPTIONS}
-_SWITCH = {"true": True, "1": True, "false": False, "0": False}
-
-
-def one(parse: Callable[[str], Any]) -> Callable[[object], Any]:
-    """`parse` for a value (or a key, which may be a number) that must not be a list or a mapping."""
-
-    def read(typed: object) -> Any:
-        if isinstance(typed, int):
-            return parse(str(typed))
-        if not isinstance(typed, str):
-            raise UsageError(f"must be one value, not a {'list' if isinstance(typed, list) else 'mapping'}")
-        return parse(typed)
-
-    return read
-
-
-def listed(typed: object) -> list[Any]:
-    """A list as it is, one value as a list of it."""
-    if typed == []:
-        raise UsageError("the list is empty: give at least one value, or leave the key out")
-    return typed if isinstance(typed, list) else [typed]
 
 
 def words(typed: object) -> list[Any]:
@@ -50,11 +25,11 @@ def words(typed: object) -> list[Any]:
     try:
         return shlex.split(typed) or [typed]
     except ValueError:
-        raise UsageError(f"{typed!r} has a quotation that does not end: close it, or write a list of words") from None
+        raise UsageError(f"{typed!r} has an unclosed quotation mark: close it, or write a list of words") from None
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:
-    """Text of this form and no other."""
+    """A parser of text that matches this form as a whole."""
 
     def parse(typed: str) -> str:
         if re.fullmatch(form, typed, re.ASCII) is None:
@@ -77,17 +52,22 @@ def hosts(typed: str) -> tuple[str, ...]:
     return tuple(map(host_name, hostlist.expand(typed)))
 
 
+def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The hosts of several such texts, in order."""
+    return sum(parsed, ())
+
+
 def text(typed: str) -> str:
-    """Any text but none."""
+    """Any text that is not empty."""
     if not typed.strip() or "\0" in typed:
-        raise UsageError("some text must stand here")
+        raise UsageError("expected some text")
     return typed
 
 
 def variable(typed: str) -> str:
-    """The value of an environment variable: any text, also none, without zero bytes."""
+    """The value of an environment variable: any text, also the empty one, without zero bytes."""
     if "\0" in typed:
-        raise UsageError("a variable can not hold a zero byte")
+        raise UsageError("a variable cannot hold a zero byte")
     return typed
 
 
@@ -98,20 +78,13 @@ def port(typed: str) -> int:
     return int(typed)
 
 
-def switch(typed: str) -> bool:
-    """true or false, also 1 or 0."""
-    if typed.lower() not in _SWITCH:
-        raise UsageError(f"{typed!r} must be true or false")
-    return _SWITCH[typed.lower()]
-
-
 def instance(typed: str) -> str:
     """An instance type of the catalogue."""
     return catalogue.instance(typed).name
 
 
 def link(typed: str) -> str:
-    """A link whose rate can be said in place of the catalogue's."""
+    """A link whose rate can replace the catalogue's."""
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
@@ -128,7 +101,7 @@ def price(typed: str) -> float:
     """Dollars per hour, above zero."""
     found = _number(typed)
     if found is None or not 0 < found < 1e6:
-        raise UsageError(f"{typed!r} is no price: give US dollars per hour of one node, such as 21.96")
+        raise UsageError(f"{typed!r} is not a price: give US dollars per hour of one node, such as 21.96")
     return found
 
 
@@ -136,7 +109,7 @@ def ratio(typed: str) -> float:
     """1 or more."""
     found = _number(typed)
     if found is None or not 1 <= found < 1e6:
-        raise UsageError(f"{typed!r} is no oversubscription: give 1 (none) or more, such as 2 or 1.5")
+        raise UsageError(f"{typed!r} is not an oversubscription: give 1 (none) or more, such as 2 or 1.5")
     return found
 
 
@@ -145,7 +118,7 @@ def date(typed: str) -> str:
     try:
         return datetime.date.fromisoformat(typed).isoformat()
     except ValueError:
-        raise UsageError(f"{typed!r} is no date: write it as 2026-07-20") from None
+        raise UsageError(f"{typed!r} is not a date: write it as 2026-07-20") from None
 
 
 def _number(typed: str) -> float | None:
@@ -161,13 +134,18 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """A pattern that a run may hold: one of ours, or copies that other tools alone measure."""
+    """A pattern that a run may hold: one of ours, or copies that only other tools measure."""
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
     """A direction that rows may have: one of ours, or one of another tool's matrices."""
-    return typed if typed in COPY_DIRECTIONS else str(OPTION["direction"](typed))
+    return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
+
+
+def transport(typed: str) -> str:
+    """A transport, without auto."""
+    return plugins.check("transport", typed)
 
 
 def tool(typed: str) -> str:
@@ -182,37 +160,11 @@ def launcher(typed: str) -> str:
 
 def ranks_per_node(typed: str) -> int | None:
     """A number of 1 or more; None for auto."""
-    return None if typed == "auto" else int(OPTION["ranks_per_node"](typed))
+    return None if typed == "auto" else int(FACTOR["ranks_per_node"].parse(typed))
 
 
 def transports(chosen: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Transports already read; None for auto, which stands alone."""
+    """Several parsed transports; None for auto. Raises UsageError for auto together with others."""
     if "auto" in chosen and len(chosen) > 1:
-        raise UsageError("auto chooses the transports: leave the others out, or leave it out")
+        raise UsageError("auto chooses the transports: leave out the others, or leave out auto")
     return None if chosen == ("auto",) else chosen
-
-
-def sizes(read: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Ranges and sizes already read, merged and sorted. Bytes."""
-    return tuple(sorted({size for part in read for size in part}))
-
-
-def orders(typed: object) -> list[Any]:
-    """Orders of ranks, not yet checked: `[0, 2, 1, 3]` is one order, not four."""
-    parts = listed(typed)
-    if all(isinstance(part, str) and part.isdecimal() for part in parts):
-        return [",".join(parts)]
-    return parts
-
-
-def matrix(typed: object) -> list[Any]:
-    """The one text of the command line, `0,1;2,0`, also of a list of rows."""
-    if isinstance(typed, list):
-        rows = [row if isinstance(row, list) else [row] for row in typed]
-        return [";".join(",".join(map(str, row)) for row in rows)]
-    return [typed]
-
-
-def requirements(typed: object) -> list[Any]:
-    """The one text of the command line, `network=efa,protocol=simple`, also of `{network: efa, protocol: simple}`."""
-    return [",".join(f"{name}={value}" for name, value in typed.items())] if isinstance(typed, dict) else [typed]

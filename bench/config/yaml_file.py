@@ -1,9 +1,8 @@
-"""The one reader of YAML: the core schema of YAML 1.2, strictly, with the place of every value.
+"""The strict YAML reader: the core schema of YAML 1.2, with the place of every value.
 
-PyYAML alone follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal,
-`1e-3` is text and a repeated key silently wins. Here its parser only splits the text; what a word means is decided by
-the tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: a file says what it
-means where it stands.
+PyYAML follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal, `1e-3` is
+text, and the last of two equal keys silently wins. This module uses only its parser, and decides what a word means by
+the tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: every value is written where it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _MOST_DIGITS = 4000  # Python refuses to read longer whole numbers
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where a value stands (line and column from 1), where its key stands, and a scalar's text as it was written."""
+    """The place of a value and of its key (line and column from 1), and a scalar's text as typed."""
 
     line: int
     column: int
@@ -53,7 +52,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """One file as read: `value` is made of dict, list, str, int, float, bool and None."""
+    """One parsed file. `value` is made of dict, list, str, int, float, bool and None."""
 
     path: Path
     text: str
@@ -61,13 +60,13 @@ class YamlFile:
     places: dict[Loc, Written]
 
     def where(self, loc: Loc, key: bool = False) -> str:
-        """`scenarios/x.yaml:7:13`: the value at `loc` (or its key), or the nearest above it that the file holds."""
+        """`scenarios/x.yaml:7:13`: the place of the value at `loc` (or of its key), or of its nearest parent."""
         written = self.places[self.present(loc)]
         line, column = (written.key_line, written.key_column) if key else (written.line, written.column)
         return f"{_shown(self.path)}:{line}:{column}"
 
     def typed(self, loc: Loc = ()) -> Any:
-        """`value` (or what is at `loc` in it) with every scalar as the text that was typed: `012` stays "012"."""
+        """`value`, or the part of it at `loc`, with every scalar as typed: `012` stays "012"."""
         value = self.value
         for part in loc:
             value = value[part]
@@ -83,27 +82,27 @@ class YamlFile:
             loc = loc[:-1]
         return loc
 
-    def fail(self, loc: Loc, sentence: str, key: bool = False) -> UsageError:
-        """The error to raise about the value at `loc` (or its key): `FILE:LINE:COLUMN: dotted.key: sentence`."""
-        return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), sentence))))
+    def fail(self, loc: Loc, message: str, key: bool = False) -> UsageError:
+        """The error to raise about the value at `loc` (or its key): `FILE:LINE:COLUMN: dotted.key: message`."""
+        return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), message))))
 
 
 def find(kind: str, name_or_path: str, folder: Path) -> Path:
-    """The file of this name in `folder`, or of this path. Raises UsageError with the nearest name."""
+    """The path of a file given by its name in `folder`, or by its path. Raises UsageError with the nearest name."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
     known = sorted(file.stem for file in folder.glob("*.yaml"))
     if name_or_path not in known:
-        # People leave out the hyphens: `vitl` is the beginning of vit-l-306m.
-        asked = _letters(name_or_path)
-        begun = [name for name in known if asked and _letters(name).startswith(asked)]
+        # People leave out the hyphens: `vitl` means vit-l-306m.
+        letters = _letters_of(name_or_path)
+        begun = [name for name in known if letters and _letters_of(name).startswith(letters)]
         raise UsageError(f"{folder} has no {kind} {name_or_path!r}{nearest((begun or [name_or_path])[0], known)}")
     return folder / f"{name_or_path}.yaml"
 
 
-def _letters(name: str) -> str:
-    """Letters and digits alone."""
+def _letters_of(name: str) -> str:
+    """The letters and digits of a name."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
@@ -113,16 +112,16 @@ def dotted(loc: Loc) -> str:
 
 
 def load(path: Path) -> YamlFile:
-    """Read one file. Raises UsageError with file, line and column when it is not what this module's docstring says."""
+    """Parse one file. Raises UsageError with file, line and column if it is not strict YAML."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{_shown(path)} can not be read ({error.strerror})") from None
+        raise UsageError(f"{_shown(path)} cannot be read ({error.strerror})") from None
     return read(raw, path)
 
 
 def read(raw: bytes, path: Path) -> YamlFile:
-    """The same from bytes; `path` is what errors name."""
+    """Parse bytes. Errors name `path`."""
     import yaml
 
     try:
@@ -143,7 +142,7 @@ def read(raw: bytes, path: Path) -> YamlFile:
 
 
 class _Reader:
-    """Builds plain values from the parser's events, noting where each stands."""
+    """Builds plain values from the parser's events and notes their places."""
 
     def __init__(self, path: Path, places: dict[Loc, Written], events: Iterator[Any]) -> None:
         self._path, self._places, self._events = path, places, events
@@ -159,7 +158,7 @@ class _Reader:
         next(self._events)  # the document's end
         event = next(self._events)
         if isinstance(event, yaml.DocumentStartEvent):
-            raise self._fail(event, "a second document begins here: write one per file")
+            raise self._fail(event, "a second document begins here: write one document per file")
         return value
 
     def _value(self, event: Any, loc: Loc, key: Any) -> Any:
@@ -198,7 +197,7 @@ class _Reader:
             key = self._key(event)
             if key in mapping:
                 first = self._places[(*loc, key)].key_line
-                raise self._fail(event, f"key {key!r} is there twice, first in line {first}: remove one")
+                raise self._fail(event, f"key {key!r} is there twice, first in line {first}: remove one of them")
             mapping[key] = self._value(next(self._events), (*loc, key), event)
         return mapping
 
@@ -235,30 +234,30 @@ class _Reader:
             return float(text)
         return float(text.replace(".", "")) if _SPECIAL.fullmatch(text) else text
 
-    def _fail(self, event: Any, sentence: str) -> UsageError:
-        return _error(self._path, event.start_mark.line + 1, event.start_mark.column + 1, sentence)
+    def _fail(self, event: Any, message: str) -> UsageError:
+        return _error(self._path, event.start_mark.line + 1, event.start_mark.column + 1, message)
 
 
-def _error(path: Path, line: int, column: int, sentence: str) -> UsageError:
-    return UsageError(f"{_shown(path)}:{line}:{column}: {sentence}")
+def _error(path: Path, line: int, column: int, message: str) -> UsageError:
+    return UsageError(f"{_shown(path)}:{line}:{column}: {message}")
 
 
 def _position(before: bytes) -> tuple[int, int]:
-    """Line and column, from 1, of what follows these bytes."""
+    """Line and column, from 1, of the character after these bytes."""
     start_of_line = before.rfind(b"\n") + 1
     return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
 
 
 def _explained(problem: str) -> str:
-    """The parser's own words, with what to do where it is the commonest mistake."""
+    """The parser's message, with a remedy for the most common mistakes."""
     if "'\\t'" in problem:
-        return "a tab stands here; indent with spaces"
+        return "a tab cannot indent; use spaces"
     if problem.endswith("cannot start any token"):
         return f"{problem}; put the value in quotes"
     return problem
 
 
 def _shown(path: Path) -> str:
-    """The path as a person here would type it: relative where it lies below the working directory."""
+    """The path as one would type it: relative if it is below the working directory."""
     folder = Path.cwd()
     return os.path.relpath(path, folder) if path.is_absolute() and path.is_relative_to(folder) else str(path)

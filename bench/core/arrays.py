@@ -1,7 +1,7 @@
-"""Bytes in an array of numpy, torch or CuPy: filled and compared where they lie, without a second array of their size.
+"""Bytes in an array of numpy, torch or CuPy: filled and compared in place, without a second array of their size.
 
-What a buffer must hold repeats after a few MiB (core/payload.py: Tiled). One period is brought to where the buffer is
-and laid against it, row by row, in chunks; only counts and the first wrong element come back.
+The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period is brought to the buffer's device
+and compared with the buffer row by row, in chunks. Only counts and the first wrong element come back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 
 from bench.core.payload import Bytes, Tiled
 
-CHUNK_BYTES = 64 << 20  # compared at once: each step of a device costs microseconds, and the flags take an eighth of it
+CHUNK_BYTES = (
+    64 << 20
+)  # compared at once: a step on a device costs microseconds, and the flags take an eighth of the bytes
 _WORD_BYTES = 8
 _MOST_HEADS = 4
 
@@ -23,7 +25,7 @@ _MOST_HEADS = 4
 class Arrays(ABC):
     """The operations in which numpy, torch and CuPy differ. Arrays are contiguous, one-dimensional and of uint8.
 
-    What these arrays have in common is used directly: slices, `reshape`, `!=`, `any`, `sum`.
+    Operations that are the same in all three are used directly: slices, `reshape`, `!=`, `any`, `sum`.
     """
 
     on_host: bool  # does the CPU compare them?
@@ -32,29 +34,29 @@ class Arrays(ABC):
         self._heads: dict[tuple[int, ...], tuple[Bytes, Any]] = {}
 
     def head(self, content: Tiled, num_bytes: int) -> Any:
-        """The first bytes of `content`, brought here. The last few stay: sets of buffers are filled with the same."""
+        """The first bytes of `content`, on this device. The last few are cached: all buffer sets hold the same."""
         key = (id(content.period), content.offset % content.row_bytes, content.salt, content.mask, num_bytes)
         if key not in self._heads:
             while len(self._heads) >= _MOST_HEADS:
                 self._heads.pop(next(iter(self._heads)))
-            self._heads[key] = content.period, self.upload(content.head(num_bytes))  # the period keeps its id
+            self._heads[key] = content.period, self.upload(content.head(num_bytes))  # keeping the period keeps its id
         return self._heads[key][1]
 
     @abstractmethod
     def empty(self, num_bytes: int) -> Any:
-        """New memory, aligned to 16 bytes or more. Raises MemoryError."""
+        """New memory, aligned to at least 16 bytes. Raises MemoryError."""
 
     @abstractmethod
     def upload(self, data: Bytes) -> Any:
-        """The bytes of a numpy array; it may be that array."""
+        """The bytes of a numpy array on this device; possibly that array itself."""
 
     @abstractmethod
     def download(self, array: Any) -> Bytes:
-        """The bytes as a numpy array; it may be that memory."""
+        """The bytes as a numpy array; possibly a view of the same memory."""
 
     @abstractmethod
     def address(self, array: Any) -> int:
-        """Where an array begins."""
+        """Address of an array's first byte."""
 
     @abstractmethod
     def words(self, array: Any) -> Any:
@@ -62,15 +64,15 @@ class Arrays(ABC):
 
     @abstractmethod
     def repeated(self, array: Any, rows: int) -> Any:
-        """An array as every row of a table, without a copy of it."""
+        """A table whose rows are all this array, without a copy."""
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> None:
-        """Between arrays of one kind and shape."""
+        """Copy between arrays of one kind and shape."""
 
     @abstractmethod
     def first(self, flags: Any) -> int:
-        """The index of the first true one of some flags, one of which is true."""
+        """Index of the first true flag (at least one must be set)."""
 
 
 class NumpyArrays(Arrays):
@@ -79,7 +81,7 @@ class NumpyArrays(Arrays):
     on_host = True
 
     def empty(self, num_bytes: int) -> Bytes:
-        """Not yet written."""
+        """Uninitialised memory."""
         return np.empty(num_bytes, dtype=np.uint8)
 
     def upload(self, data: Bytes) -> Bytes:
@@ -87,7 +89,7 @@ class NumpyArrays(Arrays):
         return data
 
     def download(self, array: Any) -> Bytes:
-        """That memory."""
+        """A view of that memory."""
         return np.asarray(array)
 
     def address(self, array: Any) -> int:
@@ -95,7 +97,7 @@ class NumpyArrays(Arrays):
         return int(array.ctypes.data)
 
     def words(self, array: Any) -> Any:
-        """Another view."""
+        """A view."""
         return array.view(np.int64)
 
     def repeated(self, array: Any, rows: int) -> Any:
@@ -103,11 +105,11 @@ class NumpyArrays(Arrays):
         return np.broadcast_to(array, (rows, len(array)))
 
     def copy(self, target: Any, source: Any) -> None:
-        """An assignment."""
+        """Assign the elements."""
         target[...] = source
 
     def first(self, flags: Any) -> int:
-        """Flags are bool."""
+        """Index of the first true flag."""
         return int(flags.argmax())
 
 
@@ -116,7 +118,7 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many elements are not what they must be; of the first one its index, what was there and what must be."""
+    """How many elements are wrong; of the first one its index, its bytes and the expected bytes."""
 
     num_wrong: int = 0
     first: int = 0
@@ -137,25 +139,25 @@ class Memory:
         return len(self.array)
 
     def part(self, begin: int, num_bytes: int) -> Memory:
-        """`num_bytes` of it from byte `begin` on."""
+        """`num_bytes` of it, from byte `begin`."""
         return replace(self, array=self.array[begin : begin + num_bytes])
 
     def write(self, data: Bytes) -> None:
-        """Put the bytes of a numpy array of its size into it."""
+        """Write the bytes of a numpy array of the same size."""
         if len(data):
             self.arrays.copy(self.array, self.arrays.upload(data))
 
     def read(self) -> Bytes:
-        """Its bytes as a numpy array: that memory itself where the host can see it."""
+        """Its bytes as a numpy array; a view of host memory, a copy of device memory."""
         return self.arrays.download(self.array)
 
     def fill(self, content: Tiled) -> None:
-        """Write what `content` says. A device does it in the order of its stream: it may not be done on return."""
+        """Write `content`. A device does so in stream order, possibly after this returns."""
         for _, here, want in self._laid_against(content):
             self.arrays.copy(*self._widest(here, want))
 
     def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
-        """Where it differs from `content` in any bit. Elements of single bytes where it holds no whole ones."""
+        """Compare with `content` bit by bit. Memory of no whole elements is compared by single bytes."""
         size = element_bytes if self.num_bytes % element_bytes == 0 else 1
         num_wrong, first = 0, -1
         for begin, here, want in self._laid_against(content):
@@ -172,7 +174,7 @@ class Memory:
         return Difference(num_wrong, first, got, bytes(content.after(at).head(size)))
 
     def _laid_against(self, content: Tiled) -> Iterator[tuple[int, Any, Any]]:
-        """(offset, a piece of this memory, a table of what must be in it), piece by piece."""
+        """(offset, a piece of this memory, a table of its expected content), piece by piece."""
         if not self.num_bytes:
             return
         row = min(self.num_bytes, content.row_bytes)
@@ -186,7 +188,7 @@ class Memory:
             yield whole, self.array[whole:], self.arrays.repeated(head[:rest], 1)
 
     def _widest(self, here: Any, want: Any) -> tuple[Any, Any]:
-        """Both as tables of one shape, of words where they lie so that they can be."""
+        """Both as tables of one shape, of 8-byte words if their addresses and sizes allow it."""
         rows, row = want.shape
         aligned = row % _WORD_BYTES == 0 and self.arrays.address(here) % _WORD_BYTES == 0
         if not aligned or self.arrays.address(want) % _WORD_BYTES:

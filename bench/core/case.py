@@ -1,26 +1,32 @@
 """What to measure: a Case, exactly what a command line says.
 
-Each option is declared once in OPTIONS; the parser, the reading and the printing back are derived from that table, so
-that `from_argv(to_argv(case)) == case` for every case.
+Case is the table of factors (see `core/factors.py`): a field here is an option of every pattern, a key of scenarios, a
+part of job names, and a setting in which compared runs must agree. `from_argv(to_argv(case)) == case` for every case.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from bench.core import option_parsers as words
+from bench.core import plugins
 from bench.core.dtypes import REDUCE_OPS, dtype_of
 from bench.core.errors import BenchError, UsageError
+from bench.core.factors import REPORTED_FACTS, Factor, ReportedFact, factor, factors_of, one_of, setting, switch
+from bench.core.pattern import Pattern
 from bench.core.plugins import check, nearest
+from bench.core.record import Header, Skip
+from bench.core.skips import SkipCode
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
+from bench.core.traits import names_obeying, traits
 from bench.core.units import parse_duration, parse_size
 
-MODES = ("isolated", "pipelined", "both")
+MODES = ("both", "isolated", "pipelined")
 CACHES = ("cold", "hot")
 DIRECTIONS = ("one-way", "two-way", "h2d", "d2h")
 ENGINES = ("ce", "sm")
@@ -28,354 +34,321 @@ ACCESSES = ("write", "read")
 MEMORIES = ("pinned", "pageable")
 VIAS = ("ipc", "process")
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
-SYNCS = ("none", "barrier", "double-barrier")
+SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 SCHEDULES = ("full", "ladder")
-# Whose ranks are MPI's, with its launchers and choices; and which need a GPU for each rank. Told here, as
-# plans are made where no transport is opened.
-OVER_MPI = frozenset({"mpi", "mpi_cuda"})
-ON_GPUS = frozenset({"nccl", "cuda_copy", "mpi_cuda"})
-_OF_NCCL = {"require": "tells what it used, so that it can be held to a demand", "graph": "captures its calls"}
-# Measure as another tool does, so that figures stand beside its own: what is fixed for each.
+# `--like`: the settings with which another tool measures.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
     "osu": {"mode": "isolated", "cache": "hot", "sync": "barrier", "alignment": "4096"},
 }
 LIKE_FOR_PATTERN: dict[tuple[str, str], dict[str, str]] = {
-    ("osu", "pingpong"): {"sync": "none"},  # osu_latency's round trips follow one another
+    ("osu", "pingpong"): {"sync": "none"},  # osu_latency does not synchronise between round trips
 }
+
+
+def _lists(name: str) -> Callable[[Pattern], bool]:
+    """Patterns that list this factor in `Pattern.factors`."""
+    return lambda pattern: name in pattern.factors
+
+
+def _by_row(header: Header) -> None:
+    """Each row reports its own value."""
+
+
+def _transport(text: str) -> str:
+    return text if text == "auto" else check("transport", text)
+
+
+def _show_seconds(seconds: float) -> str:
+    return f"{seconds!r}s"
+
+
+def _show_matrix(rows: tuple[tuple[int, ...], ...]) -> str:
+    return ";".join(",".join(map(str, row)) for row in rows)
+
+
+def _show_links(links: tuple[tuple[str, float], ...]) -> str:
+    return ",".join(f"{name}={rate!r}B/s" for name, rate in links)
+
+
+def _show_racks(racks: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    return ";".join(f"{rack}={','.join(hosts)}" for rack, hosts in racks)
+
+
+def _show_pairs(pairs: tuple[tuple[str, str], ...]) -> str:
+    return ",".join(f"{name}={value}" for name, value in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pattern on one transport over its sizes. Sizes in bytes, durations in seconds, rates in bytes per second."""
+    """One pattern on one transport with one value for each factor. Bytes, seconds, bytes per second."""
 
+    # fmt: off
     pattern: str
-    transport: str = "auto"
-    sizes: tuple[int, ...] = parse_sizes(DEFAULT_SIZES)
-    dtype: str = "float32"
-    reduce_op: str = "sum"
-    root: int = 0
-    in_place: bool = False
-    mode: str = "both"
-    cache: str = "cold"
-    direction: str = "one-way"
-    window: int = 64
-    topology: str = "world"
-    order: str = "linear"
-    matrix: tuple[tuple[int, ...], ...] = ()
-    aggressor: str = ""
-    split: str = "alternate"
-    iterations: int | None = None
-    warmup: int | None = None
-    max_s: float = 0.25
-    budget_s: float | None = None
-    seed: int = 1
-    like: str = ""
-    thread_level: str = "single"
-    sync: str = "double-barrier"
-    loop: str = "auto"
-    alignment: int = 64
-    bind: str = "auto"
-    instance: str = ""
-    nodes: int | None = None
-    ranks_per_node: int | None = None
-    links: tuple[tuple[str, float], ...] = ()
-    schedule: str = "full"
-    nics: tuple[str, ...] = ()
-    racks: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    engine: str = "ce"
-    access: str = "write"
-    memory: str = "pinned"
-    via: str = "ipc"
-    graph: bool = False
-    tf32: bool = False
-    share_gpu: bool = False
-    require: tuple[tuple[str, str], ...] = ()
+    transport: str = factor(
+        "auto", "--transport", help="communication library: auto, or a file of transports/",
+        parse=_transport, keys=(), name_rank=None, reported=lambda header: header.transport)
+    sizes: tuple[int, ...] = setting(
+        parse_sizes(DEFAULT_SIZES), "--sizes", help="message sizes: begin:end:factor or a list, K/M/G binary (8:16M:2)",
+        parse=parse_sizes, show=format_sizes, keys=("sizes", "size"), merge=words.merged_sizes)
+    dtype: str = factor(
+        "float32", "-d", "--dtype", help="element type (default float32)",
+        parse=lambda text: dtype_of(text).name, keys=("dtypes", "dtype"), name_rank=1,
+        reported=lambda header: header.dtype, selectable=True)
+    reduce_op: str = factor(
+        "sum", "-o", "--op", help="reduction (default sum)",
+        parse=words.one_of("reduce operation", REDUCE_OPS), keys=("ops", "op"), name_rank=1,
+        patterns=lambda pattern: pattern.reduces, reported=lambda header: header.reduce_op or None, selectable=True)
+    root: int = factor(
+        0, "-r", "--root", help="root rank of rooted patterns (default 0)",
+        parse=words.whole(0, "root"), keys=("roots", "root"), name_rank=70,
+        patterns=lambda pattern: pattern.rooted, reported=lambda header: header.root, labelled=True)
+    in_place: bool = switch(
+        False, "--in-place", help="1: receive into the send buffer",
+        keys=("in_place",), name_rank=60,
+        patterns=lambda pattern: pattern.in_place, reported=_by_row, labelled=True)
+    mode: str = one_of(
+        "mode", MODES, "--mode", help="isolated: one operation at a time; pipelined: back to back; default both",
+        several=False, name_rank=None, comparable=True, selectable=True)
+    cache: str = one_of(
+        "cache state", CACHES, "--cache",
+        help="cold: rotate buffers beyond the last-level cache (default); hot: reuse one buffer",
+        name_rank=4, reported=lambda header: header.settings.get("cache"), labelled=True)
+    direction: str = one_of(
+        "direction", DIRECTIONS, "--direction", help="direction of point-to-point patterns and copies",
+        name_rank=3,
+        patterns=lambda pattern: pattern.directional, reported=lambda header: header.direction, selectable=True)
+    window: int = factor(
+        64, "--window", help="messages in flight in pingpong's bandwidth (default 64)",
+        parse=words.whole(1, "window"), several=False, name_rank=None)
+    topology: str = factor(
+        "world", "--topology", help="groups of ranks: world, node, rail, pairs, groups of K, node in turn",
+        parse=check_topology, keys=("topology", "topologies"), name_rank=2,
+        patterns=lambda pattern: pattern.topology is None, reported=lambda header: header.topology, selectable=True)
+    order: str = factor(
+        "linear", "--order", help="order of ranks: linear, reverse, interleaved, or a list of ranks",
+        parse=check_order, split=words.split_orders, name_rank=2, labelled=True)
+    matrix: tuple[tuple[int, ...], ...] = factor(
+        (), "--matrix", help="alltoallv's weights, row by row: 0,1;2,0",
+        parse=words.matrix, show=_show_matrix, several=False, split=words.split_matrix, merge=words.only_one,
+        name_rank=None)
+    aggressor: str = factor(
+        "", "--aggressor",
+        help="PATTERN[:SIZE] that other ranks run meanwhile; each row is measured with and without it",
+        parse=words.aggressor, keys=("aggressors", "aggressor"))
+    split: str = factor(
+        "alternate", "--split",
+        help="victims/aggressors: alternate (every second rank), halves (of each node), or ranks such as 0-3/4-7",
+        parse=check_split, keys=("splits", "split"), depends_on="aggressor")
+    iterations: int | None = setting(
+        None, "-n", "--iterations", help="samples per row (default: until the median's interval is narrow enough)",
+        parse=words.whole(1, "iterations"))
+    warmup: int | None = setting(
+        None, "-w", "--warmup", help="calls before timing (default: at least 5 calls and 50 ms)",
+        parse=words.whole(0, "warmup"))
+    max_s: float = setting(
+        0.25, "--max-seconds", help="time limit of a row that does not converge (default 0.25s)",
+        parse=parse_duration, show=_show_seconds, keys=())
+    budget_s: float | None = setting(
+        None, "--budget", help="time limit of all rows together", parse=parse_duration, show=_show_seconds, keys=())
+    seed: int = setting(1, "--seed", help="seed of the test data (default 1)", parse=words.whole(0, "seed"))
+    like: str = factor(
+        "", "--like", help="measure as nccl-tests (pipelined, hot, mean over ranks) or osu (hot, one barrier, mean)",
+        parse=words.one_of("tool to measure like", tuple(LIKE)), several=False, name_rank=4)
+    thread_level: str = one_of(
+        "thread level", THREAD_LEVELS, "--thread-level",
+        help="MPI's: single (default, as C benchmarks), funneled, serialized, multiple (mpi4py's own default)",
+        by_transport=True, name_rank=4,
+        reported=lambda header: header.facts.get("mpi_thread_level"), reported_as="mpi_thread_level",
+        follows=("transport",))
+    sync: str = one_of(
+        "synchronisation", SYNCS, "--sync",
+        help="before each isolated MPI call: double-barrier (default, least start skew), barrier (OSU's), none",
+        by_transport=True, name_rank=4,
+        reported=lambda header: header.settings.get("sync"), follows=("transport",))
+    loop: str = one_of(
+        "timing loop", LOOPS, "--loop",
+        help="what calls MPI while timing: compiled (C), python, or auto (default: compiled if it can be built)",
+        by_transport=True, name_rank=4, reported=_by_row, follows=("transport",))
+    alignment: int = factor(
+        64, "--alignment", help="alignment of host buffers in bytes, a power of two (default 64)",
+        parse=words.alignment, name_rank=4, word=str,
+        reported=lambda header: header.facts.get("buffer_alignment_bytes"), follows=("transport",))
+    bind: str = one_of(
+        "binding", BINDS, "--bind",
+        help="auto (default): bind each rank to its own CPU cores if there are enough; none: as launched",
+        name_rank=4,
+        reported=lambda header: header.settings.get("binding"), reported_as="binding",
+        follows=("transport", "num_ranks"))
+    instance: str = setting("", "--instance", help="instance type whose links bound (and model) the run", keys=())
+    nodes: int | None = factor(
+        None, "--nodes", help="nodes of a modelled run",
+        parse=words.whole(1, "nodes"), keys=(), name_rank=None,
+        reported=lambda header: header.num_nodes, reported_as="num_nodes", follows=("num_ranks",))
+    ranks_per_node: int | None = factor(
+        None, "--ranks-per-node", help="ranks per node of a modelled run",
+        parse=words.whole(1, "ranks per node"), keys=(), name_rank=None,
+        reported=lambda header: header.ranks_per_node, follows=("num_ranks",))
+    links: tuple[tuple[str, float], ...] = setting(
+        (), "--links", help="link rates that replace the catalogue's: nic=12.5GB/s",
+        parse=words.links, show=_show_links, keys=())
+    schedule: str = one_of(
+        "schedule", SCHEDULES, "--schedule",
+        help="full: every pair once (default); ladder: some pairs first, then the suspects (see bench diagnose)",
+        several=False, name_rank=None, comparable=True)
+    nics: tuple[str, ...] = setting(
+        (), "--nics", help="NICs of a host: its k-th rank uses the k-th of them, starting over after the last",
+        parse=words.names, show=",".join, keys=())
+    racks: tuple[tuple[str, tuple[str, ...]], ...] = setting(
+        (), "--racks", help="the hosts of each rack: r1=h0,h1;r2=h2,h3", parse=words.racks, show=_show_racks, keys=())
+    engine: str = one_of(
+        "engine", ENGINES, "--engine", help="what copies: ce (copy engine, default), sm (a kernel)",
+        patterns=_lists("engine"), selectable=True, labelled=True)
+    access: str = one_of(
+        "access", ACCESSES, "--access", help="which of two GPUs copies: write (the source, default), read (the target)",
+        keys=("access", "accesses"), patterns=_lists("access"), selectable=True, labelled=True)
+    memory: str = one_of(
+        "kind of memory", MEMORIES, "--memory", help="host memory in host_device: pinned (default), pageable",
+        keys=("memory", "memories"), patterns=_lists("memory"), selectable=True, labelled=True)
+    via: str = one_of(
+        "way", VIAS, "--via",
+        help="how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)",
+        patterns=_lists("via"), selectable=True, labelled=True)
+    graph: bool = switch(
+        False, "--graph", help="1: capture nccl's calls in a CUDA graph once, and replay it",
+        by_transport=True, strict=True, name_rank=60, labelled=True)
+    tf32: bool = switch(
+        False, "--tf32", help="1: GPUs multiply float32 matrices in TF32 on tensor cores (default: in float32)",
+        keys=("tf32",), patterns=_lists("tf32"), name_rank=60)
+    share_gpu: bool = switch(
+        False, "--share-gpu", help="1: allow several nccl ranks on one GPU, to try things out; no bounds are shown",
+        several=False, name_rank=60, labelled=True)
+    require: tuple[tuple[str, str], ...] = setting(
+        (), "--require",
+        help="what NCCL must have used, or the row is void: network=efa,algorithm=ring,protocol=simple",
+        parse=words.required, show=_show_pairs, keys=("require", "expect"),
+        split=words.split_requirements, merge=words.only_one, by_transport=True, strict=True)
+    # fmt: on
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in rows of its own. A ladder decides by one: of both, by bandwidth."""
+        """The modes to measure, each in rows of its own. A ladder needs one: pipelined if both were asked for."""
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One field of Case on the command line."""
-
-    field: str
-    flags: tuple[str, ...]
-    parse: Callable[[str], Any]
-    show: Callable[[Any], str]
-    help: str
+FACTORS = factors_of(Case)
+FACTOR = {each.name: each for each in FACTORS}
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds!r}s"
+def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
+    """Does a factor matter to this pattern over this transport?"""
+    return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
-OPTIONS = (
-    Option(
-        "transport",
-        ("--transport",),
-        lambda text: text if text == "auto" else check("transport", text),
-        str,
-        "communication library: auto, or a file of transports/",
-    ),
-    Option(
-        "sizes",
-        ("--sizes",),
-        parse_sizes,
-        format_sizes,
-        "message sizes: begin:end:factor or a list, K/M/G binary (default 8:16M:2)",
-    ),
-    Option("dtype", ("-d", "--dtype"), lambda text: dtype_of(text).name, str, "element type (default float32)"),
-    Option("reduce_op", ("-o", "--op"), words.one_of("reduce operation", REDUCE_OPS), str, "reduction (default sum)"),
-    Option("root", ("-r", "--root"), words.whole(0, "root"), str, "root rank of rooted patterns (default 0)"),
-    Option(
-        "in_place", ("--in-place",), words.switch, lambda on: str(int(on)), "1: receive where the data is sent from"
-    ),
-    Option(
-        "mode",
-        ("--mode",),
-        words.one_of("mode", MODES),
-        str,
-        "isolated: one operation at a time; pipelined: back to back; default both",
-    ),
-    Option(
-        "cache",
-        ("--cache",),
-        words.one_of("cache state", CACHES),
-        str,
-        "cold: rotate buffers beyond the last-level cache (default); hot: reuse one",
-    ),
-    Option("direction", ("--direction",), words.one_of("direction", DIRECTIONS), str, "of point-to-point patterns"),
-    Option("window", ("--window",), words.whole(1, "window"), str, "messages in flight in pingpong's bandwidth (64)"),
-    Option("topology", ("--topology",), check_topology, str, "world, node, rail, pairs, groups of K, node in turn"),
-    Option("order", ("--order",), check_order, str, "order of ranks: linear, reverse, interleaved, or a list"),
-    Option(
-        "matrix",
-        ("--matrix",),
-        words.matrix,
-        lambda rows: ";".join(",".join(map(str, row)) for row in rows),
-        "alltoallv's weights, row by row: 0,1;2,0",
-    ),
-    Option(
-        "aggressor",
-        ("--aggressor",),
-        words.aggressor,
-        str,
-        "PATTERN[:SIZE] that other ranks run at the same time: every row is measured without and with it",
-    ),
-    Option(
-        "split",
-        ("--split",),
-        check_split,
-        str,
-        "victims/aggressors: alternate (ranks by turns), halves (of each node), or ranks such as 0-3/4-7",
-    ),
-    Option(
-        "iterations",
-        ("-n", "--iterations"),
-        words.whole(1, "iterations"),
-        str,
-        "samples per row; default: until the median is known well enough",
-    ),
-    Option("warmup", ("-w", "--warmup"), words.whole(0, "warmup"), str, "calls before timing; default: 5 and 50 ms"),
-    Option("max_s", ("--max-seconds",), parse_duration, _seconds, "time limit of a row that does not converge (0.25s)"),
-    Option("budget_s", ("--budget",), parse_duration, _seconds, "time limit of all rows together"),
-    Option("seed", ("--seed",), words.whole(0, "seed"), str, "of the test data"),
-    Option(
-        "like",
-        ("--like",),
-        words.one_of("tool to measure like", tuple(LIKE)),
-        str,
-        "as another tool does: nccl-tests (pipelined, hot, mean over ranks), osu (hot, one barrier, mean)",
-    ),
-    Option(
-        "thread_level",
-        ("--thread-level",),
-        words.one_of("thread level", THREAD_LEVELS),
-        str,
-        "MPI's: single (default, as C benchmarks), funneled, serialized, multiple (mpi4py's own default)",
-    ),
-    Option(
-        "sync",
-        ("--sync",),
-        words.one_of("synchronisation", SYNCS),
-        str,
-        "before each isolated MPI call: double-barrier (default: ranks start closer), barrier (OSU's), none",
-    ),
-    Option(
-        "loop",
-        ("--loop",),
-        words.one_of("timing loop", LOOPS),
-        str,
-        "who calls MPI while the clock runs: auto (compiled C where it can be built), compiled, python",
-    ),
-    Option("alignment", ("--alignment",), words.alignment, str, "of host buffers: bytes, a power of two (default 64)"),
-    Option(
-        "bind",
-        ("--bind",),
-        words.one_of("binding", BINDS),
-        str,
-        "auto (default): each rank on CPU cores of its own, where there are enough; none: as it was launched",
-    ),
-    Option("instance", ("--instance",), str, str, "instance type whose links bound (and model) the run"),
-    Option("nodes", ("--nodes",), words.whole(1, "nodes"), str, "nodes of a modelled run"),
-    Option("ranks_per_node", ("--ranks-per-node",), words.whole(1, "ranks per node"), str, "of a modelled run"),
-    Option(
-        "links",
-        ("--links",),
-        words.links,
-        lambda links: ",".join(f"{name}={rate!r}B/s" for name, rate in links),
-        "link rates in place of the catalogue's: nic=12.5GB/s",
-    ),
-    Option(
-        "schedule",
-        ("--schedule",),
-        words.one_of("schedule", SCHEDULES),
-        str,
-        "of all pairs: full (each once), or ladder: some first, then what may be slow (see bench diagnose)",
-    ),
-    Option(
-        "nics", ("--nics",), words.names, ",".join, "NICs of a host: its k-th rank uses the k-th of them, around again"
-    ),
-    Option(
-        "racks",
-        ("--racks",),
-        words.racks,
-        lambda racks: ";".join(f"{rack}={','.join(hosts)}" for rack, hosts in racks),
-        "which hosts stand in which rack: r1=h0,h1;r2=h2,h3",
-    ),
-    Option(
-        "engine",
-        ("--engine",),
-        words.one_of("engine", ENGINES),
-        str,
-        "what copies: ce (copy engine, default), sm (a kernel)",
-    ),
-    Option(
-        "access",
-        ("--access",),
-        words.one_of("access", ACCESSES),
-        str,
-        "which GPU orders a copy between two: write (the source, default), read (the target)",
-    ),
-    Option(
-        "memory",
-        ("--memory",),
-        words.one_of("kind of memory", MEMORIES),
-        str,
-        "of the host in host_device: pinned (default), pageable",
-    ),
-    Option(
-        "via",
-        ("--via",),
-        words.one_of("way", VIAS),
-        str,
-        "how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)",
-    ),
-    Option(
-        "graph",
-        ("--graph",),
-        words.switch,
-        lambda on: str(int(on)),
-        "1: nccl's calls are captured once in a CUDA graph and replayed",
-    ),
-    Option(
-        "tf32",
-        ("--tf32",),
-        words.switch,
-        lambda on: str(int(on)),
-        "1: a GPU multiplies matrices of float32 in TF32, by its tensor cores (default: strictly in float32)",
-    ),
-    Option(
-        "share_gpu",
-        ("--share-gpu",),
-        words.switch,
-        lambda on: str(int(on)),
-        "1: several nccl ranks on one GPU, to try things out: never beside a peak",
-    ),
-    Option(
-        "require",
-        ("--require",),
-        words.required,
-        lambda pairs: ",".join(f"{a}={b}" for a, b in pairs),
-        "what NCCL must have used, else the row is void: network=efa,algorithm=ring,protocol=simple",
-    ),
-)
+def _compared() -> Iterator[ReportedFact]:
+    """What keeps rows of two runs apart: the factors that are not comparable, and the reported facts."""
+    for each in FACTORS:
+        if not each.comparable:
+            yield ReportedFact(each.reported_as, each.reported or _of_case(each), each.follows)
+    yield from REPORTED_FACTS
+
+
+def _of_case(varied: Factor) -> Callable[[Header], str | None]:
+    """How to read a factor from the case that a header holds."""
+
+    def read(header: Header) -> str | None:
+        case = own_case(header.case)
+        value = None if case is None else getattr(case, varied.name)
+        if case is None or not value:
+            return None
+        if isinstance(value, bool):
+            return "yes"
+        if varied.depends_on and not getattr(case, varied.depends_on):
+            return None
+        pattern = plugins.load("pattern", case.pattern).PATTERN
+        return varied.show(value) if applies(varied, pattern, header.transport) else None
+
+    return read
+
+
+COMPARED = tuple(_compared())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare every option of a case, and nccl-tests' own -b -e -f beside --sizes."""
-    for option in OPTIONS:
-        parser.add_argument(*option.flags, dest=option.field, metavar="X", help=option.help, type=str)
+    """Declare every option of a case, and nccl-tests' -b, -e and -f as another way to give --sizes."""
+    for each in FACTORS:
+        parser.add_argument(*each.flags, dest=each.name, metavar="X", help=each.help, type=str)
     parser.add_argument("-b", "--minbytes", metavar="X", help="smallest size, as in nccl-tests")
     parser.add_argument("-e", "--maxbytes", metavar="X", help="largest size, as in nccl-tests")
     parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
 
 
-LADDER_ALONE = "a ladder measures pairs alone: leave --aggressor out, or --schedule ladder"
+LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggressor or --schedule ladder"
 
 
 def from_args(pattern: str, args: argparse.Namespace) -> Case:
     """The case that parsed arguments describe. Raises UsageError naming the option."""
     given = {}
-    for option in OPTIONS:
-        text = getattr(args, option.field)
+    for each in FACTORS:
+        text = getattr(args, each.name)
         if text is not None:
-            given[option.field] = _parsed(option, text)
+            given[each.name] = _parsed(each, text)
     if args.minbytes or args.maxbytes or args.stepfactor:
         if "sizes" in given:
-            raise UsageError("give sizes by --sizes or by -b -e -f, not by both")
-        begin = parse_size(args.minbytes or "8")
-        end = parse_size(args.maxbytes) if args.maxbytes else max(begin, parse_size("16M"))
-        factor = args.stepfactor or "2"
-        if not factor.isdecimal() or int(factor) < 2:
-            raise UsageError(f"the factor -f {factor!r} must be a whole number of 2 or more")
-        given["sizes"] = geometric(begin, end, int(factor))
-    for name, value in alike(given.get("like", ""), pattern).items():
+            raise UsageError("both --sizes and -b, -e, -f are given: give one of them")
+        given["sizes"] = _sizes_of(args)
+    for name, value in preset_fields(given.get("like", ""), pattern).items():
         if given.setdefault(name, value) != value:
-            raise UsageError(f"--like {given['like']} measures with {name} {value}: leave the other {name} out")
+            raise UsageError(f"--like {given['like']} measures with {name} {value}: leave out the other {name}")
     case = replace(Case(pattern), **given)
     if case.schedule == "ladder" and case.aggressor:
         raise UsageError(LADDER_ALONE)
     return case
 
 
-def unheard(case: Case, transport: str) -> str | None:
-    """What was asked for and would be passed over in silence by this transport; None when there is nothing."""
-    asked = next((name for name in _OF_NCCL if getattr(case, name)), None)
-    if asked is None or transport == "nccl" or (transport == "model" and asked == "graph"):
-        return None
-    alone = f"`{asked}` is of nccl alone, which {_OF_NCCL[asked]}"
-    if transport == "model":
-        return f"{alone}: leave it out of what is modelled"
-    return f"{alone}: leave it out of what is measured over {transport}, or use nccl, which takes a GPU for every rank"
+def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
+    """The sizes of -b, -e and -f."""
+    begin = parse_size(args.minbytes or "8")
+    end = parse_size(args.maxbytes) if args.maxbytes else max(begin, parse_size("16M"))
+    step = args.stepfactor or "2"
+    if not step.isdecimal() or int(step) < 2:
+        raise UsageError(f"factor -f {step!r} must be a whole number of 2 or more")
+    return geometric(begin, end, int(step))
 
 
-def alike(tool: str, pattern: str) -> dict[str, Any]:
-    """The fields of a case that measuring a pattern like `tool` fixes; none for ''."""
-    parse = {option.field: option.parse for option in OPTIONS}
+def ignored_option(case: Case, transport: str) -> Skip | None:
+    """An option that this transport would silently ignore; None if there is none."""
+    accepted = (*traits(transport).factors, *traits(transport).no_effect)
+    for each in FACTORS:
+        if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
+            obeying = names_obeying(each.name)
+            return Skip.of(
+                SkipCode.OPTION_IGNORED, option=each.flags[-1], transport=transport, transports=list(obeying)
+            )
+    return None
+
+
+def preset_fields(tool: str, pattern: str) -> dict[str, Any]:
+    """The fields of a case that `--like tool` fixes for a pattern; none for ''."""
     fixed = LIKE.get(tool, {}) | LIKE_FOR_PATTERN.get((tool, pattern), {})
-    return {name: parse[name](text) for name, text in fixed.items()}
+    return {name: FACTOR[name].parse(text) for name, text in fixed.items()}
 
 
-def _parsed(option: Option, text: str) -> Any:
+def _parsed(given: Factor, text: str) -> Any:
     try:
-        return option.parse(text)
+        return given.parse(text)
     except UsageError as error:
-        raise UsageError(f"{option.flags[-1]}: {error}") from None
+        raise UsageError(f"{given.flags[-1]}: {error}") from None
 
 
 def from_argv(argv: Sequence[str]) -> Case:
     """The case of `[pattern, option, value, ...]`, as `to_argv` prints it. Raises UsageError naming what is wrong."""
-    if not argv:  # of a row that another tool measured
-        raise UsageError("there is no case: its first word would be the pattern")
+    if not argv:  # a row that another tool measured
+        raise UsageError("the case is empty: its first word must be a pattern")
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     add_arguments(parser)
     try:
@@ -383,13 +356,13 @@ def from_argv(argv: Sequence[str]) -> Case:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        flags = [flag for option in OPTIONS for flag in option.flags]
+        flags = [flag for each in FACTORS for flag in each.flags]
         raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
     return from_args(check("pattern", argv[0]), args)
 
 
 def own_case(argv: Sequence[str]) -> Case | None:
-    """The case of these words; None where they are another program's."""
+    """The case of a command line; None if it is another program's."""
     return _own_case(tuple(argv))
 
 
@@ -403,20 +376,9 @@ def _own_case(argv: tuple[str, ...]) -> Case | None:
 
 def to_argv(case: Case) -> list[str]:
     """`[pattern, option, value, ...]` with only what differs from the defaults."""
-    default = Case(case.pattern)
     argv = [case.pattern]
-    for option in OPTIONS:
-        value = getattr(case, option.field)
-        if value != getattr(default, option.field):
-            argv += [option.flags[-1], option.show(value)]
+    for each in FACTORS:
+        value = getattr(case, each.name)
+        if value != each.default:
+            argv += [each.flags[-1], each.show(value)]
     return argv
-
-
-def _check_table() -> None:
-    """Every field of Case but the pattern is an option: a new field can not be forgotten on the command line."""
-    missing = {field.name for field in fields(Case)} - {option.field for option in OPTIONS} - {"pattern"}
-    if missing:
-        raise AssertionError(f"fields of Case without an option: {missing}")
-
-
-_check_table()

@@ -1,4 +1,4 @@
-"""The control plane between ranks, apart from the data path: nothing that goes through it is timed."""
+"""The control plane between ranks, separate from the data path: nothing that goes through it is timed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class Channel(ABC):
-    """Small Python objects between all ranks of the world, over whatever library the transport opened."""
+    """Exchanges small Python objects between all ranks of the world, over the transport's own library."""
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
-        """Every rank's value in rank order, on rank 0; None on the others."""
+        """Every rank's value in rank order on rank 0, None on the others."""
 
     @abstractmethod
     def broadcast(self, value: Any) -> Any:
@@ -27,7 +27,7 @@ class SingleRankChannel(Channel):
     """The channel of a world of one rank."""
 
     def gather(self, value: Any) -> list[Any] | None:
-        """The one value."""
+        """A list of the value."""
         return [value]
 
     def broadcast(self, value: Any) -> Any:

@@ -1,12 +1,13 @@
 """Codes and facts: what modules pass to each other instead of sentences.
 
-A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). The words are one
-template beside each code, in the feature's `messages.py` or, for a plug-in, in its own file. They are for people
-only: program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Its words are one
+template per code, in the feature's `messages.py` or, for a plug-in, in its own file. Words are only for people: program
+logic and tests compare codes and facts, never `text` (tests/test_prose.py).
 """
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,8 +43,33 @@ class Code(StrEnum):
 
 
 def fill(template: str, facts: Mapping[str, Any]) -> str:
-    """A template with the facts filled in. Raises KeyError if a fact is missing."""
+    """A template filled in. Raises KeyError if a fact is missing."""
     return _WORDS.vformat(template, (), facts)
+
+
+def fill_present(template: str, facts: Mapping[str, Any]) -> str:
+    """A template filled in, without the optional parts whose facts are missing.
+
+    `<, on {host}>` is left out if the fact `host` is missing or None; `<rising?, still rising>` unless the fact
+    `rising` is true; `<!rising?, flat>` if it is true.
+    """
+
+    def part(match: re.Match[str]) -> str:
+        unless, flag, text = match.groups()
+        if flag and bool(facts.get(flag)) == bool(unless):
+            return ""
+        names = [name.partition("[")[0] for _, name, _, _ in string.Formatter().parse(text) if name]
+        return text if all(facts.get(name) is not None for name in names) else ""
+
+    return fill(_OPTIONAL.sub(part, template), facts)
+
+
+class OptionalPartsCode(Code):
+    """A code whose template may have optional parts (`fill_present`)."""
+
+    def words(self, facts: Mapping[str, Any]) -> str:
+        """The template filled in, without the parts whose facts are missing."""
+        return fill_present(self.template, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +104,7 @@ class _Words(string.Formatter):
         return format(value, format_spec)
 
 
+_OPTIONAL = re.compile(r"<(?:(!?)(\w+)\?)?([^<>]*)>")
 _SPECS: dict[str, Callable[[Any], str]] = {
     "size": format_size,
     "bytes": format_bytes,

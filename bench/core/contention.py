@@ -1,7 +1,7 @@
 """Which ranks are measured and which disturb them: a case with an aggressor splits its world.
 
-The victims run the case's own pattern, in the groups that its topology makes of them; the aggressors run another one,
-all together, without a pause. Ranks in neither part are idle.
+The victims run the case's pattern in the groups of its topology. The aggressors run another pattern, all together and
+without a pause. Ranks in neither part are idle.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 from bench.core.units import parse_size
 from bench.core.world import World
 
@@ -31,7 +33,7 @@ class Parts:
 
 
 def parts(case: Case, world: World) -> Parts | None:
-    """Who does what; None for a case without an aggressor. Raises UsageError when the split does not fit the world."""
+    """The role of each rank; None without an aggressor. Raises UsageError if the split does not fit the world."""
     if not case.aggressor:
         return None
     ranks = range(world.num_ranks)
@@ -47,49 +49,54 @@ def parts(case: Case, world: World) -> Parts | None:
     times = Counter(named)
     wrong = [rank for rank in named if rank not in ranks or times[rank] > 1]
     if wrong or not victims or not aggressors:
-        what = "there is nobody on one side"
+        problem = "one side has no rank"
         if wrong:
-            what = f"rank {wrong[0]} is named twice" if wrong[0] in ranks else f"there is no rank {wrong[0]}"
-        raise UsageError(f"--split {case.split}: {what} in a world of {world.num_nodes} x {world.ranks_per_node} ranks")
+            problem = f"rank {wrong[0]} is named twice" if wrong[0] in ranks else f"there is no rank {wrong[0]}"
+        raise UsageError(
+            f"--split {case.split}: {problem} in a world of {world.num_nodes} x {world.ranks_per_node} ranks"
+        )
     idle = tuple(rank for rank in ranks if rank not in times)
     return Parts(Group("victims", victims), Group("aggressors", aggressors), idle)
 
 
 def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
-    """The measured groups, round after round: of all ranks, or of the victims. `groups`: Pattern.topology_of."""
+    """The measured groups, round by round, of all ranks or of the victims. `groups`: Pattern.topology_of."""
     split = parts(case, world)
     among = split.victims.ranks if split else None
     return topology.rounds(world, groups, case.order, among)
 
 
 def aggressor(case: Case) -> tuple[str, int]:
-    """(pattern, asked bytes) of a case that has one."""
+    """(pattern, requested bytes) of a case that has an aggressor."""
     name, _, size = case.aggressor.partition(":")
     return name, parse_size(size)
 
 
 def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
-    """Their pattern and its shape, pipelined; direction and window as the victims'. Raises UsageError: they can not."""
+    """The aggressors' pattern and its shape: pipelined, with the victims' direction and window.
+
+    Raises UsageError if they cannot run it.
+    """
     name, asked = aggressor(case)
     pattern: Pattern = plugins.load("pattern", name).PATTERN
     blank = Shape(num_ranks, 0, 4, 0, "pipelined", case.direction, case.window, _everyone(num_ranks))
     shape = replace(blank, payload_bytes=pattern.payload(asked, blank))
     reason = pattern.needs(shape)
     if reason is None and not pattern.bus_factor(shape):
-        reason = f"{name} by {num_ranks} rank{'s' * (num_ranks > 1)} moves nothing that could disturb"
+        reason = Skip.of(SkipCode.MOVES_NOTHING, pattern=name, num_ranks=num_ranks)
     if reason is not None:
-        raise UsageError(f"--aggressor {case.aggressor}: {reason}")
+        raise UsageError(f"--aggressor {case.aggressor}: {reason.text}")
     return pattern, shape
 
 
-@lru_cache(maxsize=1)  # of thousands of ranks it is large, and a plan asks for the same again
+@lru_cache(maxsize=1)  # large for thousands of ranks, and a plan asks for the same again
 def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Weights of a traffic in which all send alike to all others."""
+    """Weights of uniform traffic: every rank sends the same amount to all others."""
     return tuple((1,) * a + (0,) + (1,) * (num_ranks - 1 - a) for a in range(num_ranks))
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:
-    """Payload times bus factor of all operations of one pass: what one pass counts for in busbw."""
+    """Bytes of one pass in terms of busbw: payload times bus factor, over all operations."""
     return shape.payload_bytes * (pattern.bus_factor(shape) or 0.0) * pattern.operations(shape)
 
 

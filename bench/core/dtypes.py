@@ -1,4 +1,4 @@
-"""Element types by their torch names: bytes, kind, and the significand that decides which sums are exact."""
+"""Element types by their torch names: bytes, kind, and the significand, which decides which sums are exact."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 
 REDUCE_OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """One element type. `precision` is the number of significand bits with the implicit one (0 for integers)."""
+    """One element type. `precision`: significand bits including the implicit one (0 for integers)."""
 
     name: str
     num_bytes: int
@@ -42,7 +44,7 @@ DTYPES = {
     )
 }
 
-# What nccl-tests and people call them.
+# Other names, as in nccl-tests.
 ALIASES = {
     "double": "float64",
     "float": "float32",
@@ -58,19 +60,19 @@ ALIASES = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """The type behind a torch or nccl-tests name; UsageError with the nearest name otherwise."""
+    """The type of a torch or nccl-tests name. Raises UsageError with the nearest name."""
     word = ALIASES.get(name, name)
     if word not in DTYPES:
         raise UsageError(f"no element type is called {name!r}{nearest(name, list(DTYPES))}")
     return DTYPES[word]
 
 
-def undefined_reduction(dtype: Dtype, reduce_op: str) -> str | None:
-    """Why this reduction has no meaning (or no exact reference) for this type; None when it has both."""
+def undefined_reduction(dtype: Dtype, reduce_op: str) -> Skip | None:
+    """Why this reduction has no meaning, or no exact result, for this type; None if it has both."""
     if reduce_op in ("band", "bor", "bxor") and dtype.kind not in ("int", "uint"):
-        return f"{reduce_op} is defined for integers only, not for {dtype.name}"
+        return Skip.of(SkipCode.INTEGERS_ONLY, reduce_op=reduce_op, dtype=dtype.name)
     if reduce_op == "avg" and dtype.kind != "float":
-        return f"avg has no one meaning for {dtype.name}"
+        return Skip.of(SkipCode.AVERAGE_UNDEFINED, dtype=dtype.name)
     if (dtype.kind == "complex" and reduce_op != "sum") or dtype.name.startswith("float8"):
-        return f"{reduce_op} of {dtype.name} has no exact reference here"
+        return Skip.of(SkipCode.NO_EXACT_RESULT, reduce_op=reduce_op, dtype=dtype.name)
     return None

@@ -1,8 +1,8 @@
-"""Links and who shares them: the time of messages that run at the same time, by latency and max-min fair shares.
+"""Links and their sharing: the time of messages that run at the same time, by latency and max-min fair shares.
 
-A Fabric puts a node's links (core/links.py) around a World: each rank has its own ports, some ranks share a NIC,
-switches never limit. Rates are fair in the max-min sense, as TCP and credit-based networks approach it: no message can
-go faster without taking from one that is not faster.
+A Fabric puts a node's links (core/links.py) around a World: each rank has its own ports, some ranks share a NIC, and
+switches never limit. Rates are max-min fair, as TCP and credit-based networks approach: no message can go faster
+without taking from one that is not faster.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# In place of a rank: the switch itself, which combines what it is sent and copies what it sends (NVLS).
+# In place of a rank: the switch itself, which reduces what it receives and multicasts what it sends (NVLS).
 SWITCH = -1
 
 Flow = tuple[int, int, float]  # source rank, target rank, bytes
 
 
 class Fabric:
-    """The links of all nodes of a world. Times are exact for what the links say, and the same in every run."""
+    """The links of all nodes of a world. Times follow exactly from the links and are deterministic."""
 
     def __init__(self, links: NodeLinks, world: World) -> None:
-        """Raises UsageError when a node has fewer GPUs than ranks."""
+        """Raises UsageError if a node has fewer GPUs than ranks."""
         if links.peer != "memory" and world.ranks_per_node > links.gpus:
             raise UsageError(
                 f"{links.instance} has {links.gpus} GPUs per node, not {world.ranks_per_node}: "
@@ -45,16 +45,16 @@ class Fabric:
         self._solved: dict[bytes, Floats] = {}
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
-        """The links that a message of `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in 1')."""
+        """The links that a message from `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in 1')."""
         import numpy as np
 
         ids = self._paths(np.array([source]), np.array([target]))[0]
         return tuple(self._name(int(link)) for link in ids if link < len(self.capacity) - 1)
 
     def times_s(self, flows: Sequence[Flow]) -> Floats:
-        """Seconds until each of `flows`, all begun together, has arrived. A message to oneself takes none.
+        """Seconds until each of `flows` has arrived; all begin together. A message to oneself takes no time.
 
-        Raises UsageError when a rate or latency that a flow needs is unknown.
+        Raises UsageError if a rate or latency that a flow needs is unknown.
         """
         import numpy as np
 
@@ -62,7 +62,7 @@ class Fabric:
             return np.zeros(0)
         sources, targets, num_bytes = _columns(flows)
         largest = float(num_bytes.max())
-        # Shares do not depend on the scale: a step of another size, or of another channel, is solved once.
+        # Shares do not depend on the scale, so steps that differ only in size are solved once.
         scaled = num_bytes / largest if largest else num_bytes
         key = b"".join(part.tobytes() for part in (sources, targets, scaled))
         if key not in self._solved:
@@ -70,7 +70,7 @@ class Fabric:
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
-        """(link ids, as `fair_rates` takes them; seconds of latency; bytes, 0 where no link is crossed) of each."""
+        """Of each flow: link ids (as for `fair_rates`), seconds of latency, and bytes (0 if it crosses no link)."""
         import numpy as np
 
         sources, targets, num_bytes = _columns(flows)
@@ -79,22 +79,22 @@ class Fabric:
         return paths, self._latencies(sources, targets), np.where(crosses, num_bytes, 0.0)
 
     def time_s(self, flows: Sequence[Flow]) -> float:
-        """Seconds of one step: until the last of `flows`, all begun together, has arrived."""
+        """Seconds of one step: until the last of `flows` has arrived; all begin together."""
         return float(self.times_s(flows).max(initial=0.0))
 
     @property
     def alike(self) -> bool:
-        """Is the way from one node (of `ranks_per_domain`) to another as long as to any other?"""
+        """Are all paths between two nodes (of `ranks_per_domain`) equally long?"""
         return not self._num_leaves()
 
     @property
     def ranks_per_domain(self) -> int:
-        """Ranks that reach each other without the network: a node's, or those of all nodes that NVLink joins."""
+        """Number of ranks that reach each other without the network: of a node, or of all nodes that NVLink joins."""
         joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
     def links_by_kind(self) -> dict[str, slice]:
-        """The ids, as in `capacity` and `routes`, of the links of each kind: nvlink, pcie, memory, nic, leaf, pair."""
+        """The ids of the links of each kind, as in `capacity` and `routes`: nvlink, pcie, memory, nic, leaf, pair."""
         found: dict[str, slice] = {}
         for name, (first, number) in self._kinds.items():
             kind = name.split()[0]
@@ -103,7 +103,7 @@ class Fabric:
         return found
 
     def _layout(self) -> dict[str, tuple[int, int]]:
-        """(first id, number) of each kind of link; the last id is no link at all."""
+        """(first id, number) of each kind of link. The last id means "no link"."""
         per_rank, world = self.world.num_ranks, self.world
         sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
         sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
@@ -117,7 +117,7 @@ class Fabric:
         return layout | {"none": (first, 1)}
 
     def _capacities(self) -> Floats:
-        """Bytes per second of every link by id; NaN where it is unknown."""
+        """Bytes per second of every link by id; NaN if unknown."""
         import numpy as np
 
         links, nic = self.links, self.links.nic_bytes_per_s
@@ -134,14 +134,14 @@ class Fabric:
         return np.concatenate(parts)
 
     def _num_leaves(self) -> int:
-        """Switches whose uplinks can be full; none where all nodes hang on one, or uplinks carry all that comes."""
+        """Number of leaf switches whose uplinks can limit: 0 with a single switch or without oversubscription."""
         per_leaf = self.links.nodes_per_leaf
         if per_leaf is None or per_leaf >= self.world.num_nodes or self.links.oversubscription <= 1:
             return 0
         return -(-self.world.num_nodes // per_leaf)
 
     def _leaf_rate(self) -> float | None:
-        """Bytes per second of one switch's uplinks together: what its nodes' NICs can send, oversubscribed."""
+        """Bytes per second of a leaf switch's uplinks: the rate of its nodes' NICs over the oversubscription."""
         if self.links.nic_bytes_per_s is None:
             return None
         nodes = self.links.nodes_per_leaf or 1
@@ -152,7 +152,7 @@ class Fabric:
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Link ids of each flow, (flows, 6), filled up with the id of no link. Unknown rates are refused."""
+        """Link ids of each flow, (flows, 6), padded with the id of no link. Raises UnknownRateError."""
         import numpy as np
 
         crosses, by_nvlink = self._ways(sources, targets)
@@ -161,7 +161,7 @@ class Fabric:
         by_port = ~by_nvlink & (sources != targets)
         inner = "pcie"
         if self.links.peer == "memory":
-            # Processes of one node meet in its memory; of what goes to the network only the NIC is known to limit it.
+            # Processes of one node exchange data through its memory. Towards the network, only the NIC limits them.
             inner, by_port = "memory", by_port & ~crosses
         for column, way, ranks in ((0, "out", sources), (3, "in", targets)):
             there = ranks != SWITCH
@@ -183,14 +183,16 @@ class Fabric:
         return paths
 
     def _climb(self, paths: Ints, used: NDArray[np.bool_], sources: Ints, targets: Ints, kind: str) -> None:
-        """Put the uplinks into the paths of messages between different switches, by their numbers. A message inside a
-        node climbs PCIe switches, one between nodes those of the network: never both."""
+        """Add the uplinks to the paths of messages between different switches, given by their numbers.
+
+        A message inside a node climbs PCIe switches, one between nodes the network's: never both.
+        """
         up = used & (sources != targets)
         for column, way, switches in ((4, "out", sources), (5, "in", targets)):
             paths[up, column] = self._kinds[f"{kind} {way}"][0] + switches[up]
 
     def _bridges_per_node(self) -> int:
-        """PCIe switches of a node that several of its ranks share."""
+        """Number of PCIe switches of a node that several of its ranks share."""
         shared = self.links.gpus_per_pcie_switch
         if shared is None or shared < 2 or self.links.peer == "memory":
             return 0
@@ -201,7 +203,7 @@ class Fabric:
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of each flow: does it cross the network, does it go by NVLink? Neither: through the host (or itself)."""
+        """Of each flow: does it cross the network; does it use NVLink? If neither, it goes through the host."""
         import numpy as np
 
         links, per_node = self.links, self.world.ranks_per_node
@@ -231,7 +233,7 @@ class Fabric:
             if used.any():
                 latency: float | None = getattr(self.links, name)
                 if latency is None:
-                    raise UsageError(f"the links of {self._whose()} have no latency {name!r}: name an instance type")
+                    raise UsageError(f"the latency {name!r} of {self._whose()} is unknown: name an instance type")
                 seconds[used] = latency
         return seconds
 
@@ -247,7 +249,7 @@ class Fabric:
 
 
 def _columns(flows: Sequence[Flow] | Floats) -> tuple[Ints, Ints, Floats]:
-    """Sources, targets and bytes of messages, each in one array."""
+    """Sources, targets and bytes of messages, one array each."""
     import numpy as np
 
     table = np.asarray(flows, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Max-min fair shares of links, as TCP and credit-based networks approach them, and the times that follow from them."""
+"""Max-min fair shares of links, as TCP and credit-based networks approach them, and the resulting times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
-    """Seconds until each flow has sent its bytes; shares are found anew whenever one has finished."""
+    """Seconds until each flow has sent its bytes. Shares are computed again whenever a flow has finished."""
     import numpy as np
 
     left = np.where((paths < len(capacity) - 1).any(axis=1), num_bytes, 0.0)
-    if paths.size < len(capacity):  # one message among thousands of links: only its own matter
+    if paths.size < len(capacity):  # few messages among thousands of links: keep only the links they use
         none = len(capacity) - 1
         used, hops = np.unique(np.append(paths, none), return_inverse=True)
         paths, capacity = hops[:-1].reshape(paths.shape), capacity[used]
@@ -39,8 +39,8 @@ def fair_rates(paths: Ints, capacity: Floats) -> Floats:
     """Max-min fair bytes per second of each flow, by progressive filling.
 
     `paths`: (flows, hops) link ids, whose last id (infinite capacity) means "no link"; `capacity`: bytes per second by
-    id. All rates grow together until a link is full; its flows stop there, the others go on (Bertsekas and Gallager,
-    Data Networks, section 6.5.2).
+    id. All rates grow together until a link is full; its flows stop growing, the others continue (Bertsekas and
+    Gallager, Data Networks, section 6.5.2).
     """
     import numpy as np
 

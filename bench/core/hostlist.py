@@ -1,4 +1,4 @@
-"""Many host names in few letters, as Slurm writes them: `n[001-128,200],login` (slurm.conf(5), NodeName)."""
+"""Compact lists of host names in Slurm's syntax: `n[001-128,200],login` (slurm.conf(5), NodeName)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """`n[1-3,7],m0` as n1, n2, n3, n7, m0; zeros before a number stay: `n[08-10]` is n08, n09, n10.
+    """`n[1-3,7],m0` as n1, n2, n3, n7, m0. Leading zeros are kept: `n[08-10]` is n08, n09, n10.
 
-    Several brackets in a name count like the digits of a number, the last one fastest. Raises UsageError for anything
-    else, and for more than 65,536 hosts.
+    With several brackets in a name, the last one varies fastest. Raises UsageError for any other text, and for more
+    than 65,536 hosts.
     """
     names: list[str] = []
     at = 0
     while at < len(text) or not text:
         part = _PART.match(text, at)
         if part is None or (part.end() == len(text) and text.endswith(",")):
-            raise UsageError(f"the host list {text!r} is not one such as n[1-3,7],m0")
+            raise UsageError(f"host list {text!r} is not valid: write it as n[1-3,7],m0")
         names += _expanded(part[1], text, _MOST_HOSTS - len(names))
         at = part.end()
     return tuple(names)
 
 
 def compress(names: Iterable[str]) -> str:
-    """The list that `expand` reads back as these names, in their order: runs of numbers at a name's end are ranges."""
+    """The text that `expand` reads back as these names. Consecutive numbers at the end of names are ranges."""
     parts: list[str] = []
     for (stem, width), group in groupby(map(_split, names), key=lambda split: (split[0], _width(split[1]))):
         runs: list[list[str]] = []
@@ -49,12 +49,12 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """Numbers of one range: those without zeros before them (1), those with as many digits; 0 for no number."""
+    """Key of numbers that can share a range: 1 without leading zeros, else the number of digits; 0 for no number."""
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A name and the digits at its end; a name that is an address, or all digits, has none."""
+    """A name without the digits at its end, and these digits; none for an address or a name of digits only."""
     match = re.fullmatch(r"(.*[A-Za-z-])(\d+)", name, re.ASCII)
     return (match[1], match[2]) if match else (name, "")
 
@@ -74,7 +74,7 @@ def _expanded(part: str, text: str, most: int) -> list[str]:
 def _numbers(piece: str, text: str, most: int) -> list[str]:
     match = _RANGE.fullmatch(piece)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise UsageError(f"{text!r}: {piece!r} is not a range of numbers such as 1-3")
+        raise UsageError(f"host list {text!r}: {piece!r} is not a range of numbers such as 1-3")
     first, last = int(match[1]), int(match[2] or match[1])
     if last - first >= most:
         raise _too_many(text)
@@ -82,4 +82,4 @@ def _numbers(piece: str, text: str, most: int) -> list[str]:
 
 
 def _too_many(text: str) -> UsageError:
-    return UsageError(f"{text!r} names more than {_MOST_HOSTS} hosts: is a range mistyped?")
+    return UsageError(f"host list {text!r} names more than {_MOST_HOSTS} hosts: check its ranges")

@@ -1,25 +1,26 @@
-"""What a node is made of, as driver and kernel tell it: plain values that stand in the header of a results file.
+"""The devices of a node, as driver and kernel report them: plain values in the header of a results file.
 
-Probes fill them in, `hardware/` draws links and findings from them. None is unknown; rates are bytes per second and
-direction. A GPU is called `gpu0`, a network adapter `mlx5_0`, in `Path` and in every sentence.
+Probes fill them in; `hardware/` derives links and findings from them. None is unknown; rates are bytes per second and
+direction. A GPU is called `gpu0` and a network adapter `mlx5_0`, in `Path` and in every message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from bench.core.codes import Code
 from bench.core.errors import UsageError
 
-MIN_LOCKED_BYTES = 64 << 20  # that a process must be free to lock, for RDMA by adapters
+MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for RDMA
 
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of what is at its other end.
+    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of the device at its other end.
 
-    `rate_from`: where `bytes_per_s` comes from: "driver", or "NVLink 4.0" for what links of this version carry.
+    `rate_from`: the source of `bytes_per_s`: "driver", or "NVLink 4.0" for the standard rate of this version.
     """
 
     index: int
@@ -31,13 +32,12 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pcie_*` are of its link to the host: a generation and lanes, now and at most in this machine.
+    """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum in this machine.
 
-    Idle links slow down: `under_load` says that the present figures were read while data went over them. `slot_*`: what
-    the other end of the link, a switch or a root port, can do at most; `own_generation`: what the GPU could do in a
-    better slot. `packet_bytes`: of a PCIe packet's payload.
-    `throttle`: reasons, in NVML's words, why it runs slower than it could. `fabric`: of a GPU on NVSwitch, how far it
-    has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
+    Idle links slow down; `under_load`: the current values were read while data went over the link. `slot_*`: the
+    maximum of the other end of the link (a switch or a root port); `own_generation`: the maximum of the GPU itself.
+    `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, the state of
+    joining the other GPUs ("completed", "in progress", "not started", "failed: ...").
     """
 
     index: int
@@ -72,7 +72,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One network adapter's port. `kind`: infiniband, roce, efa, ethernet; `state`: as the kernel says it."""
+    """One port of a network adapter. `kind`: infiniband, roce, efa, ethernet; `state`: as the kernel reports it."""
 
     name: str
     kind: str
@@ -82,12 +82,22 @@ class Adapter:
     numa_node: int | None = None
 
 
+class NoAccess(Code):
+    """Why the driver allows one GPU no access to the memory of another."""
+
+    CHIPSET = "chipset", "the chipset does not support it"
+    GPU = "gpu", "the GPU does not support it"
+    TOPOLOGY = "topology", "the topology does not support it"
+    DISABLED = "disabled", "disabled by a setting of the driver"
+    UNSUPPORTED = "unsupported", "not supported"
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What is between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
+    """The path between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
 
-    `unknown` stands where a recorded text tells no more than whether there is access.
-    `peer_access`: can one of two GPUs reach the other's memory? `why_not`: the driver's word where it can not.
+    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: can one of two GPUs reach the
+    other's memory? If not, `why_code` is a NoAccess and `why_not` its words.
     """
 
     a: str
@@ -95,15 +105,21 @@ class Path:
     kind: str
     peer_access: bool | None = None
     why_not: str | None = None
+    why_code: str | None = None
+
+    @classmethod
+    def between(cls, a: str, b: str, kind: str, peer_access: bool | None, why: NoAccess | None) -> Path:
+        """A path with the code and the words of the reason."""
+        return cls(a, b, kind, peer_access, why.template if why else None, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and what is between them. `lost`: what a recorded text does not tell, in words.
+    """The devices of one node and the paths between them. `lost`: what a recorded text lacks, in words.
 
-    `nvlinks_told`: False where nobody was asked for NVLinks, so that none does not mean none. `told_by`: what wrote the
-    text that was read ("lspci -vvv"), empty of facts that this suite took; `file`: where they stand, empty of this
-    machine.
+    `nvlinks_told`: False if NVLinks were not probed, so an empty list does not mean there are none. `told_by`: the
+    program whose text was read ("lspci -vvv"), empty for facts of this suite. `file`: the file that was read, empty for
+    this machine.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -116,18 +132,18 @@ class Inventory:
 
 
 def from_facts(facts: Mapping[str, Any]) -> Inventory:
-    """What the facts of a node in a header say of its devices; keys that this version does not know are left aside.
+    """The devices of a node from its facts in a header. Unknown keys are ignored.
 
-    Raises UsageError for a device without its name: what is said of it is about nothing.
+    Raises UsageError for a device that lacks a required field, such as its name.
     """
     gpus = []
-    for told in facts.get("gpus") or ():
-        links = tuple(NvLink(**_known(NvLink, link)) for link in told.get("nvlinks") or ())
-        gpus.append(Gpu(**_known(Gpu, told) | {"nvlinks": links, "throttle": tuple(told.get("throttle") or ())}))
+    for plain in facts.get("gpus") or ():
+        links = tuple(NvLink(**_known(NvLink, link)) for link in plain.get("nvlinks") or ())
+        gpus.append(Gpu(**_known(Gpu, plain) | {"nvlinks": links, "throttle": tuple(plain.get("throttle") or ())}))
     return Inventory(
         gpus=tuple(gpus),
-        adapters=tuple(Adapter(**_known(Adapter, told)) for told in facts.get("adapters") or ()),
-        paths=tuple(Path(**_known(Path, told)) for told in facts.get("paths") or ()),
+        adapters=tuple(Adapter(**_known(Adapter, plain)) for plain in facts.get("adapters") or ()),
+        paths=tuple(_path(plain) for plain in facts.get("paths") or ()),
         lost=tuple(facts.get("lost") or ()),
         nvlinks_told=bool(facts.get("nvlinks_told", True)),
         told_by=str(facts.get("told_by") or ""),
@@ -135,11 +151,20 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
     )
 
 
-def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+_CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
+
+
+def _path(plain: Mapping[str, Any]) -> Path:
+    """A path of a file. Files of older versions hold the words of `why_not` only."""
+    found = Path(**_known(Path, plain))
+    return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))
+
+
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
     for each in fields(kind):
-        if each.default is MISSING and told.get(each.name) is None:
+        if each.default is MISSING and plain.get(each.name) is None:
             raise UsageError(
                 f"the facts of a node hold a device ({kind.__name__}) without `{each.name}`: "
-                "the results file was edited, or is another program's"
+                "the results file was edited, or another program wrote it"
             )
-    return {each.name: told[each.name] for each in fields(kind) if each.name in told}
+    return {each.name: plain[each.name] for each in fields(kind) if each.name in plain}

@@ -1,4 +1,4 @@
-"""The links of one node: a value that a results file keeps, for whoever bounds, predicts or models."""
+"""The links of one node: a value that a results file stores, for bounds, predictions and models."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from bench.core.codes import UNCODED, Code
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 
-# How two GPUs of a node reach each other. The first four have ports of their own (`nvlink_bytes_per_s`); in a mesh two
-# GPUs are joined by `pair_bytes_per_s` only; `nvlink_pairs` bridges ranks 0-1, 2-3, ... and leaves PCIe to the others.
+# How two GPUs of a node reach each other. The first four have their own ports (`nvlink_bytes_per_s`). In a mesh, the
+# link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` bridges ranks 0-1, 2-3, ...; other pairs use PCIe.
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
+_GIVEN = "given for this run"  # of NodeLinks.sources
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLinks:
     """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
 
-    `gpus`: how many ranks the node has ports for. `peer`: one of PEERS; "memory" is a node whose ranks are processes
-    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch reduces;
-    `network_reduces`: the network's switches may. `nvlink_nodes`: nodes that one NVSwitch network joins. `*_s`: seconds
-    until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one switch of the network (None: all
-    do), `oversubscription`: how many times their NICs could send what its uplinks carry. `gpus_per_pcie_switch`: GPUs
-    that reach the others and the host through one link like their own (None: each has its own). `nic_kind` and
-    `nvlink_generation` say what the links are, and change no time; nor does `like`, the catalogue's type
-    that an own one was made from. `sources` and `verified` say for each link (nvlink,
-    pcie, nic, network, memory, latency) where its figure comes from and whether that was read.
-    JSON: `to_dict`, `from_dict`.
+    `gpus`: number of ranks that the node has ports for. `peer`: one of PEERS; in a "memory" node, ranks are processes
+    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch can reduce;
+    `network_reduces`: the network's switches may. `nvlink_nodes`: number of nodes that one NVSwitch network joins.
+    `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one leaf switch (None:
+    all); `oversubscription`: the rate of their NICs over the rate of its uplinks. `gpus_per_pcie_switch`: GPUs that
+    share one link to the others and the host (None: each has its own).
+
+    These change no time: `nic_kind` and `nvlink_generation` name the links; `like` is the catalogue's type that a
+    site's own type is based on; `sources` and `verified` tell for each link (nvlink, pcie, nic, network, memory,
+    latency) where its rate comes from and whether that source was read; `given` lists the links whose rates the user
+    gave for the run. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -55,9 +58,10 @@ class NodeLinks:
     like: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     verified: Mapping[str, bool] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a peer kind that nothing here understands."""
+        """Refuse unknown kinds of peer links and shares below 1."""
         if self.peer not in PEERS:
             hint = nearest(self.peer, PEERS)
             raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
@@ -73,12 +77,17 @@ class NodeLinks:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
-        """The links that `to_dict` wrote; keys of a later version are passed over."""
+        """The links that `to_dict` wrote. Keys of a later version are ignored."""
         known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in plain.items() if key in known})
+        values = {key: value for key, value in plain.items() if key in known}
+        if "given" in values:
+            values["given"] = tuple(values["given"])
+        else:  # files of older versions
+            values["given"] = tuple(link for link, source in plain.get("sources", {}).items() if source == _GIVEN)
+        return cls(**values)
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """The same node with other rates (bytes/s) of 'nvlink', 'pcie', 'nic' or 'memory'. UsageError: another name."""
+        """The same node with other rates (bytes/s) of nvlink, pcie, nic or memory. UsageError for other names."""
         for name in overrides:
             if name not in RATES:
                 raise UsageError(f"no link is called {name!r}{nearest(name, RATES)}")
@@ -88,32 +97,58 @@ class NodeLinks:
             self,
             num_nics=self.num_nics or (1 if "nic" in overrides else None),
             pair_bytes_per_s=None if "nvlink" in overrides else self.pair_bytes_per_s,
-            sources={**self.sources, **dict.fromkeys(given, "given for this run")},
+            sources={**self.sources, **dict.fromkeys(given, _GIVEN)},
             verified={**self.verified, **dict.fromkeys(given, True)},
+            given=tuple(dict.fromkeys((*self.given, *given))),
             **rates,
         )
 
     @property
     def reduces(self) -> bool:
-        """Can the node's switch combine what its GPUs send?"""
+        """Can the node's switch reduce the data of its GPUs?"""
         return self.nvls and self.peer in NVLINK_PEERS
 
     @property
     def mesh(self) -> bool:
-        """Are GPUs joined pair by pair, without a switch?"""
+        """Does every pair of GPUs have a link, without a switch?"""
         return self.peer in ("nvlink_mesh", "infinity_fabric")
 
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
-        """How many NICs one rank's traffic can use: whole ones where they are shared, all of its own otherwise."""
+        """Number of NICs that one rank's traffic can use: 1 if ranks share NICs, otherwise all of its own."""
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
+
+
+class Limit(Code):
+    """What a bound is named after: the code of `Bound.code`, and its name."""
+
+    MEMORY_COPY = "memory-copy", "memory copy"
+    GPU_MEMORY = "gpu-memory", "GPU memory"
+    NVLINK_PORT = "nvlink-port", "NVLink port"
+    NVLINK_PORT_REDUCING = "nvlink-port-in-network", "NVLink port, in-network reduction"
+    NVLINK_PORT_NOT_REDUCING = "nvlink-port-not-in-network", "NVLink port, without in-network reduction"
+    NVLINK_AND_PCIE = "nvlink-and-pcie", "NVLink and PCIe ports"
+    NVLINK_AND_PCIE_REDUCING = "nvlink-and-pcie-in-network", "NVLink and PCIe ports, in-network reduction"
+    NVLINK_AND_PCIE_NOT_REDUCING = (
+        "nvlink-and-pcie-not-in-network",
+        "NVLink and PCIe ports, without in-network reduction",
+    )
+    INFINITY_FABRIC_PORT = "infinity-fabric-port", "Infinity Fabric port"
+    C2C = "nvlink-c2c", "NVLink-C2C"
+    PCIE_PORT = "pcie-port", "PCIe port"
+    PCIE_PACKETS = "pcie-packets", "PCIe packets"
+    NETWORK = "network", "network"
+    NETWORK_REDUCING = "network-in-network", "network, in-network reduction"
+    DOMAINS = "network-of-domains", "network of domains"
+    DOMAINS_REDUCING = "network-of-domains-in-network", "network of domains, in-network reduction"
+    OWN_NICS = "own-nics", "own NICs"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The most that this traffic can reach: bytes per second of busbw, and why.
+    """The highest busbw that traffic can reach, in bytes per second.
 
-    `kind`: `hard` (physics: above it is an error) or `reference` (a measured ceiling, which may be exceeded).
-    `verified`: False when a figure it rests on was not read in a source.
+    `kind`: `hard` (physics: a higher figure is an error) or `reference` (a measured ceiling, which may be exceeded).
+    `name` and `why` are for people; `code` is a Limit. `verified`: False if a figure was not read in a source.
     """
 
     bytes_per_s: float
@@ -122,3 +157,4 @@ class Bound:
     why: str
     source: str
     verified: bool = True
+    code: str = UNCODED

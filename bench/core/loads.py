@@ -1,8 +1,8 @@
-"""What one algorithm asks of each kind of link, once for all sizes: seconds per byte of payload, and steps of latency.
+"""The load of one algorithm on each kind of link, once for all sizes: seconds per byte of payload, and latencies.
 
-Messages of a schedule grow in proportion to the payload, so one solution of a schedule of one byte gives every size:
-the time of a phase is the upper envelope of a few lines latency + bytes x slope. Phases that are alike are solved once,
-and of each phase only lines that are not below another one are kept, however many ranks took part.
+Messages of a schedule are proportional to the payload, so solving the schedule of one byte gives every size: the time
+of a phase is the upper envelope of a few lines latency + bytes x slope. Equal phases are solved once, and only lines
+that are not below another one are kept, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric
 from bench.core.fairness import completions
-from bench.core.phases import Call, Phase
-from bench.core.schedules import schedule
+from bench.core.schedules import Call, Phase, schedule
 from bench.core.world import World
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Kinds of link by how evidence speaks of them. Two more are found per phase: "nvls", ports of NVLink while the switch
-# reduces, and "host", the part of "pcie" that goes from one GPU of a node to another, by host memory or straight.
+# Kinds of links, as evidence names them. Two more are found per phase: "nvls" for NVLink ports while the switch
+# reduces, and "host" for the part of "pcie" between GPUs of one node, through host memory or directly.
 _KIND_OF = {
     "nvlink": "nvlink",
     "pair": "nvlink",
@@ -46,7 +45,7 @@ class Load:
     by_kind: Mapping[str, float]
 
     def seconds(self, payload_bytes: float) -> float:
-        """Of one phase, by the links alone."""
+        """Time of one phase by the links alone, in seconds."""
         return max((latency + slope * payload_bytes for latency, slope in self.lines), default=0.0)
 
     @property
@@ -56,7 +55,7 @@ class Load:
 
     @property
     def excess(self) -> float:
-        """How much longer fair shares make the phase than its busiest link by itself would need (1 or more)."""
+        """Time of the phase with fair shares, over the time its busiest link alone needs (1 or more)."""
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
 
@@ -65,14 +64,14 @@ Loads = tuple[Load, ...]
 
 
 def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
-    """Seconds of the whole schedule, by the links alone."""
+    """Time of the whole schedule by the links alone, in seconds."""
     return sum(load.repeat * load.seconds(payload_bytes) for load in loads)
 
 
 def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
-    """The loads of one collective of the whole world; None where the algorithm can not run there.
+    """The loads of one collective of the whole world; None if the algorithm cannot run there.
 
-    Raises UsageError for a rate or a latency that is unknown.
+    Raises UsageError if a rate or latency is unknown.
     """
     world, links = fabric.world, fabric.links
     call = Call(
@@ -88,8 +87,8 @@ def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
 
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
-    """The loads of phases whose flows' bytes are those of a payload of one byte."""
-    known: dict[int, Load] = {}  # by identity: phases that come again are the same ones
+    """The loads of phases whose flows have the bytes of a payload of one byte."""
+    known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
     for phase in phases:
         if not phase.flows or not phase.repeat:
@@ -102,7 +101,7 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
 
 
 def shift(world: World) -> list[Phase]:
-    """sendrecv: each rank sends S to the next, around."""
+    """sendrecv: each rank sends S to the next one in a ring."""
     num = world.num_ranks
     return [Phase(1, tuple((rank, (rank + 1) % num, 1.0) for rank in range(num)))] if num > 1 else []
 
@@ -132,7 +131,7 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
 
 
 def _seconds(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How long each link is busy with these messages, by id."""
+    """Seconds that each link is busy with these messages, by id."""
     import numpy as np
 
     used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
@@ -146,9 +145,9 @@ def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) ->
 
 
 def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """The lines that are the highest somewhere at 0 or above; a message of no bytes has slope 0."""
+    """The lines that are the highest for some payload of 0 or more. A message of no bytes has slope 0."""
     steepest: dict[float, float] = {}
-    while latencies.size:  # a fabric has few latencies
+    while latencies.size:  # a fabric has few different latencies
         same = latencies == latencies[0]
         steepest[float(latencies[0])] = float(slopes[same].max())
         latencies, slopes = latencies[~same], slopes[~same]

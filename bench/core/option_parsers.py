@@ -1,20 +1,44 @@
-"""How words that somebody typed become values, on a command line and in files. UsageError says what is wrong."""
+"""How typed text becomes a value, on a command line and in files. Each parser raises UsageError for anything wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
+from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.plugins import check, nearest
 from bench.core.units import format_size, parse_rate, parse_size
 
-# What a library may be held to, each with an example.
+# What a library can be required to use, each with an example.
 REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
-_AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to be told to stop
+_AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to stop soon
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError instead of printing its usage, and suggests the nearest option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError with argparse's message and the command whose help explains the options."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Refuse unknown options here, in the subcommand: the parser around it has other options and another help."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}{self._suggestion(rest)}")
+        return found, rest
+
+    def _suggestion(self, rest: Iterable[str]) -> str:
+        mistyped = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
+        close = plugins.closest(mistyped, tuple(self._option_string_actions)) if mistyped else None
+        return f"; did you mean {close}?" if close else ""
 
 
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
-    """What reads one of these words; `kind` is what errors call it."""
+    """A parser of one of these words; errors call it `kind`."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -25,18 +49,18 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """What reads a whole number of `least` or more; errors may call it by a name."""
+    """A parser of a whole number of `least` or more; errors may call it by a name."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise UsageError(f"{f'{name} ' if name else ''}{text!r} must be a whole number of {least} or more")
+            raise UsageError(f"{name} {text!r} must be a whole number of {least} or more".lstrip())
         return int(text)
 
     return parse
 
 
 def alignment(text: str) -> int:
-    """Bytes, a power of two."""
+    """Bytes, a power of two of 64 or more."""
     num_bytes = parse_size(text)
     if num_bytes < 64 or num_bytes & (num_bytes - 1):
         raise UsageError(f"alignment {text!r} must be a power of two of 64 bytes or more")
@@ -44,8 +68,10 @@ def alignment(text: str) -> int:
 
 
 def switch(text: str) -> bool:
-    """0 or 1."""
-    return one_of("switch", ("0", "1"))(text) == "1"
+    """`1` or `true`, `0` or `false`."""
+    if text.lower() not in _SWITCH:
+        raise UsageError(f"{text!r} must be 1 or true, 0 or false")
+    return _SWITCH[text.lower()]
 
 
 def matrix(text: str) -> tuple[tuple[int, ...], ...]:
@@ -56,12 +82,12 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
         rows = ()
     square = all(len(row) == len(rows) for row in rows) and all(cell >= 0 for row in rows for cell in row)
     if not rows or not square or not any(map(any, rows)):
-        raise UsageError(f"traffic matrix {text!r} must be square weights, rows by ';', such as 0,1;2,0")
+        raise UsageError(f"traffic matrix {text!r} must be square weights, rows separated by ';', such as 0,1;2,0")
     return rows
 
 
 def aggressor(text: str) -> str:
-    """`PATTERN[:SIZE]`, with its size told."""
+    """`PATTERN[:SIZE]`; the size is added if it is missing."""
     name, separator, size = text.partition(":")
     num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
     return f"{check('pattern', name)}:{format_size(num_bytes)}"
@@ -79,10 +105,10 @@ def links(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Comma-separated names."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise UsageError(f"{text!r} must be names with commas between them, such as eth0,eth1")
+        raise UsageError(f"{text!r} must be comma-separated names, such as eth0,eth1")
     return names
 
 
@@ -98,12 +124,55 @@ def racks(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def required(text: str) -> tuple[tuple[str, str], ...]:
-    """What a library is held to: `network=efa,algorithm=ring`."""
+    """What a library must use: `network=efa,algorithm=ring`."""
     pairs = []
     for part in text.split(","):
         name, _, value = (word.strip().lower() for word in part.partition("="))
         if name not in REQUIRABLE or not value:
             known = ", ".join(f"{word}={example}" for word, example in REQUIRABLE.items())
-            raise UsageError(f"requirement {part!r} must be one of {known}, or several with commas between them")
+            raise UsageError(f"requirement {part!r} must be one of {known}, or several separated by commas")
         pairs.append((name, value))
     return tuple(pairs)
+
+
+# How a value of a file becomes the texts that the parsers above read. `typed`: texts, and lists and mappings of them.
+
+
+def listed(typed: object) -> list[Any]:
+    """A list as it is; one value as a list of one. Raises UsageError for an empty list."""
+    if typed == []:
+        raise UsageError("the list is empty: give at least one value, or leave out the key")
+    return typed if isinstance(typed, list) else [typed]
+
+
+def split_orders(typed: object) -> list[Any]:
+    """Orders of ranks. A list of numbers is one order: `[0, 2, 1, 3]`."""
+    parts = listed(typed)
+    if all(isinstance(part, str) and part.isdecimal() for part in parts):
+        return [",".join(parts)]
+    return parts
+
+
+def split_matrix(typed: object) -> list[Any]:
+    """The command line's text of a matrix, `0,1;2,0`, also for a list of rows."""
+    if not isinstance(typed, list):
+        return [typed]
+    rows = [row if isinstance(row, list) else [row] for row in typed]
+    return [";".join(",".join(map(str, row)) for row in rows)]
+
+
+def split_requirements(typed: object) -> list[Any]:
+    """The command line's text, `network=efa,protocol=simple`, also for the mapping `{network: efa}`."""
+    if not isinstance(typed, dict):
+        return [typed]
+    return [",".join(f"{name}={value}" for name, value in typed.items())]
+
+
+def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Parsed ranges and sizes merged, in rising order. Bytes."""
+    return tuple(sorted({size for part in parsed for size in part}))
+
+
+def only_one(parsed: tuple[Any, ...]) -> Any:
+    """The one value of a factor whose text was written as a list or mapping."""
+    return parsed[0]

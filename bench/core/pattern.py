@@ -1,7 +1,7 @@
-"""What a pattern file says: how big, what to do, what must arrive, and what the bandwidth means.
+"""What a pattern file defines: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
 
-One file at the root of `bench/` holds one subclass and its instance PATTERN; nothing is registered anywhere else.
-Every method is asked about a Shape: one size, for one group of ranks.
+One file at the root of `bench/` holds one subclass and its instance PATTERN; nothing is registered anywhere else. Every
+method takes a Shape: one size, for one group of ranks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.core.program import Collective, Exchange, Expected, Message, Reduced, Step, delivered
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
 from bench.core.sweep import round_blocks, round_elements
 
-# A window larger than this would only cost memory: 64 MiB in flight fill any link.
+# 64 MiB in flight fill any link; a larger window would only cost memory.
 WINDOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One size of one case for a group of `num_ranks`: what decides a program.
+    """One size of one case for a group of `num_ranks`: everything that determines a program.
 
     `payload_bytes` is S of docs/metrics.md: the larger of one rank's send and receive buffers, already rounded.
     """
@@ -42,46 +44,49 @@ class Shape:
 
 
 class Pattern(ABC):
-    """A traffic pattern. Subclasses override what differs from "one collective call by everybody"."""
+    """A traffic pattern. Subclasses override what differs from one collective call by all members."""
 
     name: str
-    reduces = False  # does it combine data (so that the reduce operation matters)?
-    rooted = False  # has it a root?
+    reduces = False  # does it combine data, so the reduce operation matters?
+    rooted = False  # does it have a root?
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
-    directions: tuple[str, ...] = ("one-way", "two-way")  # which it has; the first is what `one-way` means to it
-    factors: frozenset[str] = frozenset()  # of engine, access, memory, via, tf32: those that matter to it
-    topology: str | None = None  # a topology of its own (pairs), else the one asked for
-    usual_topology = "world"  # where none is asked for
+    directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` means the first of them
+    factors: frozenset[str] = frozenset()  # the factors that only some patterns have and that matter to it
+    topology: str | None = None  # its fixed topology (pairs); None: the requested one
+    usual_topology = "world"  # its default topology
     min_ranks = 1
-    overlaps = False  # is its collective timed by itself, and while products of matrices run beside it?
-    transport: str | None = None  # the only one that can carry it out, where it is one
-    one_way = False  # does its time begin on member 0 and end on member 1, which may read another clock?
+    overlaps = False  # is its collective timed alone, and while matrix products run at the same time?
+    transport: str | None = None  # the only transport that can run it, if there is only one
+    one_way = False  # does its time begin on member 0 and end on member 1, possibly by another clock?
 
     def way(self, direction: str) -> str:
-        """The direction that it runs in where `direction` is asked for; '' where it has none."""
+        """The direction in which it runs if `direction` is requested; '' if it has none."""
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
 
     def topology_of(self, asked: str) -> str:
-        """How its groups are made where `asked` is: its own way, its usual one, or as asked."""
+        """The topology of its groups if `asked` is requested: its fixed one, its default, or the requested one."""
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
-    def needs(self, shape: Shape) -> str | None:
-        """Why a group of this shape can not run it (its payload does not matter yet); None when it can."""
-        if shape.num_ranks < self.min_ranks:
-            return f"{self.name} needs at least {self.min_ranks} ranks, the group has {shape.num_ranks}"
+    def needs(self, shape: Shape) -> Skip | None:
+        """Why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
+        name, num_ranks = self.name, shape.num_ranks
+        if num_ranks < self.min_ranks:
+            return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=name, least=self.min_ranks, num_ranks=num_ranks)
         if self.directional and self.way(shape.direction) not in self.directions:
-            return f"{self.name} has no direction {shape.direction}: it has {', '.join(self.directions)}"
-        if self.rooted and shape.root >= shape.num_ranks:
-            return f"root {shape.root} is not in a group of {shape.num_ranks} ranks: give --root 0"
+            return Skip.of(
+                SkipCode.NO_DIRECTION, pattern=name, direction=shape.direction, directions=list(self.directions)
+            )
+        if self.rooted and shape.root >= num_ranks:
+            return Skip.of(SkipCode.NO_ROOT, root=shape.root, num_ranks=num_ranks)
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S for a requested size, in bytes: whole elements (`shape.payload_bytes` is not yet known).
+        """S for a requested size, in bytes: whole elements. `shape.payload_bytes` is not yet known.
 
-        Also asked about shapes that `needs` refuses: the skipped row has a size too.
+        Shapes that `needs` refuses have a payload too, because a skipped row has a size.
         """
         return round_elements(requested_bytes, shape.element_bytes)
 
@@ -91,38 +96,38 @@ class Pattern(ABC):
 
     @abstractmethod
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """What one member does."""
+        """The steps of one member."""
 
     @abstractmethod
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """What must be in one member's receive buffer afterwards; all other bytes of it must be untouched."""
+        """What one member's receive buffer must hold afterwards. All its other bytes must be untouched."""
 
     @abstractmethod
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        For any algorithm of sends and receives (no reduction inside the network). With num_parts = n a part is one
-        rank, which gives the bus factor; with the number of nodes it gives the network bound. One formula for both.
+        It holds for any algorithm of sends and receives, without reduction inside the network. One formula gives both
+        the bus factor (num_parts = n: a part is one rank) and the network bound (num_parts: the number of nodes).
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """busbw / algbw, after nccl-tests' PERFORMANCE.md; None where it has no meaning (one rank, no bytes)."""
+        """busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it has no meaning (one rank, no bytes)."""
         if shape.num_ranks < 2 or shape.payload_bytes == 0:
             return None
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes
 
     def operations(self, shape: Shape) -> int:
-        """How many operations of size S one pass through the steps performs one after the other."""
+        """Number of operations of size S in one pass through the steps."""
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """The least number of messages that must follow one another: the latency floor is this times one message."""
+        """The least number of messages that must follow one another. It times one message is the latency floor."""
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What follows from a program alone. Bytes are per operation and direction; None where there is no such boundary.
+    """What follows from a program alone. Bytes are per operation and direction; None if there is no such boundary.
 
     `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port, `node_bytes` one node's network.
     """
@@ -134,9 +139,9 @@ class Traffic:
 
 
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    """The factors of one size. `num_nodes`: of members that lie node by node, as many on each; None where they do not.
+    """The traffic of one size. `num_nodes`: None unless members are ordered node by node, with as many on each.
 
-    A group that can not run the pattern has none of them.
+    A group that cannot run the pattern has no traffic.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -148,23 +153,23 @@ def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic
 
 
 class BlockPattern(Pattern):
-    """A pattern whose payload is one block per rank: rounded to whole blocks of 16 bytes."""
+    """A pattern whose payload is one block per rank, in multiples of 16 bytes."""
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S for a requested size, in bytes: n blocks of whole 16 bytes."""
+        """S for a requested size, in bytes: n blocks of multiples of 16 bytes."""
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """All but a part's own share of the payload: S (N-1)/N."""
+        """The payload without a part's own share: S (N-1)/N."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """One rank's block goes to all, or all blocks come to one rank."""
+        """One rank's block reaches all ranks, or all blocks reach one rank."""
         return log2_steps(num_ranks)
 
 
 class AllReducePattern(Pattern):
-    """A pattern in which every rank sends S and ends with the reduction of all ranks' S, by one call."""
+    """A pattern in which every rank sends S and ends with the reduction of all ranks' S, in one call."""
 
     reduces = True
     in_place = True
@@ -178,25 +183,25 @@ class AllReducePattern(Pattern):
         return (Collective("allreduce", *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The reduction of everybody's buffer."""
+        """The reduction of all buffers."""
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """2 S (N-1)/N: in for the reduction, out for the result."""
+        """2 S (N-1)/N: once for the reduction, once for the result."""
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """What one rank contributes must reach all the others."""
+        """Each rank's contribution must reach all other ranks."""
         return log2_steps(num_ranks)
 
 
 class MessagePattern(Pattern):
-    """A pattern of sends and receives: what must arrive follows from the messages themselves."""
+    """A pattern of sends and receives. The expected result follows from the messages."""
 
     min_ranks = 2
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The bytes of each message, where its receive puts them."""
+        """The bytes of each message at the place of its receive."""
         return delivered(self.all_steps(shape), member)
 
     def all_steps(self, shape: Shape) -> tuple[tuple[Step, ...], ...]:
@@ -204,7 +209,7 @@ class MessagePattern(Pattern):
         return tuple(self.steps(shape, member) for member in range(shape.num_ranks))
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """The busiest boundary and direction of the messages themselves, per operation."""
+        """The traffic of the busiest boundary and direction, per operation."""
         flows = (
             (member, send.peer, send.num_bytes)
             for member, steps in enumerate(self.all_steps(shape))
@@ -215,24 +220,24 @@ class MessagePattern(Pattern):
 
 
 class PairPattern(Pattern):
-    """Messages between members 0 and 1 of a group; any other member does nothing.
+    """Messages between members 0 and 1 of a group; other members do nothing.
 
-    One-way isolated: there and back, two operations, so that t is half the round trip. One-way pipelined: W messages
-    at once, then an acknowledgement of one element. Two-way: both members send at once, one message or W each.
+    One-way isolated: a round trip of two operations, so t is half of it. One-way pipelined: W messages at once, then an
+    acknowledgement of one element. Two-way: both members send at once, one message or W each.
     """
 
     min_ranks = 2
     directional = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Every message leaves from the start of the send buffer and arrives in a place of its own."""
+        """Every message leaves from the start of the send buffer and arrives in its own part of the receive buffer."""
         flows = [flow for step in self._flows(shape) for flow in step if member < 2]
         send_bytes = max((num_bytes for source, _, num_bytes in flows if source == member), default=0)
         recv_bytes = sum(count * num_bytes for source, count, num_bytes in flows if source != member)
         return send_bytes, recv_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """My sends and my receives of each step, posted together."""
+        """The sends and receives of each step, posted together."""
         if member > 1:
             return ()
         steps = []
@@ -248,15 +253,15 @@ class PairPattern(Pattern):
         return tuple(steps)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The bytes of each message, where its receive puts them."""
+        """The bytes of each message at the place of its receive."""
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """One message per direction and operation (the acknowledgement is not counted), if it crosses at all."""
+        """One message per direction and operation, if it crosses; the acknowledgement is not counted."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
-        """Messages of size S per direction, one after the other or in flight together."""
+        """Number of messages of size S per direction, one after the other or in flight together."""
         if shape.mode == "pipelined":
             return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
         return 1 if shape.direction == "two-way" else 2
@@ -271,9 +276,9 @@ class PairPattern(Pattern):
 
 
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
-    """The most bytes that enter or leave one of `num_parts` equal parts; a flow is (source, target, bytes).
+    """The most bytes that enter or leave one of `num_parts` equal parts. A flow is (source, target, bytes).
 
-    Members are laid out part by part: the first part holds members 0, 1, ...
+    Members are ordered part by part: the first part holds members 0, 1, ...
     """
     size = -(-num_ranks // num_parts)
     leaving, entering = [0] * num_parts, [0] * num_parts
@@ -285,5 +290,5 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 
 
 def log2_steps(num_ranks: int) -> int:
-    """ceil(log2 n): after k steps of one message each a rank's data can be known to 2^k ranks at most."""
+    """ceil(log2 n): after k steps of one message each, at most 2^k ranks can have a rank's data."""
     return (num_ranks - 1).bit_length()

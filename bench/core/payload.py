@@ -1,12 +1,12 @@
-"""What every byte must be: a pure function of (seed, rank, position), so that a wrong one can not pass.
+"""The expected value of every byte: a pure function of (seed, rank, position), so wrong data cannot pass.
 
-Copies carry noise that depends on the source rank and on the position: swapped, shifted or stale blocks differ. Sums
-carry integers small enough that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so
-they are compared bit for bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n: the slots
-are a permutation of the members, so the reduction over all members has a closed form and costs the same for 2 ranks as
-for 2000.
+Copies carry noise that depends on the source rank and the position: swapped, shifted or stale blocks differ. Sums carry
+integers small enough that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so they
+are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n. The slots are a
+permutation of the members, so the reduction over all members has a closed form that costs the same for 2 ranks as for
+2000.
 
-Noise repeats after a prime number of words, so no block whose size is a multiple of 16 bytes can be swapped unseen.
+Noise repeats after a prime number of words, so blocks whose size is a multiple of 16 bytes cannot be swapped unnoticed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Signed = npt.NDArray[np.int64]
 
 PERIOD = 131_071  # words; a prime, see above
 _LARGEST_ELEMENT_BYTES = 16
-AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in a precision of their own choice (nccl-tests allows the same)
+AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in different precisions (nccl-tests allows the same)
 
 
 @lru_cache(maxsize=8)
@@ -42,7 +42,7 @@ def _noise(seed: int) -> _Words:
 
 
 def _salt(*key: int) -> int:
-    """A fixed 64-bit number for some small integers."""
+    """A 64-bit hash of some small integers."""
     mixed = 0
     for part in key:
         mixed = ((mixed ^ (part + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9) % 2**64
@@ -52,10 +52,10 @@ def _salt(*key: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiled:
-    """The endless repetition of `period` from byte `offset` on, so that no content is larger than a few MiB.
+    """The endless repetition of `period`, from byte `offset`. It keeps any content below a few MiB.
 
-    Each 8-byte word of the repetition is then changed: `salt` flips bits, those not in `mask` are cleared. A period of
-    other than whole words has neither.
+    Each 8-byte word of the repetition is then changed: `salt` flips bits, and bits outside `mask` are cleared. A period
+    that is not of whole words has neither.
     """
 
     period: Bytes
@@ -65,7 +65,7 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """The least size after which it repeats that holds whole elements of every type."""
+        """The least size after which it repeats and that holds whole elements of every type."""
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
@@ -73,7 +73,7 @@ class Tiled:
         return replace(self, offset=self.offset + num_bytes)
 
     def head(self, num_bytes: int) -> Bytes:
-        """Its first bytes, in an array of their own."""
+        """Its first bytes, in a new array."""
         first = self.offset - self.offset % 8
         skipped = self.offset - first
         words = _repeated(self.period, first, -(-(skipped + num_bytes) // 8) * 8).view(np.uint64)
@@ -84,7 +84,7 @@ class Tiled:
 
 @lru_cache(maxsize=8)
 def constant(byte: int) -> Tiled:
-    """One byte, again and again."""
+    """One byte, repeated."""
     return Tiled(np.full(1 << 16, byte, dtype=np.uint8))
 
 
@@ -110,13 +110,13 @@ class CopyData:
     def __init__(self, dtype: Dtype, ranks: tuple[int, ...], seed: int) -> None:
         self._ranks = ranks
         self._seed = seed
-        # Clearing the top exponent bit keeps every float finite: some libraries may canonicalise NaN.
+        # Clearing the top exponent bit keeps every float finite, because some libraries canonicalise NaN.
         element = dtype.num_bytes // 2 if dtype.kind == "complex" else dtype.num_bytes
         clear = 0 if dtype.kind in ("int", "uint") else 1 << (8 * element - 2)
         self._mask = ~sum(clear << (8 * element * k) for k in range(8 // element)) % 2**64
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """The send buffer of a member from a byte on."""
+        """The send buffer of a member, from a byte."""
         return Tiled(_noise(self._seed).view(np.uint8), offset, _salt(self._seed, self._ranks[member]), self._mask)
 
 
@@ -131,19 +131,19 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Is there one right result, to the last bit?"""
+        """Is there only one right result, to the last bit?"""
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """What a member contributes from a byte on."""
+        """What a member contributes, from a byte."""
         return Tiled(_sent_period(member, *self._key), offset)
 
     def reduced(self, offset: int = 0) -> Tiled:
-        """The reduction over all members, same addressing."""
+        """The reduction over all members, from a byte."""
         return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
-        """Which elements of a received region are further from the average than 2 ulp."""
+        """Which elements of a received region differ from the average by more than 2 ulp."""
         want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)
@@ -152,7 +152,7 @@ class ReduceData:
         return beyond
 
 
-# Every set of buffers of a row is filled with the same: its periods are made once.
+# All buffer sets of a row hold the same, so its periods are made once.
 @lru_cache(maxsize=4)
 def _rule(dtype: Dtype, op: str, num: int, seed: int) -> Any:
     return _RULES[_rule_name(dtype, op)](dtype, num, _noise(seed))
@@ -180,7 +180,7 @@ class _Exact:
         widest = max(1, min(isqrt(2**exact // num), 1000))
         weight = [1 + _salt(slot) % widest if slot < 2**exact else 0 for slot in range(num)]
         self._weight: _Signed = np.array(weight, dtype=np.int64)
-        # Integers end at 2^w - 1; a float holds 2^p, too.
+        # Integers end at 2^w - 1; a float also holds 2^p.
         largest = max(1, (2**exact - (dtype.precision == 0)) // int(self._weight.sum()))
         magnitude = 1 + (noise & np.uint64(2**39 - 1)).astype(np.int64) % largest
         negative = (noise >> np.uint64(63)).astype(bool) & (dtype.kind != "uint")
@@ -194,7 +194,7 @@ class _Exact:
 
 
 class _Extreme(_Exact):
-    """min, max: as sum, but nothing is added up, so even small types have room for many values."""
+    """min, max: as sum, but nothing is added up, so small types also have many values."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, 1, noise)
@@ -218,13 +218,13 @@ class _Average(_Exact):
 
 
 class _Product:
-    """Floats: powers of two, and in slot 0 a random significand: exact in any order (nccl-tests' construction)."""
+    """prod of floats: powers of two, and a random significand in slot 0: exact in any order (as in nccl-tests)."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         steps = 2 ** min(dtype.precision - 1, 30)
         significand = 1.0 + (noise & np.uint64(steps - 1)).astype(np.float64) / steps
         self._first = np.where((noise >> np.uint64(63)).astype(bool), -significand, significand)
-        # Few factors other than one, or the product of many ranks would leave the exponent range of half floats.
+        # Only few factors differ from one, or the product of many ranks would exceed the exponent range of float16.
         exponents = [_salt(slot, 7) % 3 - 1 if 0 < slot < 8 else 0 for slot in range(num)]
         self._power = np.ldexp(1.0, np.array(exponents))
 
@@ -236,7 +236,7 @@ class _Product:
 
 
 class _Modular:
-    """Integers, product modulo 2^w and bitwise operations: any word in slot 0, fixed words in the others."""
+    """Integers: product modulo 2^w and bitwise operations, with any word in slot 0 and fixed words in the others."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         self._first = noise
@@ -255,7 +255,7 @@ class _Modular:
 _SLOT_WORDS: dict[str, Callable[[int], int]] = {
     "prod": lambda slot: 2 * (slot % 50) + 3,
     "bxor": lambda slot: _salt(slot, 2),
-    # Clearing (setting) a bit of each byte in a few slots only, or nothing of slot 0 would be left to see.
+    # A few slots clear (set) one bit of each byte; more would hide slot 0.
     "band": lambda slot: ~(0x0101010101010101 << slot) if 0 < slot < 4 else ~0,
     "bor": lambda slot: 0x0101010101010101 << slot if 0 < slot < 4 else 0,
 }
@@ -289,19 +289,19 @@ def _rule_name(dtype: Dtype, op: str) -> str:
         return "average"
     if op in ("min", "max"):
         return "extreme"
-    if op == "sum":  # of integers, too: Open MPI saturates small ones where C would wrap
+    if op == "sum":  # also for integers: Open MPI saturates small ones where C would wrap
         return "exact"
     return "product" if op == "prod" and dtype.precision else op
 
 
 def _encode(values: Any, dtype: Dtype) -> Bytes:
-    """Values as raw little-endian elements; exact for all values that the rules above make."""
+    """Values as raw little-endian elements; exact for all values of the rules above."""
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"
-        # Both parts differ, so that a swap of real and imaginary is seen; a sum is linear in each.
+        # The parts differ, so a swap of real and imaginary is noticed; a sum is linear in each.
         return np.stack([values, -2 * values], axis=-1).astype(half).reshape(-1).view(np.uint8)
     if dtype.name == "bfloat16":
-        # Round to nearest even; the values of sums, products and extrema are exact, those of avg are not.
+        # Round to nearest even. Sums, products and extrema are exact; averages are not.
         word = np.asarray(values).astype(np.float32).view(np.uint32)
         word = word + (np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1)))
         return (word >> np.uint32(16)).astype(np.uint16).view(np.uint8)

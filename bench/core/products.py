@@ -1,16 +1,16 @@
 """Matrices whose product is known exactly, although their elements look like noise.
 
-Row i and column k of the first factor hold u(i) s(k), row k and column j of the second t(k) v(j), all four noise of
-integers up to 15 of either sign: the elements fill the eight significant bits of bfloat16, so that a GPU works as hard
-as with other data (zeros or few bits cost it less power, and a hot GPU then runs faster). The product is
-C(i,j) = u(i) v(j) x sum over k of s(k) t(k), and the last s make that sum SUM, a power of two: each element is exact in
-every type here. A tile in another's place, a row of one factor that meets a column further on, a block of k that is
-left out or taken twice: all give other numbers. u and t repeat after a prime number of rows, so that a matrix is known
-by its first rows, and no tile can be swapped unseen.
+Row i and column k of the first factor hold u(i) s(k), row k and column j of the second t(k) v(j). All four are noise of
+integers up to 15 of either sign. Such elements fill the eight significant bits of bfloat16, so a GPU works as hard as
+with other data; zeros or few bits would cost less power, and a hot GPU would then run faster. The product is C(i,j) =
+u(i) v(j) x sum over k of s(k) t(k). The last s make that sum SUM, a power of two, so each element is exact in every
+type here. A tile in the wrong place, a row that meets a later column, and a block of k that is left out or taken twice
+all give other numbers. u and t repeat after a prime number of rows: a matrix is known by its first rows, and no tile
+can be swapped unnoticed.
 
-Every partial sum is an integer. While k goes by in order, the sum of s t is steered: it is never further from zero than
-STEERED. In any order that keeps neighbours together, and also where a processor's lanes take every n-th k, no partial
-sum comes near 2^24, up to which float32, in which all products here are summed, counts exactly.
+Every partial sum is an integer. In order of k, the sum of s t is steered to stay within STEERED of zero. Partial sums
+therefore stay far below 2^24, up to which float32 (in which all products here are summed) counts exactly. That holds in
+any order that keeps neighbours together, and also if each lane of a processor takes every n-th k.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bench.core.payload import Bytes, Tiled
 SUM = 256  # of s(k) t(k); 15 x 15 x 256 is below the largest float16
 MOST = 15
 STEERED = 240
-TYPES = ("bfloat16", "float16", "float32", "float64")  # whose products are exact here
+TYPES = ("bfloat16", "float16", "float32", "float64")  # with exact products here
 PERIOD = 61  # rows; a prime below the tile of core/sweep.py
-_ONES = 8  # of a period of t are 1 or -1: there s can make up any rest
+_ONES = 8  # elements of each period of t are 1 or -1, where s can make up any remainder
 
 
 class ProductData:
@@ -42,7 +42,7 @@ class ProductData:
 
 @lru_cache(maxsize=4)
 def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """u and t of one period, s and v of `order` integers, 1 to MOST of either sign: the sum of s t is SUM."""
+    """u and t of one period, s and v of `order` integers, 1 to MOST of either sign, with sum of s t = SUM."""
     noise = np.random.default_rng((order, rank, seed))
     u, s, t, v = (
         noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)
@@ -54,7 +54,7 @@ def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
         if abs(reached + step) > STEERED:
             s[k], step = -s[k], -step
         reached += step
-    of_tail = sorted(range(tail, order), key=lambda k: k % PERIOD < _ONES)  # those of 1 last
+    of_tail = sorted(range(tail, order), key=lambda k: k % PERIOD < _ONES)  # those with t = 1 or -1 last
     missing = SUM - reached - sum(int(s[k] * t[k % PERIOD]) for k in of_tail)
     for k in of_tail:
         before, factor = int(s[k]), int(t[k % PERIOD])

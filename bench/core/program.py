@@ -1,9 +1,9 @@
 """A program: what each rank of a group does in one operation, as plain data.
 
-Steps follow one another; what stands inside one Exchange is posted together. Peers and roots are *members* of the
-group (0 .. n-1), not world ranks, so that the same program serves any group of the same size. Step k of all members
-belongs together: the sends of step k are received in step k. A transport compiles the steps, the model simulates them,
-the bounds count the bytes that cross a link.
+Steps follow one another; the parts of one Exchange are posted together. Peers and roots are *members* of the group
+(0 .. n-1), not world ranks, so one program serves any group of the same size. Step k of all members belongs together:
+sends of step k are received in step k. A transport compiles the steps, the model simulates them, and the bounds count
+the bytes that cross a link.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One library call that all members make: `op` is the pattern's word (allreduce, alltoallv, ...).
+    """One library call that all members make. `op`: allreduce, alltoallv, ...
 
     `send_split` and `recv_split` are the bytes to and from each member (alltoallv only).
     """
@@ -28,7 +28,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`num_bytes` at `offset_bytes` of this member's send buffer (of its receive buffer, for a receive)."""
+    """`num_bytes` at `offset_bytes` of this member's send buffer (or of its receive buffer, for a receive)."""
 
     peer: int
     num_bytes: int
@@ -45,10 +45,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """`num_bytes` from member `source`'s send buffer into member `target`'s receive buffer, which nobody answers.
+    """`num_bytes` from member `source`'s send buffer to member `target`'s receive buffer, without a receive call.
 
-    `source_on`, `target_on`: the member on whose GPU those bytes lie, None: in host memory. That member is another than
-    the buffer's own where one process holds memory on two GPUs.
+    `source_on`, `target_on`: the member on whose GPU those bytes are; None: in host memory. It differs from
+    the buffer's own member if one process holds memory on two GPUs.
     """
 
     source: int
@@ -62,7 +62,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """Copies that this member orders by itself, begun together and completed together."""
+    """Copies that this member runs by itself, begun together and completed together."""
 
     copies: tuple[Copy, ...] = ()
 
@@ -71,25 +71,23 @@ class CopyStep:
 class Product:
     """The product of two square matrices of `order` rows on this member's device: 2 order^3 operations, no message.
 
-    The factors lie one after the other in the send buffer, the product in the receive buffer.
+    The send buffer holds both factors, the receive buffer the product.
     """
 
     order: int
 
     @property
     def flops(self) -> int:
-        """Operations: a multiplication and an addition for each of order^3 pairs."""
+        """Number of operations: a multiplication and an addition for each of order^3 pairs."""
         return 2 * self.order**3
 
 
 Step = Collective | Exchange | CopyStep | Product
 
 
-def needs_device(step: Step) -> str | None:
-    """Why a library that only sends messages can not carry out a step; None when it can."""
-    return (
-        "it moves messages between ranks, and this is work of one GPU" if isinstance(step, CopyStep | Product) else None
-    )
+def is_device_work(step: Step) -> bool:
+    """Is a step a copy or a product of one GPU, which a library of messages cannot run?"""
+    return isinstance(step, CopyStep | Product)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +111,10 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """`num_bytes` at `offset_bytes` of the receive buffer must be the product of the two factors of `order` rows that
-    begin at `source_offset` of this member's own send buffer."""
+    """`num_bytes` at `offset_bytes` of the receive buffer must be the product of two factors of `order` rows.
+
+    The factors begin at `source_offset` of this member's own send buffer.
+    """
 
     order: int
     num_bytes: int
@@ -127,7 +127,7 @@ Expected = Copied | Reduced | Multiplied
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that run one program together. `ranks[m]` is the world rank of member m; `src`, `dst`: of a pair."""
+    """Ranks that run one program together. `ranks[m]`: world rank of member m; `src`, `dst`: the ranks of a pair."""
 
     name: str
     ranks: tuple[int, ...]
@@ -135,11 +135,11 @@ class Group:
     dst: int | None = None
 
 
-Round = tuple[Group, ...]  # disjoint groups that run at the same time; a rank in none of them is idle
+Round = tuple[Group, ...]  # disjoint groups that run at the same time; ranks in none of them are idle
 
 
 def delivered(steps_of_all: tuple[tuple[Step, ...], ...], member: int) -> tuple[Copied, ...]:
-    """What the messages of a program leave in one member's receive buffer, by matching sends to receives in order."""
+    """What the messages of a program write into one member's receive buffer. Sends match receives in order."""
     copies = []
     for index, step in enumerate(steps_of_all[member]):
         if not isinstance(step, Exchange):

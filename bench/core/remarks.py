@@ -8,7 +8,7 @@ from bench.core.codes import Code, Coded
 
 
 @dataclass(frozen=True, slots=True)
-class Remark(Coded):
+class CodedRemark(Coded):
     """Something that a reader of the results must know."""
 
 
@@ -17,8 +17,8 @@ class RemarkCode(Code):
 
     SIZES_THINNED = (
         "sizes-thinned",
-        "{job}: sizes thinned from {num_asked} to {num_kept} (first and last kept): each row needs at least "
-        "{row_s:g} s of the {share_s:time} that each job has of the budget",
+        "sizes thinned from {num_asked} to {num_kept} (first and last kept), so each row has at least {row_s:g} s of "
+        "the {share_s:time} that each job has of the budget",
     )
     ROWS_LEFT_OUT = (
         "rows-left-out",

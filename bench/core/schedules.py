@@ -1,66 +1,448 @@
 """How a collective becomes messages, per algorithm: phases of messages that run together, one phase after the other.
 
-What a library does with a message size is its own choice; these are the textbook forms that libraries build on
-(R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005; rings over
-several rails as in NCCL). Ranks in messages are world ranks: placement is part of the schedule. n: members, N: nodes,
-L: members of each node, S: the payload, the larger of one rank's send and receive buffers.
+A library chooses an algorithm per message size. These are the textbook forms that libraries build on (R. Thakur,
+R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails
+as in NCCL). Ranks in messages are world ranks, because placement is part of the schedule. n: members, N: nodes, L:
+members of each node, S: the payload, which is the larger of one rank's send and receive buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from bench.core import _halving, _hierarchical, _one_node, _pairwise, _rings, _trees
 from bench.core.errors import UsageError
-from bench.core.phases import Call, Phases
+from bench.core.fabric import SWITCH, Flow
+from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
+
+PIECES = 8  # in flight in a pipelined schedule, as many as NCCL's buffers hold (NCCL_STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Messages that begin together, `repeat` times in a row."""
+
+    repeat: int
+    flows: tuple[Flow, ...]
+
+
+Phases = list[Phase]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective of one group. `ranks[m]` is the world rank of member m; `root` is a member.
+
+    `split[i][j]`: bytes from member i to member j (alltoallv only). `reduces`: the node's switch can reduce (NVLS).
+    `mesh`: every pair of the node's GPUs has a link. `alike`: all paths between nodes are equally long, so one node can
+    stand for all.
+    """
+
+    ranks: tuple[int, ...]
+    ranks_per_node: int
+    payload_bytes: float
+    root: int = 0
+    split: tuple[tuple[int, ...], ...] = ()
+    reduces: bool = False
+    alike: bool = False
+    mesh: bool = False
+
+    @property
+    def num(self) -> int:
+        """n."""
+        return len(self.ranks)
+
+    @property
+    def block_bytes(self) -> float:
+        """S/n."""
+        return self.payload_bytes / self.num
+
+    def nodes(self) -> list[list[int]]:
+        """The ranks of each node, in member order."""
+        found: dict[int, list[int]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank // self.ranks_per_node, []).append(rank)
+        return list(found.values())
+
+    def even_nodes(self) -> list[list[int]] | None:
+        """The ranks of each node if all nodes have the same number of members, else None."""
+        nodes = self.nodes()
+        return nodes if len({len(ranks) for ranks in nodes}) == 1 else None
 
 
 def algorithms(op: str) -> tuple[str, ...]:
-    """The names of an operation's algorithms. Raises UsageError for an operation that is none."""
+    """The names of an operation's algorithms. Raises UsageError for an unknown operation."""
     if op not in _ALGORITHMS:
         raise UsageError(f"no collective is called {op!r}{nearest(op, tuple(_ALGORITHMS))}")
     return tuple(_ALGORITHMS[op])
 
 
 def schedule(op: str, algorithm: str, call: Call) -> Phases | None:
-    """The phases of one collective; None when this algorithm can not run on such a group. One rank: no phase."""
+    """The phases of one collective; None if this algorithm cannot run on such a group. One rank has no phase."""
     if algorithm not in algorithms(op):
         raise UsageError(f"{op} has no algorithm {algorithm!r}{nearest(algorithm, algorithms(op))}")
     return _ALGORITHMS[op][algorithm](call) if call.num > 1 else []
 
 
-_Algorithm = Callable[[Call], Phases | None]
+def backwards(phases: Phases) -> Phases:
+    """The same messages in the other direction, last phase first."""
+    return [Phase(each.repeat, tuple((b, a, size) for a, b, size in each.flows)) for each in reversed(phases)]
 
-# In the order in which one is preferred when two take the same time.
-_ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
+
+def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
+    """The same messages with `part` of their bytes."""
+    return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
+
+
+# ---- Rings: each member passes a block to the next. A chain is a ring cut open at its root. ----
+
+
+def ring_blocks(call: Call) -> Phases:
+    """allgather, reducescatter: n - 1 steps of S/n."""
+    return [Phase(call.num - 1, _ring_step([call.ranks], call.ranks_per_node, call.block_bytes))]
+
+
+def ring_allreduce(call: Call) -> Phases:
+    """Reduce-scatter, then all-gather: 2 (n-1) steps of S/n."""
+    return ring_blocks(call) * 2
+
+
+def chain_broadcast(call: Call) -> Phases:
+    """Pieces pass along the rings, from the root to the member before it. All edges are busy at once.
+
+    n - 1 latencies, and S through each edge: the limit of many small pieces, which fill the pipe in no time.
+    """
+    root = call.ranks[call.root]
+    shares = _ring_shares(call.ranks, call.ranks_per_node)
+    edges = {edge: share for edge, share in shares.items() if edge[1] != root}
+    filling = tuple((a, b, 0.0) for a, b in edges)
+    flowing = tuple((a, b, share * call.payload_bytes) for (a, b), share in edges.items())
+    return [Phase(call.num - 2, filling), Phase(1, flowing)]
+
+
+def chain_reduce(call: Call) -> Phases:
+    """A broadcast backwards."""
+    return backwards(chain_broadcast(call))
+
+
+def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: float) -> tuple[Flow, ...]:
+    """One step of rings in several groups at once, `num_bytes` from each member to the next."""
+    return tuple(
+        (source, target, share * num_bytes)
+        for ranks in groups
+        for (source, target), share in _ring_shares(ranks, ranks_per_node).items()
+    )
+
+
+def _ring_shares(ranks: Sequence[int], ranks_per_node: int) -> dict[tuple[int, int], float]:
+    """The share of the data that each edge of a ring carries.
+
+    The ring keeps the members' order from node to node. With L consecutive members on a node there are L rings
+    (channels), each with 1/L of the data. Channel c enters each node at its c-th member, so every member sends to the
+    next node in one channel, and all rails carry the same load.
+    """
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] // ranks_per_node == rank // ranks_per_node:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    channels = max(map(len, runs))
+    shares: dict[tuple[int, int], float] = {}
+    for channel in range(channels):
+        ring = [run[(channel + i) % len(run)] for run in runs for i in range(len(run))]
+        for edge in zip(ring, ring[1:] + ring[:1], strict=True):
+            shares[edge] = shares.get(edge, 0.0) + 1 / channels
+    return shares
+
+
+# ---- Hierarchical: inside nodes, then between the k-th members of all nodes (one rail each). ----
+
+
+def hierarchical_allreduce(call: Call) -> Phases | None:
+    """Reduce-scatter in the node, allreduce of S/L over each rail, all-gather in the node."""
+    levels = _levels(call)
+    if levels is None:
+        return None
+    inside, rails = levels
+    between = _ring_step(rails, call.ranks_per_node, call.block_bytes)
+    return [inside, Phase(2 * (len(rails[0]) - 1), between), inside]
+
+
+def hierarchical_allgather(call: Call) -> Phases | None:
+    """All-gather over each rail, then in the node."""
+    levels = _levels(call)
+    if levels is None:
+        return None
+    inside, rails = levels
+    return [Phase(len(rails[0]) - 1, _ring_step(rails, call.ranks_per_node, call.block_bytes)), inside]
+
+
+def hierarchical_reducescatter(call: Call) -> Phases | None:
+    """The all-gather backwards: in the node, then over each rail."""
+    forwards = hierarchical_allgather(call)
+    return forwards[::-1] if forwards else None
+
+
+def pipelined_allreduce(call: Call) -> Phases | None:
+    """In pieces, so node and network work at the same time: a tree or rails between nodes, NVLS or rings inside.
+
+    Each port carries S (1 + 1/L) with NVLS and 2 (L-1)/L S without, each rail 2 (N-1)/N S/L: the least that any
+    algorithm must send. The first and the last of the PIECES meet empty links and pass the levels one after the other.
+    """
+    levels = _levels(call)
+    if levels is None:
+        return None
+    inside, rails = levels
+    size, num = len(rails), len(rails[0])
+    between = _ring_step(rails, call.ranks_per_node, 2 * (num - 1) / num * call.payload_bytes / size)
+    if call.reduces:
+        within, steps = _through_switch(call, size), 1
+    else:
+        within, steps = scaled(inside.flows, 2 * (size - 1)), size - 1
+    filling = [Phase(2 * steps - 1, scaled(within, 0.0)), Phase(2 * log2_steps(num) - 1, scaled(between, 0.0))]
+    singly = [Phase(1, scaled(each, 1 / PIECES)) for each in (within, between)]
+    return [*filling, *singly, Phase(1, scaled(within + between, 1 - 1 / PIECES))]
+
+
+def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
+    """The phase inside nodes (L - 1 steps of S/L) and the rails; None unless N and L are 2 or more."""
+    nodes = call.even_nodes()
+    if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
+        return None
+    size = len(nodes[0])
+    inside = Phase(size - 1, _ring_step(nodes, call.ranks_per_node, call.payload_bytes / size))
+    return inside, list(zip(*nodes, strict=True))
+
+
+# ---- One node, all at once: over every link of a mesh, or through a switch that reduces (NVLS). ----
+
+
+def direct(call: Call) -> Phases | None:
+    """allgather, reducescatter in one node: every rank sends S/n to all others at once, over all links of a mesh.
+
+    The messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
+    """
+    if not call.mesh or len(call.nodes()) > 1:
+        return None
+    edges = [(a, b) for a in call.ranks for b in call.ranks if a != b]
+    filling = Phase(log2_steps(call.num) - 1, tuple((a, b, 0.0) for a, b in edges))
+    return [filling, Phase(1, tuple((a, b, call.block_bytes) for a, b in edges))]
+
+
+def direct_allreduce(call: Call) -> Phases | None:
+    """Reduce-scatter, then all-gather."""
+    once = direct(call)
+    return once and once * 2
+
+
+def nvls_allreduce(call: Call) -> Phases | None:
+    """The node's switch reduces: for each member it reads and combines 1/n of all buffers, then copies it to all.
+
+    Each port sends S (its buffer, read) and S/n (its result), and receives as much. One latency up, one down.
+    """
+    if not call.reduces or len(call.nodes()) > 1:
+        return None
+    return [Phase(1, tuple((rank, SWITCH, 0.0) for rank in call.ranks)), Phase(1, _through_switch(call, call.num))]
+
+
+def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
+    """Up to the switch and down from it, S (1 + 1/L) through each port, in nodes of `size` = L members."""
+    num_bytes = call.payload_bytes * (1 + 1 / size)
+    up = tuple((rank, SWITCH, num_bytes) for rank in call.ranks)
+    down = tuple((SWITCH, rank, num_bytes) for rank in call.ranks)
+    return up + down
+
+
+# ---- Halving and doubling: log2 n exchanges with a partner; n must be a power of two. ----
+
+
+def halving(call: Call) -> Phases | None:
+    """reducescatter: S/2 to the neighbour, S/4 to the next partner, ...: the most bytes go the shortest way."""
+    return _exchanges(call, [call.payload_bytes / 2 ** (k + 1) for k in range(log2_steps(call.num))])
+
+
+def doubling(call: Call) -> Phases | None:
+    """allgather: the halving backwards, from S/n to the farthest partner up to S/2 to the neighbour."""
+    halved = halving(call)
+    return halved[::-1] if halved else None
+
+
+def halving_doubling(call: Call) -> Phases | None:
+    """allreduce: reduce-scatter by halving, all-gather by doubling (Rabenseifner)."""
+    halved = halving(call)
+    return [*halved, *halved[::-1]] if halved else None
+
+
+def recursive_doubling(call: Call) -> Phases | None:
+    """allreduce in the fewest steps: the whole buffer to each partner."""
+    return _exchanges(call, [call.payload_bytes] * log2_steps(call.num))
+
+
+def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
+    """Exchange k, of sizes[k] bytes, is with the member whose number differs in bit k: neighbours first."""
+    if call.num & (call.num - 1):
+        return None
+    ranks = call.ranks
+    return [
+        Phase(1, tuple((ranks[m], ranks[m ^ (1 << k)], num_bytes) for m in range(call.num)))
+        for k, num_bytes in enumerate(sizes)
+    ]
+
+
+# ---- From one root to all and back: binomial trees between nodes, then in all nodes at once; or one by one. ----
+
+
+def tree_broadcast(call: Call) -> Phases:
+    """S along a binomial tree."""
+    return [Phase(1, tuple((a, b, call.payload_bytes) for a, b in edges)) for edges in _tree_rounds(call)]
+
+
+def tree_reduce(call: Call) -> Phases:
+    """A broadcast backwards."""
+    return backwards(tree_broadcast(call))
+
+
+def tree_allreduce(call: Call) -> Phases:
+    """Reduce to a root, broadcast from it."""
+    return [*tree_reduce(call), *tree_broadcast(call)]
+
+
+def tree_scatter(call: Call) -> Phases:
+    """The root sends half of all blocks to the member half-way round, and each half does the same again."""
+    ranks = call.ranks[call.root :] + call.ranks[: call.root]
+    phases = []
+    for k in reversed(range(log2_steps(call.num))):
+        step = 1 << k
+        heads = [(head, head + step) for head in range(0, call.num - step, 2 * step)]
+        flows = ((ranks[a], ranks[b], call.block_bytes * min(step, call.num - b)) for a, b in heads)
+        phases.append(Phase(1, tuple(flows)))
+    return phases
+
+
+def tree_gather(call: Call) -> Phases:
+    """A scatter backwards."""
+    return backwards(tree_scatter(call))
+
+
+def linear_scatter(call: Call) -> Phases:
+    """The root sends each member its block, one after the other."""
+    root = call.ranks[call.root]
+    others = [rank for rank in call.ranks if rank != root]
+    if not call.alike:
+        return [Phase(1, ((root, rank, call.block_bytes),)) for rank in others]
+    near = [rank for rank in others if rank // call.ranks_per_node == root // call.ranks_per_node]
+    far = [rank for rank in others if rank // call.ranks_per_node != root // call.ranks_per_node]
+    singly = [Phase(1, ((root, rank, call.block_bytes),)) for rank in near]
+    return singly + ([Phase(len(far), ((root, far[0], call.block_bytes),))] if far else [])
+
+
+def linear_gather(call: Call) -> Phases:
+    """A scatter backwards."""
+    return backwards(linear_scatter(call))
+
+
+_Rounds = list[list[tuple[int, int]]]
+
+
+def _tree_rounds(call: Call) -> _Rounds:
+    """(source, target) per round of a binomial tree from the root: each round doubles the ranks that have the data."""
+    root = call.ranks[call.root]
+    nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
+    nodes = [sorted(ranks, key=lambda rank: rank != root) for ranks in nodes]
+    rounds = _binomial([ranks[0] for ranks in nodes])
+    inside = [_binomial(ranks) for ranks in nodes]
+    for k in range(max(map(len, inside))):
+        rounds.append([edge for each in inside if k < len(each) for edge in each[k]])
+    return rounds
+
+
+def _binomial(ranks: Sequence[int]) -> _Rounds:
+    have, rounds = 1, []
+    while have < len(ranks):
+        rounds.append(list(zip(ranks, ranks[have : 2 * have], strict=False)))
+        have *= 2
+    return rounds
+
+
+# ---- All to all, pair by pair; and the barrier, whose messages have no bytes. ----
+
+
+def pairwise_alltoall(call: Call) -> Phases:
+    """alltoall: S/n in each round."""
+    times = len(call.nodes()) - 1 if call.alike else 1
+    return [
+        Phase(times if s else 1, tuple((a, b, call.block_bytes) for a, b in edges))
+        for (s, _), edges in _shifts(call).items()
+    ]
+
+
+def pairwise_alltoallv(call: Call) -> Phases:
+    """alltoallv: the rounds of alltoall with each pair's own bytes; a pair without bytes sends nothing."""
+    member = {rank: index for index, rank in enumerate(call.ranks)}
+    phases = []
+    for edges in _shifts(replace(call, alike=False)).values():
+        flows = tuple((a, b, float(call.split[member[a]][member[b]])) for a, b in edges)
+        phases.append(Phase(1, tuple(flow for flow in flows if flow[2] > 0)))
+    return [phase for phase in phases if phase.flows]
+
+
+def dissemination_barrier(call: Call) -> Phases:
+    """barrier: in step k each member signals the member 2^k further (Hensgen, Finkel and Manber)."""
+    ranks = call.ranks
+    return [
+        Phase(1, tuple((ranks[m], ranks[(m + (1 << k)) % call.num], 0.0) for m in range(call.num)))
+        for k in range(log2_steps(call.num))
+    ]
+
+
+def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """n - 1 rounds in which each rank sends to one rank and receives from one, by their shift.
+
+    With even nodes a round shifts by (s nodes, t members): it lies wholly inside the nodes, or wholly between them. If
+    all paths between nodes are alike, the shift by one node stands for all N - 1.
+    """
+    nodes = call.even_nodes() or [list(call.ranks)]
+    size, num_nodes = len(nodes[0]), len(nodes)
+    most = min(num_nodes, 2) if call.alike else num_nodes
+    shifts = [(s, t) for s in range(most) for t in range(size) if (s, t) != (0, 0)]
+    seats = [(node, i) for node in range(num_nodes) for i in range(size)]
+    return {
+        (s, t): [(nodes[node][i], nodes[(node + s) % num_nodes][(i + t) % size]) for node, i in seats]
+        for s, t in shifts
+    }
+
+
+# The first of two algorithms that take the same time is preferred.
+_ALGORITHMS: dict[str, dict[str, Callable[[Call], Phases | None]]] = {
     "allreduce": {
-        "ring": _rings.allreduce,
-        "hierarchical": _hierarchical.allreduce,
-        "nvls": _one_node.nvls_allreduce,
-        "halving_doubling": _halving.halving_doubling,
-        "recursive_doubling": _halving.recursive_doubling,
-        "tree": _trees.allreduce,
-        "pipelined": _hierarchical.pipelined_allreduce,
-        "direct": _one_node.direct_allreduce,
+        "ring": ring_allreduce,
+        "hierarchical": hierarchical_allreduce,
+        "nvls": nvls_allreduce,
+        "halving_doubling": halving_doubling,
+        "recursive_doubling": recursive_doubling,
+        "tree": tree_allreduce,
+        "pipelined": pipelined_allreduce,
+        "direct": direct_allreduce,
     },
     "allgather": {
-        "ring": _rings.blocks,
-        "hierarchical": _hierarchical.allgather,
-        "doubling": _halving.doubling,
-        "direct": _one_node.direct,
+        "ring": ring_blocks,
+        "hierarchical": hierarchical_allgather,
+        "doubling": doubling,
+        "direct": direct,
     },
     "reducescatter": {
-        "ring": _rings.blocks,
-        "hierarchical": _hierarchical.reducescatter,
-        "halving": _halving.halving,
-        "direct": _one_node.direct,
+        "ring": ring_blocks,
+        "hierarchical": hierarchical_reducescatter,
+        "halving": halving,
+        "direct": direct,
     },
-    "broadcast": {"chain": _rings.chain_broadcast, "tree": _trees.broadcast},
-    "reduce": {"chain": _rings.chain_reduce, "tree": _trees.reduce},
-    "gather": {"linear": _trees.linear_gather, "tree": _trees.gather},
-    "scatter": {"linear": _trees.linear_scatter, "tree": _trees.scatter},
-    "alltoall": {"pairwise": _pairwise.alltoall},
-    "alltoallv": {"pairwise": _pairwise.alltoallv},
-    "barrier": {"dissemination": _pairwise.barrier},
+    "broadcast": {"chain": chain_broadcast, "tree": tree_broadcast},
+    "reduce": {"chain": chain_reduce, "tree": tree_reduce},
+    "gather": {"linear": linear_gather, "tree": tree_gather},
+    "scatter": {"linear": linear_scatter, "tree": tree_scatter},
+    "alltoall": {"pairwise": pairwise_alltoall},
+    "alltoallv": {"pairwise": pairwise_alltoallv},
+    "barrier": {"dissemination": dissemination_barrier},
 }

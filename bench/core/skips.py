@@ -1,4 +1,4 @@
-"""Why rows are not measured: the codes of Skip, with their words."""
+"""Why rows are not measured: the codes of Skip that several rooms use, with their words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,27 @@ from bench.core.codes import Code
 
 
 class SkipCode(Code):
-    """Why a row was skipped. Transports and tools have codes of their own, in their files."""
+    """Why a row was skipped. Transports and tools have their own codes, in their files."""
 
     BUDGET = "budget", "the time budget of {budget_s:g} s was used up before this row"
-    OTHER_GROUP_WRONG = "other-group-wrong", "another group's data was wrong"
+    OTHER_GROUP_WRONG = "other-group-wrong", "another group received wrong data"
+    DEVICE_WORK = "device-work", "{transport} moves messages between ranks; this pattern is work of one GPU"
+    # Options
+    OPTION_IGNORED = (
+        "option-ignored",
+        "{transport} would ignore {option}: leave it out, or use {transports:list}",
+    )
+    # Groups that a pattern cannot run in (Pattern.needs)
+    TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, the group has {num_ranks}"
+    ODD_RANKS = "odd-ranks", "{pattern} needs an even number of ranks, the group has {num_ranks}"
+    NO_DIRECTION = "no-direction", "{pattern} has no direction {direction}: it has {directions:list}"
+    NO_ROOT = "no-root", "root {root} is not in a group of {num_ranks} ranks: give --root 0"
+    MATRIX_SIZE = (
+        "matrix-size",
+        "the traffic matrix has {num_rows} rows, the group {num_ranks} ranks: give it a row and a column per rank",
+    )
+    MOVES_NOTHING = "moves-nothing", "{pattern} in a group of {num_ranks} moves nothing that could disturb others"
+    # Reductions
+    INTEGERS_ONLY = "integers-only", "{reduce_op} is defined for integers only, not for {dtype}"
+    AVERAGE_UNDEFINED = "average-undefined", "avg has no single meaning for {dtype}"
+    NO_EXACT_RESULT = "no-exact-result", "{reduce_op} of {dtype} has no exact result to check against"

@@ -1,7 +1,7 @@
-"""Programs that run at the same time, each at its own pace, on shared links: what one loses to the others.
+"""Programs that run at the same time on shared links, each at its own pace: their slowdown by each other.
 
-A stream is the phases of one group's program, pass after pass; a phase ends with its last message. Rates are the
-max-min fair shares of all messages under way (core/fabric.py), found anew whenever one begins or ends.
+A stream is the phases of one group's program, pass after pass; a phase ends with its last message. Rates are max-min
+fair shares of all messages in flight (core/fairness.py), computed again whenever one begins or ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.fabric import Fabric
 from bench.core.fairness import fair_rates
-from bench.core.phases import Phases
+from bench.core.schedules import Phases
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class _Stream:
-    """Where one program is: its present phase, and what is still under way of it."""
+    """The state of one program: its current phase, and its messages in flight."""
 
     paths: NDArray[np.int64]
-    wait_s: Floats  # of each message until its first byte
+    wait_s: Floats  # per message, until its first byte
     left: Floats  # bytes
 
     def __init__(self, fabric: Fabric, phases: Phases) -> None:
         self._phases = [(each.repeat, *fabric.routes(each.flows)) for each in phases if each.repeat and each.flows]
-        self.passes, self.ended_s = 0, 0.0  # whole passes, and when the last of them was over
+        self.passes, self.ended_s = 0, 0.0  # whole passes, and the end of the last one
         self._index, self._done = 0, 0
         self.sends = bool(self._phases)
         if self.sends:
             self._begin()
 
     def advance(self, seconds: float, rates: Floats, now: float) -> None:
-        """So much time at these rates (0 for what has not begun to move, or has arrived), until `now`."""
+        """Advance by `seconds` until `now`, at these rates (0 for messages that wait or have arrived)."""
         import numpy as np
 
         self.wait_s = np.maximum(self.wait_s - seconds, 0.0)
@@ -60,10 +60,10 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Seconds of a pass through each program while all go on, each pass after pass; 0 for one that sends nothing.
+    """Seconds of a pass through each program while all of them run, pass after pass; 0 for one that sends nothing.
 
-    All begin together, and each is followed until all have ended one pass at least: the mean over its whole passes.
-    Raises UsageError when a rate or latency that a message needs is unknown.
+    All begin together and run until each has completed at least one pass. The result is the mean over whole passes.
+    Raises UsageError if a rate or latency that a message needs is unknown.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Message sizes: how they are typed, rounded to what can be sent, and thinned to fit a time budget."""
+"""Message sizes: parsing, rounding to what can be sent, and thinning to fit a time budget."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.core.errors import UsageError
 from bench.core.units import format_size, parse_size
 
 DEFAULT_SIZES = "8:16M:2"
-TILE = 64  # the order of a matrix is a whole number of these: what tensor cores like, and whole cache lines
+TILE = 64  # matrix orders are multiples of it, for tensor cores and whole cache lines
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Sizes in bytes of `begin:end:factor` (factor 2 if left out) or of a list `8,1K,1M`; sorted, without repeats.
+    """Sizes in bytes of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`; sorted, without duplicates.
 
-    Raises UsageError for an empty or falling range, a factor below 2, or a size that is none.
+    Raises UsageError for an empty or falling range, a factor below 2, or an invalid size.
     """
     if ":" not in text:
         return tuple(sorted({parse_size(part) for part in text.split(",")}))
@@ -50,7 +50,7 @@ def format_sizes(sizes: Sequence[int]) -> str:
 
 
 def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most `most` (at least 2) of the sizes, evenly spaced in their order; the first and the last always stay."""
+    """At most `most` (at least 2) of the sizes, evenly spaced. The first and the last are always kept."""
     most = max(most, 2)
     if len(sizes) <= most:
         return tuple(sizes)
@@ -64,14 +64,14 @@ def round_elements(requested_bytes: int, element_bytes: int) -> int:
 
 
 def round_blocks(requested_bytes: int, num_ranks: int) -> int:
-    """Payload of an operation on one block per rank: blocks of whole 16 bytes, at least one such. Bytes.
+    """Payload of an operation on one block per rank: blocks of multiples of 16 bytes, at least 16. Bytes.
 
-    As nccl-tests rounds them (S' = n * 16 * floor(S / 16n)), but never to nothing. 16 bytes hold whole elements of
-    every type we know.
+    Rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 bytes hold whole elements of every type
+    here.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 
 
 def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Rows of the largest square matrix of whole tiles that takes no more bytes; one tile at least."""
+    """Rows of the largest square matrix of whole tiles within `num_bytes`; at least one tile."""
     return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)

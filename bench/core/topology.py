@@ -1,11 +1,16 @@
 """Which ranks form which groups, in which order, and which groups run at the same time.
 
-`world`: everybody. `node`: each node's ranks, all nodes at once. `rail`: the k-th rank of every node, all rails at
-once. `groups of K`: neighbours in the order. `node in turn`, `rail in turn`, `groups of K in turn`: the same groups,
-one at a time while the others idle: what each reaches alone. `pairs`: every pair of ranks, N/2 disjoint pairs at a time
-by the circle method. `directed pairs`: the same, then each pair the other way round. The order of ranks inside a group
-is a factor of its own: `linear`, `reverse`, `interleaved` (node by node in turn, which makes a ring cross the network
-at every step), or the ranks themselves: `0,2,1,3`.
+- `world`: all ranks.
+- `node`: each node's ranks, all nodes at once.
+- `rail`: the k-th rank of every node, all rails at once.
+- `groups of K`: K consecutive ranks each.
+- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups one at a time while the others idle.
+- `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle method.
+- `directed pairs`: the same, then each pair in the other direction.
+- `single ranks`, `single pairs`, `directed single pairs`: one rank or pair of each node at a time.
+
+The order of ranks inside a group is its own factor: `linear`, `reverse`, `interleaved` (one rank of each node in turn,
+so a ring crosses the network at every step), or the ranks themselves: `0,2,1,3`.
 """
 
 from __future__ import annotations
@@ -40,14 +45,14 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence whose elements are made when they are asked for: all pairs of 8,192 ranks are 33.5 million groups."""
+    """A sequence whose elements are made on access: all pairs of 8,192 ranks are 33.5 million groups."""
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:
-        """`make(k)`: element k of `num`."""
+        """`make(k)` makes element k of `num`."""
         self._num, self._make = num, make
 
     def __len__(self) -> int:
-        """How many there are; nothing is made."""
+        """The number of elements; makes none."""
         return self._num
 
     @overload
@@ -55,13 +60,13 @@ class Lazy(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> tuple[T, ...]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """One element, or those of a slice."""
+        """One element, or the elements of a slice."""
         at = range(self._num)[index]
         return self._make(at) if isinstance(at, int) else tuple(map(self._make, at))
 
 
 def check_topology(text: str) -> str:
-    """The text itself when it names a topology, else UsageError."""
+    """Return the text if it names a topology. Raises UsageError otherwise."""
     match = _GROUPS_OF.fullmatch(text)
     if text in TOPOLOGIES[:-2] or (match and int(match[1]) > 0):
         return text
@@ -69,14 +74,14 @@ def check_topology(text: str) -> str:
 
 
 def check_order(text: str) -> str:
-    """The text itself when it names an order of ranks, else UsageError."""
+    """Return the text if it names an order of ranks. Raises UsageError otherwise."""
     if text in ORDERS[:-1] or re.fullmatch(r"\d+(,\d+)*", text):
         return text
     raise UsageError(f"no order of ranks is called {text!r}; there are: {', '.join(ORDERS)}")
 
 
 def check_split(text: str) -> str:
-    """The text itself when it says who is measured and who disturbs, else UsageError."""
+    """Return the text if it names victims and aggressors. Raises UsageError otherwise."""
     if text in SPLITS[:-1]:
         return text
     ranks = r"\d+(-\d+)?(,\d+(-\d+)?)*"
@@ -86,10 +91,10 @@ def check_split(text: str) -> str:
 
 
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
-    """The groups that run at once, round after round, as many in each; of the ranks `among` alone where they are given.
+    """The groups that run at the same time, round by round; only of the ranks `among`, if given.
 
-    The length costs nothing; rounds of pairs are made one at a time. Raises UsageError for groups that do not fit, or
-    are not all of one size.
+    All rounds have the same number of groups. Rounds of pairs are made on access, so their number costs nothing. Raises
+    UsageError for groups that do not fit the world or have different sizes.
     """
     if topology.endswith(IN_TURN):
         (at_once,) = rounds(world, check_topology(topology).removesuffix(IN_TURN), order, among)
@@ -98,7 +103,7 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
     ranks = tuple(rank for rank in _ordered(world, order) if chosen is None or rank in chosen)
     per_node = world.ranks_per_node
     alone = len(ranks) < 2 or ("single" in topology and per_node < 2)
-    if topology == "world" or (topology.endswith("pairs") and alone):  # the pattern says that it has no pair
+    if topology == "world" or (topology.endswith("pairs") and alone):  # the pattern refuses a group without a pair
         return ((Group("world" if among is None else "victims", ranks),),)
     if topology == "node":
         return (_by(ranks, "node", world.num_nodes, lambda rank: rank // per_node),)
@@ -113,13 +118,13 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
         return Lazy(turns * num, lambda k: tuple(_pair(*pair[:: -1 if k >= num else 1]) for pair in pairs[k % num]))
     size = int(check_topology(topology).rsplit(" ", 1)[1])
     if len(ranks) % size:
-        raise UsageError(f"{len(ranks)} ranks do not divide into groups of {size}")
+        raise UsageError(f"{len(ranks)} ranks cannot be divided into groups of {size}")
     starts = range(0, len(ranks), size)
     return (tuple(Group(f"group{k}", ranks[start : start + size]) for k, start in enumerate(starts)),)
 
 
 def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Round]:
-    """One rank, or one pair of ranks, of each node at a time: alone on its node, beside those of other nodes."""
+    """One rank or pair of each node at a time, on all nodes at once."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(rank // per_node, []).append(rank)
@@ -150,12 +155,14 @@ def _pair(a: int, b: int) -> Group:
 
 
 def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:
-    """`num` groups of ranks, each in its `which`."""
+    """`num` groups; `which` gives the group of a rank."""
     members: list[list[int]] = [[] for _ in range(num)]
     for rank in ranks:
         members[which(rank)].append(rank)
     if len({len(own) for own in members if own}) > 1:
-        raise UsageError(f"topology {name} makes groups of different sizes of the ranks {', '.join(map(str, ranks))}")
+        raise UsageError(
+            f"topology {name} divides the ranks {', '.join(map(str, ranks))} into groups of different sizes"
+        )
     return tuple(Group(f"{name}{k}", tuple(own)) for k, own in enumerate(members) if own)
 
 

@@ -1,7 +1,7 @@
-"""Sizes, rates and times between text and SI base units.
+"""Sizes, rates and times as text and in SI base units.
 
 Sizes that people type are binary (`1K` = 1024 bytes, as in nccl-tests); rates are decimal (`1 GB/s` = 1e9 bytes/s,
-`1 Gbit/s` = 1e9 bits/s). Inside the suite there are only bytes, seconds and bytes per second.
+`1 Gbit/s` = 1e9 bits/s). The code uses only bytes, seconds and bytes per second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bench.core.errors import UsageError
 
 _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"  # also as Python prints floats: 1e-05
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"  # also in Python's float format: 1e-05
 _RATE = re.compile(_NUMBER + r"\s*([KMGT]?)(B/s|bit/s|bps|b/s|Bps)", re.IGNORECASE)
 _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _DURATION = re.compile(_NUMBER + r"\s*(us|ms|s|m|min|h)?")
@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
     """Bytes of `8`, `1K`, `128M`, `1KiB`, `1GB` (all binary). Raises UsageError for anything else and for 0."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"size {text!r} is not a number of bytes such as 8, 1K, 128M or 1GiB")
+        raise UsageError(f"size {text!r} is not a number of bytes, such as 8, 1K, 128M or 1GiB")
     num_bytes = int(match[1]) * _BINARY[match[2].upper()]
     if num_bytes == 0:
         raise UsageError(f"size {text!r} is zero: give at least 1 byte")
@@ -40,7 +40,7 @@ def format_size(num_bytes: int) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """For people: `8 B`, `2.61 KiB`, `64 MiB`; three significant digits, never read back."""
+    """`8 B`, `2.61 KiB`, `64 MiB`: for people, with three significant digits."""
     for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if num_bytes >= factor:
             value = num_bytes / factor
@@ -52,8 +52,8 @@ def parse_rate(text: str) -> float:
     """Bytes per second of `12.5 GB/s`, `100 Gbit/s`, `400Gbps`. Raises UsageError otherwise."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"rate {text!r} is not one such as '12.5 GB/s' or '100 Gbit/s'")
-    is_bytes = match[3].upper() in ("B/S", "BPS") and match[3].startswith("B")  # the one letter whose case matters
+        raise UsageError(f"rate {text!r} is not valid: write it as '12.5 GB/s' or '100 Gbit/s'")
+    is_bytes = match[3].upper() in ("B/S", "BPS") and match[3].startswith("B")  # b is bits, B is bytes
     rate = float(match[1]) * _DECIMAL[match[2].upper()] / (1 if is_bytes else 8)
     if rate <= 0 or not math.isfinite(rate):
         raise UsageError(f"rate {text!r} must be {'above zero' if rate <= 0 else 'a finite number'}")
@@ -61,7 +61,7 @@ def parse_rate(text: str) -> float:
 
 
 def format_rate(bytes_per_s: float | None) -> str:
-    """`12.5 GB/s`, or `unknown`: three significant digits for people, never read back."""
+    """`12.5 GB/s`, or `unknown`: for people, with three significant digits."""
     if bytes_per_s is None:
         return "unknown"
     for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
@@ -71,10 +71,10 @@ def format_rate(bytes_per_s: float | None) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `30s`, `2m`, `1.5h`, `5ms`. Raises UsageError otherwise and for 0."""
+    """Seconds of `90`, `30s`, `2m`, `1.5h`, `5ms`. Raises UsageError for other text and for 0."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"duration {text!r} is not one such as 30s, 2m or 1h")
+        raise UsageError(f"duration {text!r} is not valid: write it as 30s, 2m or 1h")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds <= 0 or not math.isfinite(seconds):
         raise UsageError(f"duration {text!r} must be {'above zero' if seconds <= 0 else 'a finite number'}")
@@ -82,7 +82,7 @@ def parse_duration(text: str) -> float:
 
 
 def option_duration(option: str, text: str) -> float:
-    """The same of what was typed behind `option`, which the UsageError names."""
+    """The seconds that were typed for `option`, which the UsageError names."""
     try:
         return parse_duration(text)
     except UsageError as error:
@@ -90,7 +90,7 @@ def option_duration(option: str, text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """For people: `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`."""
+    """`850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`: for people."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     if seconds < 1:

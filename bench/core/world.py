@@ -1,4 +1,4 @@
-"""How many ranks there are, on how many nodes, and which one this process is."""
+"""The number of ranks and nodes, and the identity of this process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class World:
 
     @property
     def num_ranks(self) -> int:
-        """All ranks together."""
+        """Number of all ranks."""
         return self.num_nodes * self.ranks_per_node
 
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """One rank's place, as its launcher told it. `rendezvous` is (address, port) where the launcher gives one."""
+    """One rank as its launcher describes it. `rendezvous`: (address, port) if the launcher gives one."""
 
     rank: int
     num_ranks: int

@@ -1,6 +1,6 @@
-"""The numbers behind a verdict: levels of classes, what parts cost, and how sure that is.
+"""The numbers behind a diagnosis: levels of classes, what parts cost, and with what confidence.
 
-Everything is the logarithm of a bandwidth relative to its class: -0.105 is 0.9 of what is normal there.
+All values are logarithms of bandwidth relative to the class: -0.105 is 0.9 of what is normal there.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a numpy array of one dimension, unless said otherwise
+from bench.diagnose.places import Array
 
-SLOW = math.log(0.9)  # below it a part is called slow
-_SUSPECT = math.log(0.95)  # below it a part is looked at
-_FLOOR = 0.01  # no measurement of bandwidth is better than 1 %: noise-free data accuses nobody
+SLOW = math.log(0.9)  # below it a part is slow
+_SUSPECT = math.log(0.95)  # below it a part is suspected
+_FLOOR = 0.01  # the least noise: no measurement of bandwidth is better than 1 %
 _QUANTILE = 0.75
 _MOST_PASSES = 40
-_PRIOR_BAD = 0.1  # slow parts that are expected in a run, before it is looked at
-_MILD = 10  # parts that are a little slow are so much more likely than slow ones
+_PRIOR_BAD = 0.1  # expected number of slow parts in a run
+_MILD = 10  # times as likely as a slow part is a slightly slow one
 _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Parts of one kind: `labels` and `ranks` of each unit, the rows of each as sender and as receiver.
+    """Parts of one kind: `labels` and `ranks` of each unit, and its rows as sender ("out") and as receiver ("in").
 
-    `asked` has every row, `drawn` those of rounds that were made without a suspicion: who is looked at more often must
-    not look worse for it.
+    `asked` has every row. `drawn` has only the rows of rounds without a suspicion, because a part must not look worse
+    by being measured more often.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Level:
     def of(
         cls, kind: str, labels: Sequence[Any], src: Array, dst: Array, drawn: Array, partner: Array, least: int
     ) -> Level:
-        """From the label of each rank (None: not part of any) and the rows. `partner`: what counts as another end."""
+        """From the label of each rank (None: no unit) and the rows. `partner`: by rank, what counts as one partner."""
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}
         unit = np.array([number.get(label, -1) for label in labels], dtype=np.int64)
@@ -51,7 +51,7 @@ class Level:
         for rank, label in enumerate(labels):
             if label is not None:
                 ranks[number[label]].append(rank)
-        # Inside itself a rack is not tested by its uplink.
+        # Pairs inside a rack do not test its uplink.
         crosses = (unit[src] != unit[dst]) | (least == 0)
         partners = unit if kind == "rack" else partner
 
@@ -73,12 +73,12 @@ class Level:
 
 
 class Groups:
-    """Rows by unit, so that a quantile of every unit is one sort of a padded table."""
+    """Rows by unit, in a padded table: the quantiles of all units take one sort."""
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
         self.unit, self._num = unit, num_units
         rows = np.flatnonzero(unit >= 0)
-        narrow = unit[rows].astype(np.int16 if num_units < 1 << 15 else np.int64)  # a radix sort of few bits is fast
+        narrow = unit[rows].astype(np.int16 if num_units < 1 << 15 else np.int64)  # few bits sort faster
         order = rows[np.argsort(narrow, kind="stable")]
         self.counts = np.bincount(unit[rows], minlength=num_units)
         starts = np.concatenate(([0], np.cumsum(self.counts)[:-1])).astype(np.int64)
@@ -90,11 +90,11 @@ class Groups:
         self.partners = met.sum(axis=1)
 
     def quantile(self, values: Array) -> Array:
-        """The upper quartile of each unit's rows, of few rows the best; infinity for a unit without any."""
+        """The upper quartile of each unit's rows (the best of few rows); infinity for a unit without rows."""
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
     def median(self, values: Array) -> Array:
-        """The median of each unit's rows, of an even number the lower one."""
+        """The median of each unit's rows; the lower one of an even number."""
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
@@ -112,7 +112,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A part against its peers: the ratio of its bandwidth to theirs, with its 95 % interval, and P(ratio < 0.9)."""
+    """A part against its peers: the ratio of bandwidths with its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
     low: float
@@ -123,19 +123,19 @@ class PartRatio:
 
 @dataclass(slots=True)
 class Fitted:
-    """Levels and effects. `effects[level][direction]` holds one number per unit, 0 for a part that costs nothing."""
+    """Levels and effects. `effects[level][direction]` has one number per unit, 0 for a part that costs nothing."""
 
-    logs: Array  # of each row, its class's level (and its round's) taken away
+    logs: Array  # of each row, minus the level of its class (and of its round)
     levels: Sequence[Level]
     effects: list[dict[str, Array]]
     sigma: float  # of one row
-    outliers: float  # share of rows that are no part's fault and still far off
+    outliers: float  # share of rows that are far off without a slow part
     tail: float  # their mean distance
-    settled: bool = False  # from now on effects change by `acquit` alone, and what was computed is kept
+    settled: bool = False  # from now on only `clear` changes effects, and computed values are kept
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """What no part explains, of each row."""
+        """What no part explains, by row."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -143,7 +143,7 @@ class Fitted:
             for direction, effect in effects.items():
                 unit = level.asked[direction].unit
                 if effect.any():
-                    left = left - np.append(effect, 0.0)[unit]  # -1, no unit, is the last
+                    left = left - np.append(effect, 0.0)[unit]  # -1 means no unit and is the last
         if self.settled:
             self.kept["residual"] = left
         return left
@@ -153,24 +153,24 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """The rows of a unit that costs something in this direction; none when it does not."""
+        """The rows of a unit that costs something in this direction; none if it does not."""
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
 
-    def acquit(self, index: int, direction: str, unit: int) -> None:
-        """This part costs nothing after all."""
+    def clear(self, index: int, direction: str, unit: int) -> None:
+        """Set the effect of a part to zero."""
         self.effects[index][direction][unit] = 0.0
         self.kept.pop("residual", None)
 
-    def free_end(self, index: int, direction: str, rows: Array) -> Array:
-        """Of each row, whether its other end costs nothing at this level."""
+    def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
+        """By row: does its other end cost nothing at this level?"""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
-    def judge(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """How slow a part is, from its rows with what their other ends cost taken away."""
+    def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
+        """How slow a part is, from its rows minus what their other ends cost."""
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
         if (index, direction) not in self.kept:
@@ -180,15 +180,16 @@ class Fitted:
         num_parts = sum(2 * len(level.labels) for level in self.levels)
         return self._posterior(residual[rows] + effect[unit], max(spread, _FLOOR), num_parts)
 
-    def judge_link(self, residual: Array, num_links: int) -> PartRatio:
-        """The same for one link. What differs from row to row may differ from link to link as well."""
+    def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
+        """How slow a link is. Links are assumed to vary as much as rows do."""
         return self._posterior(residual, self.sigma, 2 * num_links)
 
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
-        """P(effect | rows) on a grid: normal parts vary by `spread`, one in ten runs has a slow part, any as slow.
+        """P(effect | rows) on a grid.
 
-        A row's noise is normal with a share of outliers, both as found in this run; the prior, shared out to all parts
-        that are looked at, stands for the correction for many tests.
+        Normal parts vary by `spread`; one run in ten has a slow part, and all degrees of slowness are equally likely. A
+        row's noise is normal with a share of outliers, both as found in this run. The prior is divided among all parts
+        that are tested, which corrects for multiple tests.
         """
         distance = rows[:, None] - _GRID
         normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
@@ -208,9 +209,9 @@ class Fitted:
 
 
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
-    """Levels of the classes, then parts, the widest first. Only negative effects are effects.
+    """Fit the levels of the classes, then the parts, the widest first. Only negative effects count.
 
-    `drawn`: rows that were asked for without a suspicion; only those tell what is normal.
+    `drawn`: rows of rounds without a suspicion; only those define what is normal.
     """
     relative = logs.copy()
     base = levels[-1] if len(levels) == 1 else next(level for level in levels if level.kind == "host")
@@ -220,10 +221,10 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
         relative[mine] -= _level(logs[chosen], base.asked["out"].unit[chosen])
     effects = [{"out": np.zeros(len(level.labels)), "in": np.zeros(len(level.labels))} for level in levels]
     found = Fitted(relative, levels, effects, _FLOOR, 0.01, 0.2)
-    for _ in range(2):  # the second time with levels that suspected parts do not pull down
+    for _ in range(2):  # the second time with levels without suspected parts
         for effect in effects:
-            for each in effect.values():
-                each[:] = 0.0
+            for by_unit in effect.values():
+                by_unit[:] = 0.0
         for index, level in enumerate(levels):
             _select(found, index, level)
         clean = found.residual()
@@ -238,9 +239,9 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 
 
 def _level(logs: Array, unit: Array) -> float:
-    """What is normal in a class: what the better half of its senders reach with most of their partners.
+    """The normal level of a class: what the better half of its senders reach with most of their partners.
 
-    Not the median of all pairs: one slow host of three is in two thirds of the pairs.
+    The median of all pairs would be wrong: one slow host of three is in two thirds of the pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -250,7 +251,7 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Standard deviation of one row, from the rows that are faster than normal: nothing that is slow is among them."""
+    """Standard deviation of one row, from the rows faster than normal: no slow part is among them."""
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR
@@ -263,7 +264,7 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Suspect units until the better pairs of every other one are as they should be: the slowest first."""
+    """Suspect units, the slowest first, until the better pairs of all other units are normal."""
     effects = found.effects[index]
     for _ in range(_MOST_PASSES):
         residual = found.residual()
@@ -279,14 +280,14 @@ def _select(found: Fitted, index: int, level: Level) -> None:
             worst += [(float(best[unit]), direction, int(unit)) for unit in np.flatnonzero(low)]
         if not worst:
             return
-        # Where partners are few a slow one slows many: then one at a time, and look again.
+        # With few partners one slow unit slows many others: then suspect one at a time.
         at_once = len(worst) if len(worst) <= len(level.labels) // 8 else 1
         for _, direction, unit in sorted(worst)[:at_once]:
             effects[direction][unit] = float(np.median(residual[level.drawn[direction].rows(unit)]))
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Noise from what is left, and rounds in which pairs without suspects were slow, too: those excuse the others."""
+    """Estimate the noise, and excuse rounds in which pairs without suspects were slow as well."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):
@@ -295,7 +296,7 @@ def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
             free &= (unit < 0) | (effect[unit] == 0)
     ends = base.asked["out"].unit, base.asked["in"].unit
     pair = np.minimum(*ends) * len(base.labels) + np.maximum(*ends)
-    control_rows = free & ~np.isin(pair, pair[drawn & (residual < SLOW)])  # not a link that is slow itself
+    control_rows = free & ~np.isin(pair, pair[drawn & (residual < SLOW)])  # without slow links
     for step in np.unique(steps[~drawn]):
         mine = steps == step
         control = residual[mine & control_rows]
@@ -307,6 +308,6 @@ def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
     left = found.residual()[known]
     found.sigma = _noise(left)
     far = np.abs(left[np.abs(left) > 5 * found.sigma])
-    # As if a hundred rows with one outlier had been seen before: few rows do not tell how rare they are.
+    # A prior of one outlier in a hundred rows, because few rows cannot show how rare outliers are.
     found.outliers = min(0.25, (len(far) + 1) / (len(left) + 100))
     found.tail = max(0.2, float(far.mean())) if len(far) else 0.2

@@ -1,8 +1,12 @@
-"""The next rounds of a ladder, from the evidence so far: pure, so that a stored file leads to the same answer.
+"""The next rounds of a ladder, computed from the evidence so far only: a stored file gives the same rounds.
 
-All hosts in some random matchings first (every matching of the circle method where hosts are few), and rank by rank
-inside nodes. Then what is suspected with partners that are cleared, slow links again, and each of those by itself; all
-links when one is slow and hosts are not too many. Every pair is asked in both directions.
+A ladder measures pairs in these stages, each in both directions:
+
+1. `screen`: all hosts in a few random matchings (in every matching of the circle method if there are few hosts), and
+   `node`: ranks with ranks inside every node;
+2. `confirm`: suspected parts with partners that are cleared;
+3. `links`: suspected links again; `alone`: each of those that stay slow by itself;
+4. `circle`: all links, if one is slow and there are not too many hosts.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ from bench.diagnose.localise import STAGES, PairSamples, Places, Suspect, locali
 
 Pairs = tuple[tuple[int, int], ...]  # (source, destination), disjoint
 
-_ALL_MATCHINGS = 16  # hosts up to which every matching is made at once
+_ALL_MATCHINGS = 16  # hosts up to which every matching is measured at once
 _SOME_MATCHINGS = 4
-_LEAST_MATCHINGS, _MOST_REPEATS = 9, 4  # few hosts: every matching again, until each host has so many rows
+_LEAST_MATCHINGS, _MOST_REPEATS = 9, 4  # with few hosts matchings are repeated until each host has so many rows
 _NODE_MATCHINGS = 3
 _CIRCLE_HOSTS = 128  # up to which all links are measured once one is slow
 _CONFIRMATIONS = 6
@@ -28,15 +32,15 @@ _LINK_REPEATS, _ALONE_REPEATS, _MOST_ALONE = 4, 3, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One round: which pairs shall send at the same time, and for which stage."""
+class LadderRound:
+    """Pairs that send at the same time, and their stage."""
 
     stage: str
     pairs: Pairs
 
 
-def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[Asked, ...]:
-    """What to measure next; nothing when the verdict stands. `seed`: of the random choices, the same for one run."""
+def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[LadderRound, ...]:
+    """What to measure next; nothing if the diagnosis is complete. `seed`: of the random choices, one for each run."""
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
         return first_rounds(places, random_)
@@ -53,33 +57,33 @@ def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[Asked
         single = [(suspect.pairs[0],) for suspect in alone[:_MOST_ALONE]]
         return tuple(_both_ways("alone", single, _ALONE_REPEATS))
     num_hosts = len(set(places.hosts))
-    links = any(one.kind == "link" and "uplink" not in one.name for one in verdict.accused)
-    if links and "circle" not in done and _ALL_MATCHINGS < num_hosts <= _CIRCLE_HOSTS:
+    slow_link = any(part.kind == "link" and not part.is_uplink for part in verdict.accused)
+    if slow_link and "circle" not in done and _ALL_MATCHINGS < num_hosts <= _CIRCLE_HOSTS:
         return tuple(_matchings("circle", num_hosts, places, random_))
     return ()
 
 
 def least_rounds(num_hosts: int, ranks_per_host: int, num_nics: int) -> int:
-    """How many rounds a ladder takes where nothing is slow."""
+    """How many rounds a ladder takes if nothing is slow."""
     hosts = tuple(f"h{rank // ranks_per_host}" for rank in range(num_hosts * ranks_per_host))
     nics = tuple(f"nic{rank % ranks_per_host % num_nics}" for rank in range(len(hosts)))
     return len(first_rounds(Places(hosts, nics), random.Random(1)))
 
 
-def first_rounds(places: Places, random_: random.Random) -> tuple[Asked, ...]:
-    """A look at every host, and inside every one; how many rounds that is does not depend on what is drawn."""
+def first_rounds(places: Places, random_: random.Random) -> tuple[LadderRound, ...]:
+    """The first test of every host and its inside; the number of rounds does not depend on the random choices."""
     return (*_screen(places, random_), *_nodes(places, random_))
 
 
-def _screen(places: Places, random_: random.Random) -> Iterator[Asked]:
+def _screen(places: Places, random_: random.Random) -> Iterator[LadderRound]:
     num_hosts = len(set(places.hosts))
     if num_hosts > 1:
         most = num_hosts if num_hosts <= _ALL_MATCHINGS else _SOME_MATCHINGS
         yield from _matchings("screen", most, places, random_)
 
 
-def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[Asked]:
-    """Random rounds of the circle method over hosts, all rails at once, ranks of a NIC in turn."""
+def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[LadderRound]:
+    """Random rounds of the circle method over hosts; all rails at once, the ranks of a NIC in turn."""
     rails = _rails(places)
     hosts = list(dict.fromkeys(places.hosts))
     order = tuple(random_.sample(range(len(hosts)), len(hosts)))
@@ -95,8 +99,8 @@ def _matchings(stage: str, most: int, places: Places, random_: random.Random) ->
         yield from _both_ways(stage, [tuple(pairs)], 1)
 
 
-def _nodes(places: Places, random_: random.Random) -> Iterator[Asked]:
-    """Rank with rank inside every node at once: all pairs where they are few, else random matchings."""
+def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
+    """Ranks with ranks inside all nodes at once, in a few random matchings."""
     members = _members(places)
     least = min(map(len, members.values()))
     if least < 2:
@@ -110,8 +114,8 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[Asked]:
 
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
-) -> Iterator[Asked]:
-    """Every suspect with partners that are cleared, another in each round; who is left over is paired as a control."""
+) -> Iterator[LadderRound]:
+    """Every suspect with a different cleared partner in each round; the other hosts are paired as a control."""
     ranks_of: dict[str, set[int]] = {}
     for suspect in suspects:
         for rank in () if suspect.within else suspect.ranks:
@@ -122,11 +126,10 @@ def _confirm(
     for turn in range(_CONFIRMATIONS if ranks_of else 0):
         waiting = sorted(ranks_of)
         while waiting:
-            start = turn % len(cleared)  # no partner twice, as long as there are others
+            start = turn % len(cleared)  # no partner twice while there are others
             now, waiting = waiting[: len(cleared)], waiting[len(cleared) :]
-            yield from _both_ways(
-                "confirm", [_with_partners(now, cleared[start:] + cleared[:start], ranks_of, places, turn)], 1
-            )
+            partners = cleared[start:] + cleared[:start]
+            yield from _both_ways("confirm", [_with_partners(now, partners, ranks_of, places, turn)], 1)
     if any(suspect.within for suspect in suspects):
         yield from _confirm_within([suspect for suspect in suspects if suspect.within], places)
 
@@ -134,27 +137,27 @@ def _confirm(
 def _with_partners(
     suspects: Sequence[str], partners: Sequence[str], ranks_of: Mapping[str, set[int]], places: Places, turn: int
 ) -> Pairs:
-    """One round: each suspected host with a partner, rail by rail, as far as its rails are suspected; then the rest."""
+    """One round: the suspected rails of each host with those of a partner; then the hosts that are left over."""
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
     used: set[str] = set()
     for host in suspects:
-        partner = next((one for one in partners if one not in used and one != host), None)
+        partner = next((other for other in partners if other not in used and other != host), None)
         if partner is None or host in used:
             continue
         used |= {host, partner}
         for own, other in zip(rails[host], rails[partner], strict=False):
-            asked = [rank for rank in own if rank in ranks_of[host]]
-            pairs += [(asked[turn % len(asked)], other[turn % len(other)])] if asked else []
+            suspected = [rank for rank in own if rank in ranks_of[host]]
+            if suspected:
+                pairs.append((suspected[turn % len(suspected)], other[turn % len(other)]))
     rest = [host for host in partners if host not in used and host not in ranks_of]
     for a, b in zip(rest[::2], rest[1::2], strict=False):
-        pairs += [
-            (own[turn % len(own)], other[turn % len(other)]) for own, other in zip(rails[a], rails[b], strict=False)
-        ]
+        for own, other in zip(rails[a], rails[b], strict=False):
+            pairs.append((own[turn % len(own)], other[turn % len(other)]))
     return tuple(pairs)
 
 
-def _confirm_within(suspects: Sequence[Suspect], places: Places) -> Iterator[Asked]:
+def _confirm_within(suspects: Sequence[Suspect], places: Places) -> Iterator[LadderRound]:
     members = _members(places)
     hosts = {places.hosts[suspect.ranks[0]] for suspect in suspects}
     for turn in range(_CONFIRMATIONS):
@@ -167,16 +170,16 @@ def _confirm_within(suspects: Sequence[Suspect], places: Places) -> Iterator[Ask
         yield from _both_ways("confirm", [tuple(pairs)], 1)
 
 
-def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[Asked]:
+def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[LadderRound]:
     rounds = list(rounds)
     for _ in range(repeats):
         for pairs in rounds:
-            yield Asked(stage, pairs)
-            yield Asked(stage, tuple((b, a) for a, b in pairs))
+            yield LadderRound(stage, pairs)
+            yield LadderRound(stage, tuple((b, a) for a, b in pairs))
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Pairs in as few rounds as come easily, no rank twice in one."""
+    """Pairs in few rounds, no rank twice in one (first fit)."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007
@@ -199,7 +202,7 @@ def _members(places: Places) -> dict[str, tuple[int, ...]]:
 
 
 def _rails(places: Places) -> dict[str, list[tuple[int, ...]]]:
-    """host -> the ranks of each of its NICs, NICs in the order of their first ranks."""
+    """host -> the ranks of each of its NICs, in the order of their first ranks."""
     found: dict[str, list[tuple[int, ...]]] = {}
     for (host, _), ranks in places.ports().items():
         found.setdefault(host, []).append(ranks)

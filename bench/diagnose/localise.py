@@ -1,24 +1,28 @@
-"""Which host, NIC or link is slow? From pairs that were measured to names, each with a confidence.
+"""Which host, NIC or link is slow? From measured pairs to names, each with a confidence.
 
-Within a class of pairs that should be alike (one node, one rack, across) the logarithm of a pair's bandwidth is a
+Within a class of comparable pairs (in one node, in one rack, across racks) the logarithm of a pair's bandwidth is a
 level, plus what the sender's and the receiver's part cost, plus what this link alone costs. Parts only ever slow a pair
-down, so a part is suspected when even its better pairs are slow (docs/metrics.md, "Localisation"), the widest part that
-explains them first: rack, host, NIC, rank, link. Rows that a ladder took to confirm a suspicion are what judges it.
+down, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation"). The widest part that
+explains the slow pairs comes first: rack, host, NIC, rank, link. A ladder's suspicion is judged only by the rows that
+the ladder took to confirm it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from bench.core.codes import Coded
 from bench.diagnose import fit as fitting
-from bench.diagnose import messages as words
-from bench.diagnose.fit import Array, Level, PartRatio
+from bench.diagnose.fit import Level, PartRatio
+from bench.diagnose.messages import DiagnosisNote, SlowPart
+from bench.diagnose.places import Array, hosts_with_one_partner, index, nic_name, pair_classes
 from bench.diagnose.places import Places as Places
 
-STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")  # '' is a schedule that asks nothing back
+STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")  # "" if the schedule was fixed beforehand
 CONFIRM, LINKS, ALONE = (STAGES.index(name) for name in ("confirm", "links", "alone"))
 ACCUSE = 0.99  # the least confidence
 LEAST_CONFIRMING = 4  # rows of a direction, in a ladder
@@ -54,12 +58,27 @@ class PairSamples:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """A slow part. `kind`: host, nic or link; `confidence`: the probability that it runs below 0.9 of its peers."""
+    """A slow part. `kind`: host, nic or link; `confidence`: the probability that it runs below 0.9 of its peers.
+
+    `findings`: codes of SlowPart with their facts; two if it is slow both between hosts and inside one. `ends`: the
+    names of its two ends if it is a link between them, else of the host, NIC or rack itself.
+    """
 
     kind: str
     name: str
     confidence: float
-    evidence: str
+    findings: tuple[Coded, ...]
+    ends: tuple[str, ...] = ()
+
+    @property
+    def evidence(self) -> str:
+        """The findings in words."""
+        return "; ".join(finding.text for finding in self.findings)
+
+    @property
+    def is_uplink(self) -> bool:
+        """Is it the link of a whole rack to the others?"""
+        return any(finding.code == SlowPart.RACK for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,115 +88,135 @@ class Suspect:
     ranks: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
     within: bool = False  # inside a node
-    alone: bool = False  # a link that is slow beside others: is it by itself?
+    alone: bool = False  # a link that is slow while others run: measure it by itself
     kind: str = ""  # host, nic or link
     name: str = ""
-    hosts: tuple[str, ...] = ()  # it is in, or ends at
+    hosts: tuple[str, ...] = ()  # that it is in, or ends at
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is slow, which hosts (and NICs) are not, what is not settled yet, and what else the reader must know.
+    """What is slow, which hosts (and NICs) are not, what is still suspected, and notes (DiagnosisNote).
 
-    `num_missing`: rounds of a ladder's first look at every host that were not measured.
+    `num_missing`: rounds of a ladder's first test of every host that were not measured.
     """
 
     accused: tuple[Accused, ...]
     cleared: tuple[str, ...]
     suspects: tuple[Suspect, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Coded, ...] = ()
     num_missing: int = 0
 
     @property
     def undecided(self) -> bool:
-        """Nobody is accused, and not because there is nothing to find."""
+        """Is nothing accused although the run did not end its search?"""
         return not self.accused and bool(self.suspects or self.num_missing)
 
 
 def localise(evidence: PairSamples, places: Places) -> Diagnosis:
-    """The verdict on all rows. With no pair to compare with there is nobody to accuse."""
-    host = words.index(places.hosts)
+    """The verdict on all rows. Without comparable pairs nothing is accused."""
+    host = index(places.hosts)
     between = host[evidence.src] != host[evidence.dst]
-    parts = [_Part(evidence.taken(between != inside), places, inside) for inside in (False, True)]
-    accused = sorted((one for part in parts for one in part.accused), key=lambda one: (-one.confidence, one.name))
-    suspects = tuple(suspect for part in parts for suspect in part.suspects)
-    return Diagnosis(
-        _once(accused),
-        _cleared(evidence, places, {one.name for one in accused}, suspects),
-        suspects,
-        tuple(note for part in parts for note in part.notes),
-    )
+    searches = [_Search(evidence.taken(between != inside), places, inside) for inside in (False, True)]
+    accused: list[Accused] = []
+    suspects: list[Suspect] = []
+    notes: list[Coded] = []
+    for search in searches:
+        accused += search.accused
+        suspects += search.suspects
+        notes += search.notes
+    accused.sort(key=lambda part: (-part.confidence, part.name))
+    cleared = _cleared(evidence, places, {part.name for part in accused}, suspects)
+    return Diagnosis(_once(accused), cleared, tuple(suspects), tuple(notes))
 
 
-class _Part:
-    """The verdict on the pairs between hosts, or on those inside of them."""
+class _Search:
+    """The search for slow parts in the pairs between hosts, or in those inside of them."""
 
     def __init__(self, rows: PairSamples, places: Places, inside: bool) -> None:
         self._rows, self._places, self._inside = rows, places, inside
         self._adaptive = bool((rows.stage > 0).any())
-        self._ends = words.link_ends(places, inside)
+        self._ends = places.link_ends(inside)
         self.accused: list[Accused] = []
         self.suspects: list[Suspect] = []
-        self.notes: list[str] = []
+        self.notes: list[Coded] = []
         if len(rows) < 2:
             return
-        classes = words.classes(rows.src, rows.dst, places, inside)
+        classes = pair_classes(rows.src, rows.dst, places, inside)
         levels = _levels(rows, places, inside)
         self._fit = fitting.fit(np.log(rows.bytes_per_s), classes, rows.step, rows.stage < CONFIRM, levels)
-        self._explained = np.zeros(len(rows), dtype=bool)  # by a part that is accused, or will be looked at again
-        for index, level in enumerate(levels):
-            for unit in self._fit.suspected(index):
-                self._judge(index, level, unit)
-        self._links()
+        self._explained = np.zeros(len(rows), dtype=bool)  # by a part that is accused, or will be measured again
+        for number, level in enumerate(levels):
+            for unit in self._fit.suspected(number):
+                self._judge(number, level, unit)
+        self._judge_links()
 
-    def _judge(self, index: int, level: Level, unit: int) -> None:
+    def _judge(self, number: int, level: Level, unit: int) -> None:
         """A rack, host, NIC or rank: slow as a sender, as a receiver, or both?"""
-        found: list[tuple[str, PartRatio]] = []
+        slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):
-            mine = self._fit.rows_of(index, direction, unit)
-            taken = self._confirming(index, direction, mine) if self._adaptive else mine
+            mine = self._fit.rows_of(number, direction, unit)
+            taken = self._confirming(number, direction, mine) if self._adaptive else mine
             if not len(mine):
                 continue
             if self._adaptive and len(taken) < LEAST_CONFIRMING:
                 unsettled = True
                 self._explained[mine] = True
                 continue
-            judged = self._fit.judge(index, direction, unit, taken)
-            if judged.confidence >= ACCUSE and self._all_nics(index, direction, unit, taken):
-                found.append((direction, judged))
+            ratio = self._fit.part_ratio(number, direction, unit, taken)
+            if ratio.confidence >= ACCUSE and self._all_nics(number, direction, unit, taken):
+                slow[direction] = ratio
             else:
-                self._fit.acquit(index, direction, unit)
-        if found:
-            for groups in level.asked.values():  # what else its pairs do is laid to it as well
+                self._fit.clear(number, direction, unit)
+        if slow:
+            for groups in level.asked.values():  # all its pairs count as explained
                 self._explained[groups.rows(unit)] = True
-            self.accused.append(Accused(*words.part(level, unit, found, self._places, self._inside)))
+            self._accuse(level, unit, slow)
         elif unsettled:
-            kind, name = words.part_name(level, unit, self._places)
+            kind, name = _part_name(level, unit, self._places)
             ranks = level.ranks[unit]
-            self.suspects.append(
-                Suspect(ranks=ranks, within=self._inside, kind=kind, name=name, hosts=self._hosts(ranks))
-            )
+            hosts = self._hosts(ranks)
+            self.suspects.append(Suspect(ranks=ranks, within=self._inside, kind=kind, name=name, hosts=hosts))
 
-    def _all_nics(self, index: int, direction: str, unit: int, taken: Array) -> bool:
-        """Is a host slow by each of its NICs? Rows that were asked of one of them must not speak for all."""
-        if self._inside or self._fit.levels[index].kind != "host":
+    def _accuse(self, level: Level, unit: int, slow: Mapping[str, PartRatio]) -> None:
+        """Accuse a rack, host, NIC or rank."""
+        kind, name = _part_name(level, unit, self._places)
+        label, rank = level.labels[unit], level.ranks[unit][0]
+        facts: dict[str, Any] = {"sends": _facts(slow.get("out")), "receives": _facts(slow.get("in"))}
+        facts |= {"both": len(slow) == 2, "inside": self._inside}
+        end = name
+        if level.kind == "rack":
+            finding = Coded.of(SlowPart.RACK, rack=label, **facts)
+            end = str(label)
+        elif level.kind == "nic":
+            finding = Coded.of(SlowPart.NIC, nic=name, host=label[0], **facts)
+        elif level.kind == "rank":
+            finding = Coded.of(SlowPart.RANK, rank=rank, host=name, **facts)
+        else:
+            finding = Coded.of(SlowPart.HOST, host=name, **facts)
+        confidence = max(ratio.confidence for ratio in slow.values())
+        self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
+
+    def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
+        """Is a host slow by each of its NICs? Rows of one of them must not count for all."""
+        if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
-        slow = self._fit.residual()[taken] + self._fit.effects[index][direction][unit] < fitting.SLOW
+        slow = self._fit.residual()[taken] + self._fit.effects[number][direction][unit] < fitting.SLOW
         return all(2 * slow[ends == end].sum() >= (ends == end).sum() for end in np.unique(ends))
 
-    def _confirming(self, index: int, direction: str, mine: Array) -> Array:
-        """The rows that were taken to judge a part: those with another end that is not suspected itself.
+    def _confirming(self, number: int, direction: str, mine: Array) -> Array:
+        """The rows that were taken to judge a part: those whose other end is not suspected itself.
 
-        Two slow parts are no slower together than one: beside another a slow part looks normal.
+        A pair of two slow parts is no slower than a pair of one, so a slow part looks normal with a slow partner.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
-        healthy = again[self._fit.free_end(index, direction, again)]
+        healthy = again[self._fit.other_end_clear(number, direction, again)]
         return again if len(healthy) < LEAST_CONFIRMING and len(again) >= MOST_CONFIRMING else healthy
 
-    def _links(self) -> None:
-        """Pairs that stay slow when the parts at both ends are accounted for."""
+    def _judge_links(self) -> None:
+        """Pairs that stay slow after the parts at both ends are accounted for."""
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
         key = np.minimum(a, b) * (int(ends.max()) + 1) + np.maximum(a, b)
@@ -185,22 +224,22 @@ class _Part:
         low = (residual < fitting.SLOW) & ~self._explained
         num_low = np.bincount(which[low], minlength=len(links))
         order, starts = np.argsort(which, kind="stable"), np.cumsum(counts) - counts
-        found: dict[int, list[tuple[str, PartRatio]]] = {}
         enough = (num_low >= LEAST_LINK_ROWS) & (2 * num_low >= counts)
-        if self._adaptive:  # half of what a link was drawn for, or what was asked of it since
+        if self._adaptive:  # half of the rows before any suspicion, or rows that were taken for this link since
             drawn = rows.stage < CONFIRM
             num_drawn = np.bincount(which[drawn], minlength=len(links))
             enough = 2 * np.bincount(which[low & drawn], minlength=len(links)) >= np.maximum(num_drawn, 1)
             enough |= np.bincount(which[rows.stage >= LINKS], minlength=len(links)) > 0
+        found: dict[int, dict[str, PartRatio]] = {}
         for link in np.flatnonzero(enough):
             mine = order[starts[link] : starts[link] + counts[link]]
-            slow = self._judge_link(mine, residual, len(links))
+            slow = self._slow_directions(mine, residual, len(links))
             if slow:
                 found[int(link)] = slow
-        self._name_links(found, key, links, which)
+        self._accuse_links(found, which)
 
-    def _judge_link(self, mine: Array, residual: Array, num_links: int) -> list[tuple[str, PartRatio]]:
-        """In which directions (out: that of its first row) a link is slow; a ladder may have to look again first."""
+    def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
+        """In which directions (out: that of its first row) a link is slow; a ladder may have to measure it first."""
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
         pairs = tuple({(int(s), int(d)): None for s, d in zip(rows.src[mine], rows.dst[mine], strict=True)})
@@ -208,46 +247,48 @@ class _Part:
             pairs=pairs,
             within=self._inside,
             kind="link",
-            name="-".join(self._names(mine[0])),
+            name="-".join(self._end_names(mine[0])),
             hosts=self._hosts([rank for pair in pairs for rank in pair]),
         )
         if not len(again):
             self.suspects.append(suspect)
-            return []
+            return {}
         forward = self._ends[rows.src[again]] == self._ends[rows.src[mine[0]]]
-        ways = {"out": again[forward], "in": again[~forward]}
-        ways = {way: taken for way, taken in ways.items() if (residual[taken] < fitting.SLOW).sum() >= LEAST_LINK_ROWS}
-        slow: list[tuple[str, PartRatio]] = []
-        for way, taken in ways.items():
-            judged = self._fit.judge_link(residual[taken], num_links)
-            if judged.confidence < ACCUSE and len(ways) == 2:  # both ways together
-                both = self._fit.judge_link(residual[np.concatenate(list(ways.values()))], num_links)
-                judged = replace(judged, confidence=both.confidence)
+        directions = {"out": again[forward], "in": again[~forward]}
+        for direction, taken in list(directions.items()):
+            if (residual[taken] < fitting.SLOW).sum() < LEAST_LINK_ROWS:
+                del directions[direction]
+        slow: dict[str, PartRatio] = {}
+        for direction, taken in directions.items():
+            ratio = self._fit.link_ratio(residual[taken], num_links)
+            if ratio.confidence < ACCUSE and len(directions) == 2:
+                together = self._fit.link_ratio(residual[np.concatenate(list(directions.values()))], num_links)
+                ratio = replace(ratio, confidence=together.confidence)
             alone = residual[taken[rows.stage[taken] == ALONE]]
-            if judged.confidence >= ACCUSE and len(alone) and np.median(alone) > fitting.SLOW:
-                self.notes.append(words.contended(self._names(mine[0]), judged))
-            elif judged.confidence >= ACCUSE:
-                slow.append((way, judged))
+            if ratio.confidence >= ACCUSE and len(alone) and np.median(alone) > fitting.SLOW:
+                name = "-".join(self._end_names(mine[0]))
+                self.notes.append(Coded.of(DiagnosisNote.CONTENTION, link=name, loaded=_facts(ratio)))
+            elif ratio.confidence >= ACCUSE:
+                slow[direction] = ratio
         if slow and self._adaptive and not (rows.stage[again] == ALONE).any():
             self.suspects.append(replace(suspect, alone=True))
-            return []
+            return {}
         return slow
 
     def _hosts(self, ranks: Sequence[int]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._places.hosts[rank] for rank in ranks))
 
-    def _names(self, row: int) -> tuple[str, str]:
-        ranks = int(self._rows.src[row]), int(self._rows.dst[row])
-        first, second = (words.end_name(rank, self._places, self._inside) for rank in ranks)
-        return first, second
+    def _end_names(self, row: int) -> tuple[str, str]:
+        src, dst = int(self._rows.src[row]), int(self._rows.dst[row])
+        return self._places.end_name(src, self._inside), self._places.end_name(dst, self._inside)
 
-    def _name_links(
-        self, found: dict[int, list[tuple[str, PartRatio]]], key: Array, links: Array, which: Array
-    ) -> None:
-        """Accuse each slow link; two hosts, all of whose rails between them are slow, once."""
-        hosts, rows = words.index(self._places.hosts), self._rows
+    def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
+        """Accuse each slow link; if all rails between two hosts are slow, the two hosts once."""
+        hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
-        lone = words.lonely(rows.src, rows.dst, self._places) if not self._inside else set()
+        lone: set[str] = set()
+        if not self._inside:
+            lone = hosts_with_one_partner(rows.src, rows.dst, self._places)
         together: dict[tuple[int, int], list[int]] = {}
         for link, row in first.items():
             a, b = sorted((int(hosts[rows.src[row]]), int(hosts[rows.dst[row]])))
@@ -258,47 +299,85 @@ class _Part:
             for link in members[:1] if whole else members:
                 row = first[link]
                 at = self._places.hosts[rows.src[row]], self._places.hosts[rows.dst[row]]
-                names = at if whole else self._names(row)
+                names = at if whole else self._end_names(row)
                 open_ends = [name for name, host in zip(names, at, strict=True) if host in lone]
-                name, confidence, evidence = words.link(names, found[link], open_ends)
-                self.accused.append(Accused("link", name, confidence, evidence))
+                self._accuse_link(names, found[link], open_ends)
+
+    def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
+        """`open_ends`: ends that were measured with no other host, so they may be slow themselves."""
+        finding = Coded.of(
+            SlowPart.LINK,
+            first=names[0],
+            second=names[1],
+            forward=_facts(slow.get("out")),
+            backward=_facts(slow.get("in")),
+            both=len(slow) == 2,
+            open_ends=open_ends,
+        )
+        confidence = max(ratio.confidence for ratio in slow.values())
+        self.accused.append(Accused("link", "-".join(names), confidence, (finding,), names))
+
+
+def _facts(ratio: PartRatio | None) -> dict[str, Any] | None:
+    """A ratio as plain values."""
+    if ratio is None:
+        return None
+    return {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high, "num_rows": ratio.num_rows}
+
+
+def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
+    """(kind, name) of a rack, host, NIC or rank."""
+    label = level.labels[unit]
+    if level.kind == "rack":
+        return "link", f"uplink of {label}"
+    if level.kind == "nic":
+        return "nic", nic_name(*label)
+    return "host", places.hosts[level.ranks[unit][0]]
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """The parts that may be slow, the widest first."""
+    """The parts that may be slow, the widest first. Each kind has its labels by rank and its least partners."""
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
+    kinds: list[tuple[str, list[object], int]] = []
     if inside:
-        named: list[tuple[str, list[object], int]] = [("host", [*hosts], 0), ("rank", [*every_rank], 2)]
+        kinds = [("host", [*hosts], 0), ("rank", [*every_rank], 2)]
         partner = np.array(every_rank)
     else:
-        named = [("rack", [places.racks.get(host) for host in hosts], 2)] if len(set(places.racks.values())) > 2 else []
-        named += [("host", [*hosts], 2)]
-        named += [("nic", list(zip(hosts, places.nics, strict=True)), 2)] if len(ports) > len(set(hosts)) else []
-        named += [("rank", [*every_rank], 2)] if len(hosts) > len(ports) else []
-        partner = words.index(hosts)
+        if len(set(places.racks.values())) > 2:
+            kinds.append(("rack", [places.racks.get(host) for host in hosts], 2))
+        kinds.append(("host", [*hosts], 2))
+        if len(ports) > len(set(hosts)):
+            kinds.append(("nic", list(zip(hosts, places.nics, strict=True)), 2))
+        if len(hosts) > len(ports):
+            kinds.append(("rank", [*every_rank], 2))
+        partner = index(hosts)
     drawn = rows.stage < CONFIRM
-    return [Level.of(kind, labels, rows.src, rows.dst, drawn, partner, least) for kind, labels, least in named]
+    return [Level.of(kind, labels, rows.src, rows.dst, drawn, partner, least) for kind, labels, least in kinds]
 
 
 def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
     """Each part once: it may have been found between hosts and inside one."""
     found: dict[tuple[str, str], Accused] = {}
-    for one in accused:
-        known = found.get((one.kind, one.name))
-        found[one.kind, one.name] = replace(known, evidence=f"{known.evidence}; {one.evidence}") if known else one
+    for part in accused:
+        known = found.get((part.kind, part.name))
+        found[part.kind, part.name] = replace(known, findings=known.findings + part.findings) if known else part
     return tuple(found.values())
 
 
-def _cleared(evidence: PairSamples, places: Places, guilty: set[str], suspects: tuple[Suspect, ...]) -> tuple[str, ...]:
-    """Hosts that were measured, and are not accused nor suspected still; of a host with a slow NIC, its other NICs."""
+def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
+    """Measured hosts that are neither accused nor suspected; of a host with a slow NIC, its other NICs."""
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}
     nics: dict[str, list[str]] = {}
     for host, nic in places.ports():
-        nics.setdefault(host, []).append(words.nic_name(host, nic))
+        nics.setdefault(host, []).append(nic_name(host, nic))
     names: list[str] = []
     for host, own in nics.items():
-        if host in measured and host not in guilty:
-            names += [nic for nic in own if nic not in guilty] if guilty & set(own) else [host]
+        if host not in measured or host in accused:
+            continue
+        if accused & set(own):
+            names += [nic for nic in own if nic not in accused]
+        else:
+            names.append(host)
     return tuple(names)

@@ -1,93 +1,158 @@
-"""The words for what `bench diagnose` found: what was asked, who is accused and why, how many are cleared."""
+"""A diagnosis as text, Markdown, CSV or JSON: what was measured, what is slow and why, what is cleared."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.units import format_duration, format_size
 from bench.diagnose.localise import Diagnosis
+from bench.diagnose.messages import Conclusion, DiagnosisNote
 from bench.diagnose.pair_evidence import Diagnosed
+from bench.results.table import as_json as json_document
 
+SCHEMA = "bench.diagnose/1"
 _WIDTH = 120
 _MOST_NAMES = 12
 
 
 def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The whole report. `seconds`: what measuring took, where it is known."""
-    lines = [f"# {line}" for line in asked(cases, seconds)]
-    lines += [conclusion(verdict)]
+    """The whole report. `seconds`: what measuring took, if known."""
+    lines = [f"# {line}" for line in measured(cases, seconds)]
+    lines.append(conclusion(verdict).text)
     if verdict.accused:
-        width = max(len("name"), *(len(one.name) for one in verdict.accused))
+        width = max(len("name"), *(len(part.name) for part in verdict.accused))
         lines += ["", f"{'kind':5} {'name':{width}} confidence  evidence"]
         indent = " " * (5 + 1 + width + 1 + 10 + 2)
-        for one in verdict.accused:
-            wrapped = textwrap.wrap(one.evidence, max(40, _WIDTH - len(indent)))
-            lines.append(f"{one.kind:5} {one.name:{width}} {one.confidence:10.4f}  {wrapped[0]}")
+        for part in verdict.accused:
+            wrapped = textwrap.wrap(part.evidence, max(40, _WIDTH - len(indent)))
+            lines.append(f"{part.kind:5} {part.name:{width}} {part.confidence:10.4f}  {wrapped[0]}")
             lines += [indent + rest for rest in wrapped[1:]]
         lines.append("")
-    lines += [f"suspected: {names(suspected(verdict))}"] if verdict.suspects else []
+    if verdict.suspects:
+        lines.append(f"suspected: {names(suspected(verdict))}")
     lines.append(f"cleared: {names(verdict.cleared)}")
-    lines += [f"note: {note}" for note in notes(verdict)]
+    lines += [f"note: {note.text}" for note in notes(verdict)]
     return "\n".join(lines)
 
 
 def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The same as a table of GitHub's Markdown."""
-    lines = [*asked(cases, seconds), "", conclusion(verdict), ""]
+    """The same as a Markdown table."""
+    lines = [*measured(cases, seconds), "", conclusion(verdict).text, ""]
     if verdict.accused:
         lines += ["| kind | name | confidence | evidence |", "|---|---|---|---|"]
-        lines += [f"| {one.kind} | {one.name} | {one.confidence:.4f} | {one.evidence} |" for one in verdict.accused]
+        for part in verdict.accused:
+            lines.append(f"| {part.kind} | {part.name} | {part.confidence:.4f} | {part.evidence} |")
         lines.append("")
-    lines += [f"Suspected: {names(suspected(verdict))}", ""] if verdict.suspects else []
+    if verdict.suspects:
+        lines += [f"Suspected: {names(suspected(verdict))}", ""]
     lines.append(f"Cleared: {names(verdict.cleared)}")
-    lines += [f"- {note}" for note in notes(verdict)]
+    lines += [f"- {note.text}" for note in notes(verdict)]
     return "\n".join(lines)
 
 
-def asked(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
+def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
+    """The same with codes and facts beside the texts."""
+    answer = conclusion(verdict)
+    plain = {
+        "schema": SCHEMA,
+        "conclusion": answer.text,
+        "conclusion_code": answer.code,
+        "accused": accused_rows(verdict),
+        "suspected": [{"kind": kind, "name": name} for kind, name in _suspected(verdict)],
+        "cleared": list(verdict.cleared),
+        "notes": [note.text for note in notes(verdict)],
+        "notes_codes": [_code(note) for note in notes(verdict)],
+        "measured_s": seconds,
+        "cases": [_case(case) for case in cases],
+    }
+    return json_document(plain)
+
+
+def accused_rows(verdict: Diagnosis) -> list[dict[str, Any]]:
+    """What is accused, as plain values."""
+    rows = []
+    for part in verdict.accused:
+        rows.append(
+            {
+                "kind": part.kind,
+                "name": part.name,
+                "confidence": part.confidence,
+                "evidence": part.evidence,
+                "findings": [_code(finding) for finding in part.findings],
+                "ends": list(part.ends),
+            }
+        )
+    return rows
+
+
+def measured(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
     """What was measured, a line for each transport and direction."""
-    took = f", {format_duration(seconds)}" if seconds is not None else ""
+    took = f", {format_duration(seconds)}" if seconds is not None and len(cases) == 1 else ""
     lines = []
     for case in cases:
         rounds = f"{case.num_rounds} rounds, " if case.num_rounds else ""
-        way = f", {case.direction}" if case.direction else ""
+        direction = f", {case.direction}" if case.direction else ""
         lines.append(
-            f"{case.transport}{way}, {case.schedule} schedule: {case.num_ranks} ranks on {case.num_hosts} hosts, "
-            f"{rounds}{case.num_rows} pairs of {format_size(case.payload_bytes)}{took if len(cases) == 1 else ''}"
+            f"{case.transport}{direction}, {case.schedule} schedule: {case.num_ranks} ranks on {case.num_hosts} hosts, "
+            f"{rounds}{case.num_rows} pairs of {format_size(case.payload_bytes)}{took}"
         )
-    return lines + ([f"measured in {format_duration(seconds)}"] if seconds is not None and len(cases) > 1 else [])
+    if seconds is not None and len(cases) > 1:
+        lines.append(f"measured in {format_duration(seconds)}")
+    return lines
 
 
-def conclusion(verdict: Diagnosis) -> str:
-    """One sentence."""
+def conclusion(verdict: Diagnosis) -> Coded:
+    """The answer in one sentence."""
     if verdict.undecided:
-        left = "its suspicions could be followed" if verdict.suspects else "every host was looked at"
-        return f"undecided: the run ended before {left}"
+        return Coded.of(Conclusion.SUSPICIONS_OPEN if verdict.suspects else Conclusion.HOSTS_NOT_TESTED)
     if not verdict.accused:
-        return "nothing to find: no host, NIC or link is below 0.9 of its peers"
-    found = [f"{one.kind} {one.name}" for one in verdict.accused]
-    return f"slow: {names(found)}"
+        return Coded.of(Conclusion.NOTHING_SLOW)
+    parts = [f"{part.kind} {part.name}" for part in verdict.accused]
+    more = len(parts) - _MOST_NAMES
+    return Coded.of(
+        Conclusion.SLOW, num_parts=len(parts), shown=parts[:_MOST_NAMES], num_more=more if more > 0 else None
+    )
 
 
-def notes(verdict: Diagnosis) -> list[str]:
+def notes(verdict: Diagnosis) -> list[Coded]:
     """What else the reader must know."""
-    unsettled, missing = len(verdict.suspects), verdict.num_missing
-    open_ = [f"the run ended before {unsettled} suspicions could be followed: measure again with more time"]
-    early = [f"{missing} rounds of the first look at every host were not measured: nobody is cleared"]
-    return [*verdict.notes, *(early if missing else []), *(open_ if unsettled else [])]
+    found = list(verdict.notes)
+    if verdict.num_missing:
+        found.append(Coded.of(DiagnosisNote.HOSTS_NOT_TESTED, num_missing=verdict.num_missing))
+    if verdict.suspects:
+        found.append(Coded.of(DiagnosisNote.SUSPICIONS_OPEN, num_suspects=len(verdict.suspects)))
+    return found
 
 
 def suspected(verdict: Diagnosis) -> list[str]:
-    """`host h2`, `link h0-h2`: each part that is suspected still, once."""
-    return list(dict.fromkeys(f"{suspect.kind} {suspect.name}" for suspect in verdict.suspects))
+    """`host h2`, `link h0-h2`: each part that is still suspected, once."""
+    return [f"{kind} {name}" for kind, name in _suspected(verdict)]
 
 
 def names(found: Sequence[str]) -> str:
-    """The first names, and how many there are."""
+    """The number of names, and the first of them."""
+    if not found:
+        return "none"
     more = len(found) - _MOST_NAMES
-    return (
-        f"{len(found)} ({', '.join(found[:_MOST_NAMES])}{f', and {more} more' if more > 0 else ''})"
-        if found
-        else "none"
-    )
+    rest = f", and {more} more" if more > 0 else ""
+    return f"{len(found)} ({', '.join(found[:_MOST_NAMES])}{rest})"
+
+
+def _suspected(verdict: Diagnosis) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((suspect.kind, suspect.name) for suspect in verdict.suspects))
+
+
+def _code(line: Coded) -> dict[str, Any]:
+    facts = {name: value for name, value in line.facts.items() if value is not None}
+    return {"code": line.code, "facts": facts}
+
+
+def _case(case: Diagnosed) -> dict[str, Any]:
+    """What a verdict rests on."""
+    plain = asdict(case)
+    del plain["verdict"], plain["jobs"]
+    return plain

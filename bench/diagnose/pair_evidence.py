@@ -1,4 +1,4 @@
-"""Evidence from what was measured: rows of pairs, of a stored run, of a document, or of a ladder under way."""
+"""Evidence from measured pairs: of a stored run, a document, or a ladder that is still running."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 
 from bench.core.errors import UsageError
 from bench.diagnose.ladder import first_rounds
-from bench.diagnose.localise import STAGES, Accused, Diagnosis, PairSamples, Places, localise
+from bench.diagnose.localise import STAGES, Accused, Diagnosis, PairSamples, Suspect, localise
+from bench.diagnose.places import Places
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
-_LOOKS = [STAGES.index(name) for name in ("screen", "node")]
-_KINDS = ("--engine", "--access", "--via", "--graph", "--share-gpu")
-Row = tuple[int, int, float, int, int]  # of Evidence.of
+_FIRST_STAGES = [STAGES.index(name) for name in ("screen", "node")]
+_COPY_OPTIONS = ("--engine", "--access", "--via", "--graph", "--share-gpu")
+Row = tuple[int, int, float, int, int]  # of PairSamples.of
 
 
 def group_name(stage: str, number: int, src: int, dst: int) -> str:
@@ -27,24 +28,25 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
-    """What one measured pair says. `symmetric`: of both directions alike, such as half a round trip."""
+    """The rows of one measured pair. `symmetric`: its rate is of both directions, such as half a round trip."""
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
         return ()
     src, dst = int(match[3]), int(match[4])
     step, stage = int(match[2] or 0), STAGES.index(match[1] or "")
-    row = (src, dst, rate, step, stage)
-    return (row, (dst, src, *row[2:])) if symmetric else (row,)
+    forward, backward = (src, dst, rate, step, stage), (dst, src, rate, step, stage)
+    return (forward, backward) if symmetric else (forward,)
 
 
 def places(header: Mapping[str, Any]) -> Places:
     """Where the ranks of a header were."""
     num, per_node, ranks = header["num_ranks"], header["ranks_per_node"], header["ranks"]
-    hosts = (
-        [rank["host"] for rank in ranks] if len(ranks) == num else [f"node{rank // per_node}" for rank in range(num)]
-    )
-    nics = [rank.get("nic") for rank in ranks] if len(ranks) == num else [None] * num
-    if header["clock"] == "device" and not any(nics):  # each GPU with a NIC of its own
+    hosts = [f"node{rank // per_node}" for rank in range(num)]
+    nics: list[str | None] = [None] * num
+    if len(ranks) == num:
+        hosts = [rank["host"] for rank in ranks]
+        nics = [rank.get("nic") for rank in ranks]
+    if header["clock"] == "device" and not any(nics):  # assume that each GPU has its own NIC
         nics = [f"gpu{rank % per_node}" for rank in range(num)]
     racks = {host: facts["rack"] for host, facts in header["nodes"].items() if facts.get("rack")}
     return Places(tuple(hosts), tuple(nics), racks)
@@ -52,14 +54,14 @@ def places(header: Mapping[str, Any]) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """The verdict on one transport and direction: what it rests on, and what it says."""
+    """The verdict on one transport and direction, and what it rests on."""
 
     transport: str
     direction: str | None
     schedule: str
     num_hosts: int
     num_ranks: int
-    num_rounds: int | None  # None: a full schedule does not number them
+    num_rounds: int | None  # None: a full schedule does not number its rounds
     num_rows: int
     payload_bytes: int
     jobs: tuple[str, ...]
@@ -69,10 +71,10 @@ class Diagnosed:
 def diagnosed(
     headers: Mapping[str, Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[Diagnosed, ...]:
-    """A verdict for each way in which pairs were measured; launches of one case together.
+    """A verdict for each transport, direction and kind of copy; launches of one case together.
 
-    `headers` by job and `summaries` as in the JSON document. Of several sizes the largest counts: a small message tells
-    nothing of bandwidth. Raises UsageError when there is no pair that was measured and right.
+    `headers` by job and `summaries` as in the JSON document. Only the largest size counts: small messages show no
+    bandwidth. Raises UsageError if there is no measured pair with correct data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in summaries:
@@ -80,14 +82,13 @@ def diagnosed(
         if header["topology"] != "pairs" or row["src"] is None or not row["median_s"] or row["verified"] is False:
             continue
         schedule = "ladder" if "ladder" in header["case"] else "full"
-        # Two schedules, directions or kinds of copy load links in ways of their own.
-        kind = (schedule, *(_option(header["case"], name) for name in _KINDS))
+        # Schedules, directions and kinds of copy load links differently.
+        kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
         key = (header["transport"], header["direction"], kind, str(places(header)))
         found.setdefault(key, []).append(row)
     if not found:
         raise UsageError(
-            "it holds no pairs of ranks that were measured: run `python -m bench diagnose --cluster NAME`, "
-            "or `bench.pairs`"
+            "no measured pairs of ranks: run `python -m bench diagnose --cluster NAME`, or `python -m bench.pairs`"
         )
     return tuple(_diagnosed(headers, key, rows) for key, rows in found.items())
 
@@ -123,16 +124,16 @@ def _option(case: Sequence[str], name: str) -> str | None:
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """A ladder that ended before it had looked at every host clears none."""
-    looked = len(np.unique(evidence.step[np.isin(evidence.stage, _LOOKS)]))
-    missing = max(0, len(first_rounds(where, random.Random(1))) - looked)
+    """A ladder that ended before it had tested every host clears none."""
+    tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
+    missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
 
 
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
-    """Rows of both modes stand beside each other: half a round trip has a level of its own.
+    """The samples of both modes, each relative to its median: half a round trip has a level of its own.
 
-    A pair's time is the least that its median may be: what a busy CPU adds to some samples is not the link's.
+    A pair's time is the lower end of its median's interval: what a busy CPU adds to some samples is not the link's.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):
@@ -146,20 +147,31 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 
 
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
-    """One verdict of several: accused where any accuses, cleared where all that measured it clear it."""
-    accused: dict[tuple[str, str], Accused] = {}
+    """One verdict from several.
+
+    A part is accused if any verdict accuses it, and cleared if all verdicts that measured it clear it.
+    """
+    worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:
-        for one in verdict.accused:
-            known = accused.get((one.kind, one.name))
-            if known is None or one.confidence > known.confidence:
-                accused[one.kind, one.name] = one
-    cleared = dict.fromkeys(name for verdict in verdicts for name in verdict.cleared)
-    guilty = {one.name for one in accused.values()} | {one.name.partition(":")[0] for one in accused.values()}
-    notes = dict.fromkeys(note for verdict in verdicts for note in verdict.notes)
+        for part in verdict.accused:
+            known = worst.get((part.kind, part.name))
+            if known is None or part.confidence > known.confidence:
+                worst[part.kind, part.name] = part
+    accused = tuple(sorted(worst.values(), key=lambda part: (-part.confidence, part.name)))
+    suspects = tuple(suspect for verdict in verdicts for suspect in verdict.suspects)
+    notes = {(note.code, note.text): note for verdict in verdicts for note in verdict.notes}
     num_missing = sum(verdict.num_missing for verdict in verdicts)
-    unsettled = tuple(suspect for verdict in verdicts for suspect in verdict.suspects)
-    order = sorted(accused.values(), key=lambda one: (-one.confidence, one.name))
-    named = {name for name in cleared if ":" in name}
-    doubted = {host for suspect in unsettled for host in suspect.hosts}  # an end of a suspected link may be slow itself
-    sound = [n for n in cleared if (n not in guilty or n in named) and n.partition(":")[0] not in doubted]
-    return Diagnosis(tuple(order), () if num_missing else tuple(sound), unsettled, tuple(notes), num_missing)
+    cleared = () if num_missing else _cleared(verdicts, accused, suspects)
+    return Diagnosis(accused, cleared, suspects, tuple(notes.values()), num_missing)
+
+
+def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:
+    """Names that a verdict clears and none accuses. Ends of suspected links may be slow, so they are not cleared."""
+    slow = {name for part in accused for name in (part.name, part.name.partition(":")[0])}
+    doubtful = {host for suspect in suspects for host in suspect.hosts}
+    cleared = []
+    for name in dict.fromkeys(name for verdict in verdicts for name in verdict.cleared):
+        host, _, nic = name.partition(":")
+        if (nic or name not in slow) and host not in doubtful:
+            cleared.append(name)
+    return tuple(cleared)

@@ -1,14 +1,21 @@
-"""Where ranks are, as far as it is known."""
+"""Where the ranks are: hosts, NICs and racks by rank, their names, and which pairs are comparable."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = Any  # a numpy array of one dimension, unless said otherwise
+
+_LEAST_ROWS = 12  # of a class of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where each rank is: host and NIC (None where unknown) by rank, and the rack of hosts where it is known."""
+    """Where each rank is: host and NIC (None if unknown) by rank, and the rack of each host if known."""
 
     hosts: tuple[str, ...]
     nics: tuple[str | None, ...]
@@ -20,3 +27,60 @@ class Places:
         for rank, port in enumerate(zip(self.hosts, self.nics, strict=True)):
             found.setdefault(port, []).append(rank)
         return {port: tuple(ranks) for port, ranks in found.items()}
+
+    def link_ends(self, inside: bool) -> Array:
+        """By rank, the number of what its links end at: the rank itself inside a host, else its NIC."""
+        if inside:
+            return np.arange(len(self.hosts))
+        return index(list(zip(self.hosts, self.nics, strict=True)))
+
+    def end_name(self, rank: int, inside: bool) -> str:
+        """The name of a link's end: `h1:rank3` inside a host, else `h1:eth0`, or `h1` if it has one NIC."""
+        host = self.hosts[rank]
+        if inside:
+            return f"{host}:rank{rank}"
+        several = len({nic for other, nic in self.ports() if other == host}) > 1
+        return nic_name(host, self.nics[rank]) if several else host
+
+
+def nic_name(host: str, nic: str | None) -> str:
+    """`h1:eth0`; the host if its NIC is unknown."""
+    return f"{host}:{nic}" if nic else host
+
+
+def index(labels: Sequence[Any]) -> Array:
+    """The number of each label, in order of appearance."""
+    known: dict[Any, int] = {}
+    return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
+
+
+def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
+    """The class of each row; rows of one class should be equally fast.
+
+    Pairs inside a rack and across racks are two classes. With more than two hosts each rail is a class, too. Classes of
+    few rows join the largest one.
+    """
+    hosts = places.hosts
+    if inside:
+        return np.zeros(len(src), dtype=np.int64)
+    rack = index([places.racks.get(host, host if places.racks else "") for host in hosts])
+    rail = index(places.nics)
+    found = np.zeros(len(src), dtype=np.int64)
+    if places.racks:
+        found = np.where(rack[src] == rack[dst], 0, 1)
+    if len(set(hosts)) > 2:
+        across_rails = int(rail.max()) + 1
+        found = found * (across_rails + 1) + np.where(rail[src] == rail[dst], rail[src], across_rails)
+    counts = np.bincount(found)
+    for number in np.flatnonzero((counts > 0) & (counts < min(_LEAST_ROWS, counts.max()))):
+        found[found == number] = np.argmax(counts)
+    return found
+
+
+def hosts_with_one_partner(src: Array, dst: Array, places: Places) -> set[str]:
+    """Hosts that were measured with one other host only."""
+    host = index(places.hosts)
+    names = list(dict.fromkeys(places.hosts))
+    met = np.zeros((len(names), len(names)), dtype=bool)
+    met[host[src], host[dst]] = met[host[dst], host[src]] = True
+    return {names[number] for number in np.flatnonzero(met.sum(axis=1) == 1)}

@@ -1,239 +1,127 @@
-"""Where a result stands, in one word, and why: beside what others reached on alike links, else beside its bound."""
+"""The verdict on a run: compared with published results on comparable links, or with its bound."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from bench.core.links import Bound
-from bench.core.units import format_bytes, format_rate
-from bench.explain.evidence import NIC_RATES, RunEvidence, busbw
-from bench.explain.like_sizes import all_beside
+from bench.core.codes import Coded
+from bench.core.links import Bound, Limit
+from bench.core.log_traits import log_traits
+from bench.core.units import format_rate
+from bench.explain.evidence import (
+    NIC_RATES,
+    ExplainLimit,
+    RunEvidence,
+    busbw,
+)
+from bench.explain.messages import AssessmentCode, ResultVerdict
+from bench.explain.size_matches import SizeMatch, size_matches
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.catalogue import gpu
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
 from bench.logs.foreign import ForeignRow
 
-LIKE = "like the only known result"  # which is itself far below its bound: nobody knows what is normal
-NORMAL, LOW, FAR, ABOVE, UNJUDGED = "normal", "low", "far too low", "above what is possible", "can not be judged"
-# Of what others reached: versions, drivers and years differ by so much.
+# Of the best published result: library versions, drivers and years differ by as much.
 _NORMAL_OF_OTHERS, _LOW_OF_OTHERS = 0.85, 0.5
-# Of a bound, where nobody is there to compare with: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
+# Of a bound, if no result is known: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
 _NORMAL_OF_RING = 0.75  # of NICs round a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
-TOO_MANY = 1.5  # times the best that others reached: something is not what it is taken for, or others were held back
-_RING = "network, round a ring"
-_NETWORK = ("network", _RING)  # references that say what to expect, as no other way is taken
-_MAY_BE = 0.15  # a machine on which others came as near is one that the user may try
+TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known results were held back
+_LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
+_MAY_BE = 0.15  # a machine on which others came so close is one that the user may try
+_MOST_CANDIDATES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """One of the words, a sentence that says why, and the ratio that it rests on (None: none)."""
+    """The verdict, why (a code with its facts and words), and the ratio that it rests on (None: none)."""
 
-    word: str
-    sentence: str
+    verdict: ResultVerdict
+    why: Coded
     ratio: float | None = None
 
 
-def stand(seen: RunEvidence) -> Assessment:
+def not_judged(code: AssessmentCode, ratio: float | None = None, /, **facts: Any) -> Assessment:
+    """No verdict, and why."""
+    return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(code, **facts), ratio)
+
+
+def assess(evidence: RunEvidence) -> Assessment:
     """The verdict on one run of rows."""
-    why_not = _why_not(seen)
-    if why_not is not None:
-        return Assessment(UNJUDGED, why_not)
-    if seen.above:
-        return _above(*seen.above[0])
-    if seen.over_nics and seen.machine.links is not None and not seen.nics_known:
-        return _depends(seen)
-    return _beside_others(seen) or _beside_bound(seen)
+    obstacle = _obstacle(evidence)
+    if obstacle is not None:
+        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, obstacle)
+    if evidence.above:
+        row, bound = evidence.above[0]
+        return above_bound(busbw(row), bound, size_bytes=row.payload_bytes or 0)
+    if evidence.crosses_nics and evidence.machine.links is not None and not evidence.nics_known:
+        return _nics_unknown(evidence)
+    return _compared_with_others(evidence) or _compared_with_bound(evidence)
 
 
-def _why_not(seen: RunEvidence) -> str | None:
-    """Why these rows can not be judged at all; None where they may be."""
-    if seen.num_wrong:
-        return "some of the data that arrived were wrong, so that no time or bandwidth counts."
-    if seen.rows and seen.num_ranks is None:
-        return "the log does not tell how many ranks there were: say so with --num-ranks."
-    if seen.misfit:
-        return f"{seen.misfit}."
-    if seen.num_ranks == 1 and seen.run.pattern not in COPIES_OF_ONE_GPU:
-        return "with one rank nothing crosses a link."
-    if seen.best is None:
-        return "no row has a bandwidth."
-    if seen.modelled:
-        return "these rows are modelled: nothing was measured."
-    if shared := seen.hint("shared"):
-        return f"ranks share a GPU ({shared.value}, line {shared.line}): what they exchange may cross no link at all."
-    return contradiction(seen.machine, seen.other_gpus)
-
-
-def contradiction(machine: LogMachine, others: tuple[str, ...]) -> str | None:
-    """Why a machine that the user named is not the log's; None where nothing says so."""
+def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
+    """Why a machine that the user named is not the log's; None if nothing says so. `others`: GPUs that it lacks."""
     if not others:
         return None
-    return (
-        f"{machine.instance} has {machine.gpu}, and the log names {', '.join(others)}: it is another machine. Leave "
-        "--instance out, or name the right one."
+    return Coded.of(AssessmentCode.OTHER_MACHINE, instance=machine.instance, gpu=machine.gpu, other_gpus=list(others))
+
+
+def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
+    """A rate that cannot be: it is above a hard bound. `facts`: where it was measured (AssessmentCode.ABOVE_BOUND)."""
+    ratio = rate / bound.bytes_per_s
+    why = Coded.of(
+        AssessmentCode.ABOVE_BOUND,
+        rate=rate,
+        excess=ratio - 1,
+        bound=bound.name,
+        bound_code=bound.code,
+        bound_rate=bound.bytes_per_s,
+        bound_why=bound.why,
+        **facts,
     )
+    return Assessment(ResultVerdict.ABOVE, why, ratio)
 
 
-def _above(row: ForeignRow, bound: Bound) -> Assessment:
-    """A figure that can not be."""
-    ratio = busbw(row) / bound.bytes_per_s
-    return Assessment(
-        ABOVE,
-        f"{format_rate(busbw(row))} at {format_bytes(row.payload_bytes or 0)} is {ratio - 1:.0%} above the hard bound "
-        f"{bound.name} ({format_rate(bound.bytes_per_s)}): {bound.why}. The figure, the number of ranks or the machine "
-        "is not what it is taken for.",
-        ratio,
-    )
+def tightest(evidence: RunEvidence) -> Bound | None:
+    """The bound that says most: the tightest hard one, or a tighter reference on the network."""
+    found = []
+    for bound in evidence.bounds:
+        if bound.kind == "hard" or bound.code in (Limit.NETWORK, ExplainLimit.RING):
+            found.append(bound)
+    return min(found, key=lambda bound: (bound.bytes_per_s, bound.kind != "hard"), default=None)
 
 
-def _depends(seen: RunEvidence) -> Assessment:
-    """Across nodes of which the NICs are not known: what others reached depends on theirs, however many they are."""
-    best = seen.best
-    assert best is not None
-    known = {
-        each.network_bytes_per_s: each
-        for each in reversed(seen.references)
-        if each.limited is None and each.network_bytes_per_s
-    }
-    told = ", ".join(
-        f"{format_rate(each.best[1])} with {format_rate(network)} of NICs per node ({each.instance or each.gpu})"
-        for network, each in sorted(known.items(), reverse=True)
-    )
-    said = f"what its NICs carry is not known, and {format_rate(busbw(best))} depends on it"
-    return Assessment(
-        UNJUDGED, f"{said}{f': others reached {told}' if told else ''}. Name the machine with --instance."
-    )
+def bound_to_show(evidence: RunEvidence) -> Bound | None:
+    """The bound to name: without a bridge if it is unknown whether two cards have one, and none is needed."""
+    if not evidence.bridge_unknown:
+        return tightest(evidence)
+    without = [bound for bound in evidence.bounds if bound.code == ExplainLimit.WITHOUT_BRIDGE]
+    return min(without, key=lambda bound: bound.bytes_per_s)
 
 
-def _beside_others(seen: RunEvidence) -> Assessment | None:
-    """Against the best that others reached at a like size."""
-    found = all_beside(seen)
-    best = seen.best
-    if not found or best is None:
-        return None
-    one, ratio, bound = found[0], found[0].ratio, shown(seen)
-    word = word_of_others(ratio)
-    only = len({(pair.each.source, pair.each.instance, pair.each.note) for pair in found}) == 1
-    alike = one.size_bytes == best.payload_bytes or one.ours != busbw(best)
-    ours_at = format_bytes(one.size_bytes if alike else best.payload_bytes or 0)
-    theirs_at = "there" if alike else f"at {format_bytes(one.size_bytes)}"
-    read = "" if one.measured else " by interpolation"
-    said = (
-        f"{format_rate(one.ours)} at {ours_at} is {ratio:.0%} of "
-        f"{'the only result that is known' if only else 'the best that others reached'} with links like these "
-        f"({format_rate(one.theirs)} {theirs_at}{read}, {one.each.instance or one.each.gpu}"
-        f"{f', {one.each.note}' if one.each.note else ''})"
-    )
-    said += _of_limit(seen)
-    if bound is not None:
-        said += f", and {busbw(best) / bound.bytes_per_s:.0%} of the bound by {bound.name}"
-    network, wire = seen.network_bytes_per_s, seen.carried_bytes_per_s
-    if wire and network and ratio < _NORMAL_OF_OTHERS:
-        said += f"; {format_rate(wire)} leave each node each way, {wire / network:.0%} of {format_rate(network)}"
-    if seen.over_nics and seen.machine.likely is not None and seen.machine.instance is None:
-        said += ", if this machine has the NICs that others with this GPU have"
-    reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
-    if seen.too_short and (word != NORMAL or reached < _normal_of(bound)):
-        return Assessment(UNJUDGED, f"{said}; {_short(seen)}.", ratio)
-    share = None if bound is None else one.theirs / bound.bytes_per_s
-    if word == NORMAL and only and (share is None or share < _normal_of(bound)):
-        word = LIKE
-        if share is not None:
-            said += f". That only result is itself {share:.0%} of the bound, so that nobody knows what is normal"
-    elif word == NORMAL and share is not None and share < _normal_of(bound):
-        said += f"; what others reached is itself at most {share:.0%} of it"
-    if ratio > TOO_MANY:
-        said = f"{said}. {too_many(ratio)}"
-    return Assessment(word, f"{said}.", ratio)
+def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
+    """The verdict for a ratio, by the least that is normal and the least that is merely low."""
+    if ratio >= normal:
+        return ResultVerdict.NORMAL
+    return ResultVerdict.LOW if ratio >= low else ResultVerdict.FAR_TOO_LOW
 
 
-def too_many(ratio: float) -> str:
-    """The warning about a figure far above all others."""
-    return (
-        f"WARNING: that is {ratio:.1f} times the best known: see whether the machine, the number of ranks and the "
-        "sizes are what they are taken for"
-    )
+def verdict_by_others(ratio: float) -> ResultVerdict:
+    """The verdict for a share of the best published result."""
+    return verdict_of(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
 
 
-def _short(seen: RunEvidence) -> str:
-    if seen.rises:
-        return f"the sizes are too small: at {format_bytes(seen.largest_bytes)}, the largest, the bandwidth still rises"
-    return f"too few sizes, up to {format_bytes(seen.largest_bytes)}, to tell whether the bandwidth still rises"
+def times_best(ratio: float) -> float | None:
+    """The ratio if it is so far above the best known result that the page warns; else None."""
+    return ratio if ratio > TOO_MANY_TIMES else None
 
 
-def _of_limit(seen: RunEvidence) -> str:
-    """What an acceptance check would say, over a whole node."""
-    best = seen.best
-    if (
-        best is None
-        or (best.payload_bytes or 0) < 1 << 30
-        or seen.num_nodes != 1
-        or seen.num_ranks != 8
-        or seen.run.pattern != "allreduce"
-    ):
-        return ""
-    for limit in limits(seen.machine.gpu):
-        word = "above" if busbw(best) >= limit.bytes_per_s else "below"
-        return f", {word} the {format_rate(limit.bytes_per_s)} that Azure's health checks ask for"
-    return ""
+def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
+    """Is a rate between cards above PCIe, and may one bridge join more than two of them?
 
-
-def _beside_bound(seen: RunEvidence) -> Assessment:
-    best, links = seen.best, seen.machine.links
-    assert best is not None
-    if seen.own and links is None:
-        return _own(seen)
-    if links is None and seen.run.tool == "perftest":
-        return _of_nic(best)
-    if links is None:
-        return Assessment(
-            UNJUDGED, f"the log does not tell which machine it comes from: name it with --instance{_may_be(seen)}."
-        )
-    if seen.num_nodes is None:
-        return Assessment(UNJUDGED, "the log does not tell how many nodes there were: say so with --num-nodes.")
-    bound = tightest(seen)
-    if bound is None:
-        return Assessment(
-            UNJUDGED, "there is no bound to set it beside, and nobody's result of this shape is known here."
-        )
-    share = busbw(best) / bound.bytes_per_s
-    what = f"{format_rate(busbw(best))} is {share:.0%} of {bound.name} ({format_rate(bound.bytes_per_s)})"
-    if seen.of_hosts:
-        said = "this tool times one operation at a time from host memory, and nobody's result of it is known here"
-        return Assessment(UNJUDGED, f"{what}; {said}.", share)
-    if share < _normal_of(bound) and not seen.over_nics and (cards := _of_cards(seen, what, share)) is not None:
-        return cards
-    word = _word(share, _normal_of(bound), _LOW_OF_BOUND)
-    if word != NORMAL and seen.too_short:
-        return Assessment(UNJUDGED, f"{what}, but {_short(seen)}, and nobody's result at this size is known.", share)
-    if word != NORMAL and seen.over_nics and seen.num_ranks == seen.num_nodes and (links.num_nics or 1) > 1:
-        said = f"how many of its node's {links.num_nics} NICs the one rank there has is not known"
-        return Assessment(UNJUDGED, f"{what}, but {said}.", share)
-    known = any(each.limited is None for each in seen.references)
-    nobody = "nobody's result at this size is known here" if known else "nobody's result of this shape is known here"
-    return Assessment(word, f"{what}; {nobody}.", share)
-
-
-def _of_cards(seen: RunEvidence, what: str, share: float) -> Assessment | None:
-    """Of cards in one node, where another way than that of the bound may be theirs; None where that is not so."""
-    links, best = seen.machine.links, seen.best
-    assert links is not None and best is not None
-    if by_wider_bridge(seen.machine, busbw(best)):
-        most = gpu(str(seen.machine.gpu)).most_bridged
-        said = f"how its bridges join the cards is not known: with one over {most} a pair has 1/{most - 1} of a port"
-        return Assessment(UNJUDGED, f"{what}, but {said}.", share)
-    if links.peer in ("host", "pcie_p2p", "nvlink_pairs") and 0.06 < share < _LOW_OF_BOUND:
-        return Assessment(LOW, f"{what}, as little as cards reach that talk through host memory.", share)
-    return None
-
-
-def by_wider_bridge(machine: LogMachine, rate: float) -> bool:
-    """Is it more than PCIe carries, between cards of which one bridge can join more than two?
-
-    How many links a pair has, nobody tells then.
+    Then the number of links of a pair is unknown.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -241,68 +129,194 @@ def by_wider_bridge(machine: LogMachine, rate: float) -> bool:
     return rate > (links.pcie_bytes_per_s or 0.0)
 
 
-def _may_be(seen: RunEvidence) -> str:
-    """The instance types on which others came near, as candidates to try."""
-    best, run = seen.best, seen.run
-    if best is None or not run.pattern or not seen.num_ranks or seen.of_hosts:
-        return ""
-    found = best_of_each(run.pattern, seen.num_ranks, seen.num_nodes)
-    near = [each for each in found if each.instance and abs(each.best[1] / busbw(best) - 1) <= _MAY_BE]
-    told = ", ".join(f"{each.instance} ({format_rate(each.best[1])})" for each in near[:3])
-    return f". Others came near on {told}: candidates to try, and no proof" if told else ""
+def _obstacle(evidence: RunEvidence) -> Coded | None:
+    """Why these rows cannot be judged at all; None if they may be."""
+    if evidence.num_wrong:
+        return Coded.of(AssessmentCode.WRONG_DATA)
+    if evidence.rows and evidence.num_ranks is None:
+        return Coded.of(AssessmentCode.NUM_RANKS_UNKNOWN)
+    if evidence.misfit:
+        return evidence.misfit
+    if evidence.num_ranks == 1 and evidence.run.pattern not in COPIES_OF_ONE_GPU:
+        return Coded.of(AssessmentCode.ONE_RANK)
+    if evidence.best is None:
+        return Coded.of(AssessmentCode.NO_BANDWIDTH)
+    if evidence.modelled:
+        return Coded.of(AssessmentCode.MODELLED)
+    if shared := evidence.hint("shared"):
+        return Coded.of(AssessmentCode.SHARED_GPU, log_text=shared.value, line=shared.line)
+    return contradiction(evidence.machine, evidence.other_gpus)
 
 
-def _of_nic(best: ForeignRow) -> Assessment:
-    """Two ends of verbs: beside the NIC of the least rate that can have carried it."""
-    rate = best.algbw_bytes_per_s or busbw(best)
-    nic = next((each for each in NIC_RATES if rate <= each), None)
-    if nic is None or rate < 0.9 * nic:
-        return Assessment(
-            UNJUDGED, f"{format_rate(rate)} is not near the rate of a NIC that is known here: name the machine."
-        )
-    share = f"{rate / nic:.0%} of the line rate of {nic * 8e-9:.0f} Gb/s"
-    return Assessment(
-        NORMAL, f"{format_rate(rate)} is {share}, if that is this NIC's ({format_rate(nic)}).", rate / nic
-    )
-
-
-def _own(seen: RunEvidence) -> Assessment:
-    """Our own run on links of which nothing is known but what was calibrated."""
-    best, bound = seen.best, seen.bounds[0] if seen.bounds else None
+def _nics_unknown(evidence: RunEvidence) -> Assessment:
+    """Across nodes with unknown NICs: what others reached depends on theirs, however many results there are."""
+    best = evidence.best
     assert best is not None
-    said = (
-        "nobody's result on such a machine is known here, and its links are not: give --instance or `links:` to the run"
-    )
+    machines = {}
+    for reference in reversed(evidence.references):
+        if reference.limited is None and reference.network_bytes_per_s:
+            machines[reference.network_bytes_per_s] = reference
+    others = []
+    for network, reference in sorted(machines.items(), reverse=True):
+        rate, nics = format_rate(reference.best[1]), format_rate(network)
+        others.append(f"{rate} with {nics} of NICs per node ({reference.instance or reference.gpu})")
+    return not_judged(AssessmentCode.NICS_UNKNOWN, rate=busbw(best), others=others or None)
+
+
+def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
+    """Against the best published result at a comparable size; None if there is none."""
+    matches = size_matches(evidence)
+    best = evidence.best
+    if not matches or best is None:
+        return None
+    match, bound = matches[0], bound_to_show(evidence)
+    sources = {(each.reference.source, each.reference.instance, each.reference.note) for each in matches}
+    only = len(sources) == 1
+    facts = _comparison_facts(evidence, match, bound) | {"only": only}
+    verdict = verdict_by_others(match.ratio)
+    normal = _normal_of(bound)
+    reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
+    if evidence.too_short and (verdict != ResultVerdict.NORMAL or reached < normal):
+        return not_judged(AssessmentCode.SIZES_TOO_SMALL, match.ratio, **facts, **_size_facts(evidence))
+    share = None if bound is None else match.theirs / bound.bytes_per_s
+    if verdict == ResultVerdict.NORMAL and only and (share is None or share < normal):
+        verdict = ResultVerdict.ONLY_RESULT
+        facts["only_share"] = share
+    elif verdict == ResultVerdict.NORMAL and share is not None and share < normal:
+        facts["best_share"] = share
+    return Assessment(verdict, Coded.of(AssessmentCode.COMPARED, **facts), match.ratio)
+
+
+def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | None) -> dict[str, Any]:
+    """The facts of AssessmentCode.COMPARED."""
+    best, reference = evidence.best, match.reference
+    assert best is not None
+    same_size = match.size_bytes == best.payload_bytes or match.ours != busbw(best)
+    facts: dict[str, Any] = {
+        "rate": match.ours,
+        "size_bytes": match.size_bytes if same_size else best.payload_bytes,
+        "ratio": match.ratio,
+        "reference_rate": match.theirs,
+        "reference_bytes": None if same_size else match.size_bytes,
+        "interpolated": not match.measured,
+        "reference_machine": reference.instance or reference.gpu,
+        "reference_note": reference.note,
+        "times_best": times_best(match.ratio),
+        **_floor_facts(evidence),
+    }
     if bound is not None:
-        share = busbw(best) / bound.bytes_per_s
-        said = f"{format_rate(busbw(best))} is {share:.0%} of {bound.name} ({format_rate(bound.bytes_per_s)}); {said}"
-    return Assessment(UNJUDGED, f"{said}. Compare it with an earlier run of the same machine: bench compare.")
+        facts |= {"bound": bound.name, "bound_code": bound.code, "bound_share": busbw(best) / bound.bytes_per_s}
+    network, nics = evidence.network_bytes_per_s, evidence.nic_bytes_per_s
+    if nics and network and match.ratio < _NORMAL_OF_OTHERS:
+        facts |= {"nic_rate": nics, "nic_share": nics / network, "network_rate": network}
+    machine = evidence.machine
+    facts["nics_assumed"] = evidence.crosses_nics and machine.likely is not None and machine.instance is None
+    return facts
 
 
-def tightest(seen: RunEvidence) -> Bound | None:
-    """The bound that says most: the tightest hard one, or a tighter reference on the network."""
-    hard = [bound for bound in seen.bounds if bound.kind == "hard"]
-    network = [bound for bound in seen.bounds if bound.kind == "reference" and bound.name in _NETWORK]
-    return min(hard + network, key=lambda bound: bound.bytes_per_s, default=None)
+def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
+    """What an acceptance check asks of an allreduce over a whole node."""
+    best = evidence.best
+    if best is None or (best.payload_bytes or 0) < 1 << 30 or evidence.run.pattern != "allreduce":
+        return {}
+    if (evidence.num_nodes, evidence.num_ranks) != (1, 8):
+        return {}
+    for floor in limits(evidence.machine.gpu):
+        passed = busbw(best) >= floor.bytes_per_s
+        return {"floor_passed" if passed else "floor_missed": floor.bytes_per_s}
+    return {}
+
+
+def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
+    """Why the sizes do not show what the links carry."""
+    return {
+        "rising": evidence.rising,
+        "largest_bytes": evidence.largest_bytes,
+    }
+
+
+def _compared_with_bound(evidence: RunEvidence) -> Assessment:
+    """Against the tightest bound; no verdict if none is known."""
+    best, links = evidence.best, evidence.machine.links
+    assert best is not None
+    if links is None:
+        return _without_links(evidence, best)
+    if evidence.num_nodes is None:
+        return not_judged(AssessmentCode.NUM_NODES_UNKNOWN)
+    bound = tightest(evidence)
+    if bound is None:
+        return not_judged(AssessmentCode.NO_BOUND)
+    share = busbw(best) / bound.bytes_per_s
+    facts = _bound_facts(best, bound)
+    if evidence.from_host_memory:
+        return not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
+    normal = _normal_of(bound)
+    if share < normal and not evidence.crosses_nics:
+        if has_wider_bridge(evidence.machine, busbw(best)):
+            most = gpu(str(evidence.machine.gpu)).most_bridged
+            return not_judged(AssessmentCode.BRIDGES_UNKNOWN, share, **facts, most_bridged=most, num_peers=most - 1)
+        cards = links.peer in ("host", "pcie_p2p", "nvlink_pairs")
+        if cards and _LEAST_THROUGH_HOST < share < _LOW_OF_BOUND:
+            return Assessment(ResultVerdict.LOW, Coded.of(AssessmentCode.CARDS_THROUGH_HOST, **facts), share)
+    verdict = verdict_of(share, normal, _LOW_OF_BOUND)
+    if verdict != ResultVerdict.NORMAL and evidence.too_short:
+        return not_judged(AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND, share, **facts, **_size_facts(evidence))
+    one_rank_per_node = evidence.crosses_nics and evidence.num_ranks == evidence.num_nodes
+    if verdict != ResultVerdict.NORMAL and one_rank_per_node and (links.num_nics or 1) > 1:
+        return not_judged(AssessmentCode.RANK_NICS_UNKNOWN, share, **facts, num_nics=links.num_nics)
+    same_shape = any(reference.limited is None for reference in evidence.references)
+    why = Coded.of(AssessmentCode.COMPARED_WITH_BOUND, **facts, missing="size" if same_shape else "shape")
+    return Assessment(verdict, why, share)
+
+
+def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
+    """What the best row reached of a bound."""
+    return {
+        "rate": busbw(best),
+        "share": busbw(best) / bound.bytes_per_s,
+        "bound": bound.name,
+        "bound_code": bound.code,
+        "bound_rate": bound.bytes_per_s,
+    }
+
+
+def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
+    """A run on unknown links."""
+    if evidence.transport is not None:
+        facts: dict[str, Any] = {}
+        if evidence.bounds:
+            bound = evidence.bounds[0]
+            facts = _bound_facts(best, bound)
+        return not_judged(AssessmentCode.OWN_MACHINE_UNKNOWN, **facts)
+    if log_traits(evidence.run.tool).nic_test:
+        return _compared_with_nic(best)
+    return not_judged(AssessmentCode.MACHINE_UNKNOWN, candidates=_candidates(evidence) or None)
+
+
+def _candidates(evidence: RunEvidence) -> list[str]:
+    """The instance types on which others came close."""
+    best, run = evidence.best, evidence.run
+    if best is None or not run.pattern or not evidence.num_ranks or evidence.from_host_memory:
+        return []
+    found = []
+    for reference in best_of_each(run.pattern, evidence.num_ranks, evidence.num_nodes):
+        if reference.instance and abs(reference.best[1] / busbw(best) - 1) <= _MAY_BE:
+            found.append(f"{reference.instance} ({format_rate(reference.best[1])})")
+    return found[:_MOST_CANDIDATES]
+
+
+def _compared_with_nic(best: ForeignRow) -> Assessment:
+    """Two ends of perftest, against the slowest NIC that can have carried them."""
+    rate = best.algbw_bytes_per_s or busbw(best)
+    nic = next((nic for nic in NIC_RATES if rate <= nic), None)
+    if nic is None or rate < 0.9 * nic:
+        return not_judged(AssessmentCode.NIC_UNKNOWN, rate=rate)
+    why = Coded.of(
+        AssessmentCode.COMPARED_WITH_NIC, rate=rate, share=rate / nic, nic_rate=nic, nic_gbit_per_s=nic * 8e-9
+    )
+    return Assessment(ResultVerdict.NORMAL, why, rate / nic)
 
 
 def _normal_of(bound: Bound | None) -> float:
     """The share of a bound from which on a result is normal."""
-    return _NORMAL_OF_RING if bound is not None and bound.name == _RING else _NORMAL_OF_BOUND
-
-
-def shown(seen: RunEvidence) -> Bound | None:
-    """The bound to name: without a bridge, where nobody knows whether two cards have one and none is needed."""
-    plain = [bound for bound in seen.bounds if bound.name.endswith("without NVLink bridge")]
-    return min(plain, key=lambda bound: bound.bytes_per_s) if seen.bridge_unknown else tightest(seen)
-
-
-def word_of_others(ratio: float) -> str:
-    """The word for a share of the best that others reached."""
-    return _word(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
-
-
-def _word(ratio: float, normal: float, low: float) -> str:
-    if ratio >= normal:
-        return NORMAL
-    return LOW if ratio >= low else FAR
+    return _NORMAL_OF_RING if bound is not None and bound.code == ExplainLimit.RING else _NORMAL_OF_BOUND

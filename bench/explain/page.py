@@ -1,52 +1,97 @@
-"""The words of `bench explain`: a page as text or as Markdown, in the order in which an answer is read."""
+"""Pages of `bench explain` as text, Markdown or JSON, in the order in which an answer is read."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from bench.explain.explain import LIKE, NORMAL, Page, Reason
+from bench.core.codes import Coded
+from bench.explain.explain import Page
+from bench.explain.messages import ResultVerdict
+from bench.explain.reason import Reason
+from bench.results.table import as_json as json_document
 
+SCHEMA = "bench.explain/1"
 _WIDTH = 110
 _MOST_WHOLE = 3  # of more pages each is cut to a few lines
-_SECTIONS = ("What you got", "What is possible", "What others got", "Where you stand")
+_SECTIONS = ("What you got", "What is possible", "What others got")
+_VERDICT = "Where you stand"
+_GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
+_STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.explain/1 has always spelled it
 
 
 def table(pages: Sequence[Page]) -> str:
-    """All pages as text, an empty line and a rule between them."""
+    """All pages as text, separated by a rule; more than a few pages are cut to the verdict and the likeliest reason."""
     if len(pages) > _MOST_WHOLE:
         return "\n\n".join("\n".join(_short(page)) for page in pages)
     return f"\n\n{'=' * _WIDTH}\n\n".join("\n".join(_text(page, len(pages) > 1)) for page in pages)
 
 
 def markdown(pages: Sequence[Page]) -> str:
-    """The same, with headings, lists and commands in code."""
-    return "\n\n".join("\n".join(_marked(page, len(pages) > 1)) for page in pages)
+    """The same with headings, lists and commands in code."""
+    return "\n\n".join("\n".join(_markdown(page, len(pages) > 1)) for page in pages)
+
+
+def as_json(pages: Sequence[Page]) -> str:
+    """The pages with codes and facts beside their texts, in SI units."""
+    return json_document({"schema": SCHEMA, "pages": [_plain(page) for page in pages]})
+
+
+def _plain(page: Page) -> dict[str, Any]:
+    """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`, and so on."""
+    plain = asdict(page)
+    del plain["assessment"], plain["notes"]
+    if page.best is not None:
+        plain["best"]["contradicts"] = page.best.contradicts.text if page.best.contradicts else ""
+    for section, lines in (("got", page.got), ("possible", page.possible), ("others", page.others)):
+        plain[section] = [line.text for line in lines]
+        plain[f"{section}_codes"] = [_code(line) for line in lines]
+    plain["remarks"] = [note.text for note in page.notes]
+    plain["remarks_codes"] = [_code(note) for note in page.notes]
+    assessment = page.assessment
+    plain["standing"] = _STANDING.get(assessment.verdict, assessment.verdict.template)
+    plain["standing_code"] = assessment.verdict
+    plain["because"] = assessment.why.text
+    plain["because_code"] = assessment.why.code
+    plain["because_facts"] = _code(assessment.why)["facts"]
+    plain["ratio"] = assessment.ratio
+    return plain
+
+
+def _code(line: Coded) -> dict[str, Any]:
+    facts = {name: value for name, value in line.facts.items() if value is not None}
+    return {"code": line.code, "facts": facts}
 
 
 def _short(page: Page) -> Iterator[str]:
-    """Of many pages: what, where it stands, and the likeliest reason."""
+    """Of many pages: the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
-    yield from _wrapped(f"  {page.standing.word.upper()}: {page.standing.sentence}", "  ")
+    yield from _wrapped(f"  {_verdict(page).upper()}: {page.assessment.why.text}", "  ")
     for reason in page.reasons[:1]:
         yield from _wrapped(f"  {reason.what}: {reason.evidence}", "  ")
 
 
 def _title(page: Page, several: bool) -> str:
-    words = [page.source] * bool(page.source) + [f"line {page.line}"] * bool(page.line)
-    return page.title + (f" ({', '.join(words)})" if several else "")
+    if not several:
+        return page.title
+    where = [page.source] if page.source else []
+    if page.line:
+        where.append(f"line {page.line}")
+    return f"{page.title} ({', '.join(where)})"
 
 
 def _text(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
-    for title, lines in zip(_SECTIONS[:3], (page.got, page.possible, page.others), strict=True):
+    for title, lines in zip(_SECTIONS, (page.got, page.possible, page.others), strict=True):
         yield from ("", title)
         for line in lines:
-            yield from _wrapped(f"  - {line}", "    ")
-    yield from ("", f"{_SECTIONS[3]}: {page.standing.word.upper()}")
-    yield from _wrapped(f"  {page.standing.sentence}", "  ")
-    for line in page.remarks:
-        yield from _wrapped(f"  note: {line}", "    ")
+            yield from _wrapped(f"  - {line.text}", "    ")
+    yield from ("", f"{_VERDICT}: {_verdict(page).upper()}")
+    yield from _wrapped(f"  {page.assessment.why.text}", "  ")
+    for note in page.notes:
+        yield from _wrapped(f"  note: {note.text}", "    ")
     if page.reasons:
         yield from ("", _reasons_title(page))
         for number, reason in enumerate(page.reasons, start=1):
@@ -60,18 +105,19 @@ def _text(page: Page, several: bool) -> Iterator[str]:
                 yield f"       {reason.command}"
 
 
-def _marked(page: Page, several: bool) -> Iterator[str]:
+def _markdown(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
-    for title, lines in zip(_SECTIONS[:3], (page.got, page.possible, page.others), strict=True):
+    for title, lines in zip(_SECTIONS, (page.got, page.possible, page.others), strict=True):
         yield from ("", f"## {title}", "")
-        yield from (f"- {line}" for line in lines)
-    yield from ("", f"## {_SECTIONS[3]}: {page.standing.word}", "", page.standing.sentence)
-    if page.remarks:
+        yield from (f"- {line.text}" for line in lines)
+    yield from ("", f"## {_VERDICT}: {_verdict(page)}", "", page.assessment.why.text)
+    if page.notes:
         yield ""
-        yield from (f"- {line}" for line in page.remarks)
+        yield from (f"- {note.text}" for note in page.notes)
     if page.reasons:
         yield from ("", f"## {_reasons_title(page)}", "")
-        yield from (f"{number}. **{each.what}**: {each.evidence}" for number, each in enumerate(page.reasons, start=1))
+        for number, reason in enumerate(page.reasons, start=1):
+            yield f"{number}. **{reason.what}**: {reason.evidence}"
     steps = _steps(page.reasons)
     if steps:
         yield from ("", f"## {_steps_title(page)}", "")
@@ -79,16 +125,20 @@ def _marked(page: Page, several: bool) -> Iterator[str]:
             yield f"{number}. {reason.step}" + (f": `{reason.command}`" if reason.command else "")
 
 
+def _verdict(page: Page) -> str:
+    return page.assessment.verdict.template
+
+
 def _reasons_title(page: Page) -> str:
-    return "Why it is not more" if page.standing.word in (NORMAL, LIKE) else "The likeliest reasons, in order"
+    return "Why it is not more" if page.assessment.verdict in _GOOD else "The likeliest reasons, in order"
 
 
 def _steps_title(page: Page) -> str:
-    return "To see it for yourself" if page.standing.word in (NORMAL, LIKE) else "What to do next"
+    return "To see it for yourself" if page.assessment.verdict in _GOOD else "What to do next"
 
 
 def _steps(reasons: Sequence[Reason]) -> list[tuple[int, Reason]]:
-    """The reasons that say what to do, by their number."""
+    """The reasons that propose a next step, with their numbers."""
     return [(number, reason) for number, reason in enumerate(reasons, start=1) if reason.step]
 
 

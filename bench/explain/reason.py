@@ -1,18 +1,40 @@
-"""A likely reason, and the commands that would show more."""
+"""Reasons: why a result is as it is. Each one is a function with `@reason` in a file of `reasons/`.
+
+The function is the condition: it looks at the evidence about one run and returns its weight, facts and command, or
+None. The decorator holds its code and its words. Nothing else names it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Generic, TypeVar
 
+from bench.core import plugins
+from bench.core.codes import fill_present
+from bench.explain.copy_evidence import CopyEvidence
 from bench.explain.evidence import RunEvidence
+from bench.logs.foreign import ForeignRun
 
-TOPOLOGY = "nvidia-smi topo -m"
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """What the reasons of a failure look at: the run, and how many of its rows have wrong elements."""
+
+    run: ForeignRun
+    num_wrong_rows: int = 0
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason: what, the evidence with its numbers, and what to do next (words, and one command)."""
+    """One likely reason: its code and facts; for people what it is, the evidence and the next step with a command."""
 
+    code: str
+    facts: Mapping[str, Any]
     what: str
     evidence: str
     weight: float
@@ -20,17 +42,95 @@ class Reason:
     command: str = ""
 
 
-def listen(seen: RunEvidence) -> str:
-    """The command that lets NCCL tell what it does."""
-    test = f"{program(seen)} 2>&1 | python -m bench explain -"
-    if seen.over_nics:
-        return f"mpirun ... -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
-    return f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a reason's function returns if the reason applies.
+
+    `weight`, 0 to 1, orders reasons: near 1 if the log itself says so, 0.6 if the figures fit and nothing contradicts,
+    less if it is one of several possibilities. `command` is what the user may run next.
+    """
+
+    weight: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
 
 
-def program(seen: RunEvidence, first: str = "8") -> str:
-    """The command of nccl-tests that measures this pattern: over the GPUs of a node, or under a launcher."""
-    names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
-    pattern = seen.run.pattern or "allreduce"
-    gpus = f" -g {seen.num_ranks}" if seen.num_nodes == 1 and seen.num_ranks else ""
-    return f"{names.get(pattern, pattern)}_perf -b {first} -e 8G -f 2{gpus}"
+@dataclass(frozen=True)
+class ReasonRule(Generic[E]):
+    """A reason that this suite knows. Call it with evidence to get a Reason, or None if it does not apply."""
+
+    code: str
+    looks_at: type[E]
+    condition: Callable[[E], Found | None]
+    what: str
+    evidence: str
+    step: str
+    host_memory: bool
+    always: bool
+
+    def __call__(self, evidence: E) -> Reason | None:
+        """The reason, if its condition holds."""
+        found = self.condition(evidence)
+        if found is None:
+            return None
+        facts = {name: value for name, value in found.facts.items() if value is not None}
+        what, text, step = (fill_present(words, facts) for words in (self.what, self.evidence, self.step))
+        return Reason(self.code, facts, what, text, found.weight, step, found.command)
+
+
+def reason(
+    looks_at: type[E],
+    code: str,
+    what: str,
+    evidence: str,
+    step: str = "",
+    host_memory: bool = False,
+    always: bool = False,
+) -> Callable[[Callable[[E], Found | None]], ReasonRule[E]]:
+    """Make a function the condition of a reason.
+
+    `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
+    over the facts (core/codes.py: fill_present). `host_memory`: it also explains libraries that send from host memory.
+    `always`: it is shown whatever the verdict is.
+    """
+
+    def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:
+        return ReasonRule(code, looks_at, condition, what, evidence, step, host_memory, always)
+
+    return rule
+
+
+@cache
+def rules() -> tuple[ReasonRule[Any], ...]:
+    """Every reason of every file in `reasons/`, by file and then as they are written there."""
+    found: dict[str, ReasonRule[Any]] = {}
+    for topic in plugins.names("reason"):
+        for value in vars(plugins.load("reason", topic)).values():
+            if isinstance(value, ReasonRule):
+                found.setdefault(value.code, value)
+    return tuple(found.values())
+
+
+def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reason, ...]:
+    """Every reason that applies to rows, the likeliest first. `only_always`: those shown whatever the verdict is."""
+    wanted = []
+    for rule in rules():
+        explains = rule.host_memory or not evidence.from_host_memory
+        if rule.looks_at is RunEvidence and explains and (rule.always or not only_always):
+            wanted.append(rule)
+    return _likeliest_first(wanted, evidence)
+
+
+def copy_reasons(evidence: CopyEvidence) -> tuple[Reason, ...]:
+    """Every reason that applies to copies, the likeliest first."""
+    return _likeliest_first([rule for rule in rules() if rule.looks_at is CopyEvidence], evidence)
+
+
+def failure_reasons(failed: FailedRun) -> tuple[Reason, ...]:
+    """The likeliest reason of a failure; none if the run did not fail."""
+    return _likeliest_first([rule for rule in rules() if rule.looks_at is FailedRun], failed)[:1]
+
+
+def _likeliest_first(rules_: list[ReasonRule[Any]], evidence: Any) -> tuple[Reason, ...]:
+    found = [applies for rule in rules_ if (applies := rule(evidence)) is not None]
+    return tuple(sorted(found, key=lambda applies: -applies.weight))

@@ -1,29 +1,35 @@
-"""Runs of our own store as `explain` looks at them: what was imported as the foreign run it was, what was measured."""
+"""Evidence from stored runs: what was imported, as the foreign run it was, and what this suite measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from bench.core.codes import UNCODED, Coded
 from bench.core.links import NodeLinks
-from bench.core.record import Header, Record
-from bench.explain.evidence import RunEvidence, with_references
-from bench.explain.log_evidence import Hint
-from bench.hardware.bounds import HOST_MEMORY_TRANSPORTS, bounds_of, shares_gpu
+from bench.core.record import Flag, Header, Record
+from bench.explain.evidence import RunEvidence
+from bench.explain.gather import with_references
+from bench.explain.log_hints import Hint
+from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.messages import LogCode
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
 from bench.results.summary import summarise
 
-Told = Sequence[tuple[str, Header, Sequence[Record]]]
+StoredJobs = Sequence[tuple[str, Header, Sequence[Record]]]
+_RowKey = tuple[str, str, str, int]  # job, mode, group, payload
+_MOST_HOSTS = 4  # that are named
 
 
-def imported(told: Told) -> list[tuple[ForeignRun, Header]]:
-    """The runs that other tools' logs gave, each once, with the rows and matrices of all its jobs; one job's header."""
+def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
+    """The runs that were imported, each once, with the rows and matrices of all its jobs, and one job's header."""
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
-    for _, header, records in told:
+    for _, header, records in jobs:
         if not header.imported:
             continue
         key = (str(header.imported["source"]), int(header.imported["line"]))
@@ -37,9 +43,8 @@ def imported(told: Told) -> list[tuple[ForeignRun, Header]]:
     return list(found.values())
 
 
-def machine_told(header: Header) -> LogMachine | None:
-    """The machine whose links bound the run, as it was named when it was measured or imported; None where it was not,
-    and the log's own words tell what there is to know."""
+def stored_machine(header: Header) -> LogMachine | None:
+    """The machine as it was named when the run was imported; None if it was not, so the log's words must do."""
     if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None
@@ -47,24 +52,49 @@ def machine_told(header: Header) -> LogMachine | None:
     return LogMachine(header.instance, gpu, NodeLinks.from_dict(header.links), how)
 
 
+def measured(jobs: StoredJobs) -> Iterator[tuple[str, RunEvidence]]:
+    """The suite's own jobs over whole groups, by name, each launch by itself. Pairs are for `diagnose`."""
+    own = [job for job in jobs if not job[1].imported]
+    summaries = {}
+    for job, header, records in own:
+        rows = [record for record in records if record.samples is not None]
+        summaries[job] = [(record, summarise(job, header, record)) for record in rows]
+    every_row = [row for rows in summaries.values() for _, row in rows]
+    contradicting = _contradicting(conflicts({job: header for job, header, _ in own}, every_row))
+    for job, header, _ in own:
+        world = []
+        for record, row in summaries[job]:
+            if record.group == "world" and record.contention is None:
+                world.append((record, row))
+        if world:
+            yield job, _own_evidence(header, world, contradicting)
+
+
 def _run(header: Header) -> ForeignRun:
-    told = header.imported
-    remarks = tuple(Remark(each["line"], each["text"]) for each in told["remarks"])
+    """The foreign run without its rows."""
+    imported = header.imported
     gpus = header.facts.get("gpus", "")
     return ForeignRun(
-        tool=told["tool"],
-        tool_version=told["tool_version"],
+        tool=imported["tool"],
+        tool_version=imported["tool_version"],
         pattern=header.pattern,
         num_ranks=header.num_ranks,
         num_nodes=header.num_nodes,
-        status=told["status"],
-        failure=told["failure"],
+        status=imported["status"],
+        failure=_failure(imported),
         hosts=tuple(header.nodes),
         gpus=tuple(gpus.split(", ")) if gpus else (),
-        remarks=remarks,
-        line=told["line"],
+        remarks=tuple(map(Remark.from_dict, imported["remarks"])),
+        line=imported["line"],
         settings=tuple({**header.settings, **header.versions}.items()),
     )
+
+
+def _failure(imported: Mapping[str, Any]) -> Coded | None:
+    """Why an imported run did not end well; files of older versions hold no code."""
+    if imported["failure"] is None:
+        return None
+    return Coded(imported.get("failure_code") or UNCODED, imported.get("failure_facts") or {}, imported["failure"])
 
 
 def _row(header: Header, record: Record) -> ForeignRow:
@@ -79,7 +109,7 @@ def _row(header: Header, record: Record) -> ForeignRow:
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
         num_wrong=record.num_wrong,
-        contradicts="its figures contradict each other" if "contradicts" in record.flags else "",
+        contradicts=Coded.of(LogCode.STORED_AS_CONTRADICTING) if Flag.CONTRADICTS in record.flags else None,
     )
 
 
@@ -90,8 +120,8 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
         if dst:
             reported = record.reported or {}
             value = reported.get("mean_s") or reported.get("algbw_bytes_per_s")
-            status = OK if value is not None else "waived" if record.skipped else FAILED
-            cells.append(MatrixCell(src, dst, value, status))
+            missing = "waived" if record.skipped else FAILED
+            cells.append(MatrixCell(src, dst, value, OK if value is not None else missing))
     seconds = any("mean_s" in (record.reported or {}) for record in records)
     return Matrix(
         name=header.facts["matrix"],
@@ -102,37 +132,26 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
     )
 
 
-def measured(told: Told) -> Iterator[tuple[str, RunEvidence]]:
-    """Our own jobs over whole groups by name, each launch by itself; pairs are `bench diagnose`'s."""
-    own = [each for each in told if not each[1].imported]
-    summaries = {
-        job: [(record, summarise(job, header, record)) for record in records if record.samples is not None]
-        for job, header, records in own
-    }
-    every = [row for rows in summaries.values() for _, row in rows]
-    bad = _contradicting(conflicts({job: header for job, header, _ in own}, every))
-    for job, header, _ in own:
-        rows = summaries[job]
-        whole = [(record, row) for record, row in rows if record.group == "world" and record.contention is None]
-        if whole:
-            yield job, _seen(header, whole, bad)
+def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
+    """Rows of which two cannot both be right."""
+    keys = set()
+    for conflict in found:
+        for row in (conflict.first, conflict.second):
+            for job in row["job"].split(" + "):
+                keys.add((job, row["mode"], row["group"], row["payload_bytes"]))
+    return frozenset(keys)
 
 
-def _contradicting(found: Sequence[Conflict]) -> frozenset[tuple[str, str, str, int]]:
-    """The rows of which two can not both be right, by job, mode, group and payload."""
-    return frozenset(
-        (job, row["mode"], row["group"], row["payload_bytes"])
-        for conflict in found
-        for row in (conflict.first, conflict.second)
-        for job in row["job"].split(" + ")
-    )
-
-
-def _seen(
-    header: Header, every: Sequence[tuple[Record, Summary]], bad: frozenset[tuple[str, str, str, int]] = frozenset()
+def _own_evidence(
+    header: Header, rows: Sequence[tuple[Record, Summary]], contradicting: frozenset[_RowKey]
 ) -> RunEvidence:
-    rows = [pair for pair in every if (pair[1].job, pair[1].mode, pair[1].group, pair[1].payload_bytes) not in bad]
-    left_out = [row for _, row in every if row not in [kept for _, kept in rows]]
+    """The evidence about a job of this suite."""
+    sound, doubtful = [], []
+    for record, row in rows:
+        if (row.job, row.mode, row.group, row.payload_bytes) in contradicting:
+            doubtful.append(row)
+        else:
+            sound.append((record, row))
     run = ForeignRun(
         tool=f"bench over {header.transport}",
         line=0,
@@ -140,57 +159,62 @@ def _seen(
         num_ranks=header.num_ranks,
         num_nodes=header.num_nodes,
         hosts=tuple(header.nodes),
-        rows=_own_rows([row for _, row in rows]),
+        rows=_own_rows([row for _, row in sound]),
     )
-    gpu = instance(header.instance).gpu if header.instance in instances() else _gpu(header)
-    machine = LogMachine(header.instance, gpu, _links(header), header.instance or _hosts(header))
-    shared = any(shares_gpu(header, row.flags) for _, row in every)
-    seen = RunEvidence(
+    gpu = instance(header.instance).gpu if header.instance in instances() else _gpu_model(header)
+    machine = LogMachine(header.instance, gpu, _links(header), header.instance or _host_names(header))
+    shared = any(shares_gpu(header, row.flags) for _, row in rows)
+    evidence = RunEvidence(
         run,
         machine,
         run.rows,
         header.num_ranks,
         header.num_nodes,
         modelled=header.modelled,
-        own=True,
-        hints=(Hint("shared", "the header or its rows say shared_gpu", 1),) if shared else (),
-        doubtful=_own_rows(left_out),
+        transport=header.transport,
+        hints=(Hint("shared", "flag shared_gpu in the header or its rows", 1),) if shared else (),
+        doubtful=_own_rows(doubtful),
     )
-    if not rows:
-        return with_references(seen)
-    best = max(rows, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
+    if not sound:
+        return with_references(evidence)
+    best, _ = max(sound, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
     bound_by = replace(header, links=machine.links.to_dict()) if machine.links else header
-    return with_references(replace(seen, bounds=bounds_of(bound_by, best[0])))
+    return with_references(replace(evidence, bounds=bounds_of(bound_by, best)))
 
 
 def _links(header: Header) -> NodeLinks | None:
-    """The links that the run was told, else the PCIe links that its GPUs said of themselves."""
+    """The links that the run was given, or the PCIe links that its GPUs reported."""
     if header.links:
         return NodeLinks.from_dict(header.links)
-    gpus = [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
-    linked = {pcie_as_linked(gpu) for gpu in gpus}
+    gpus = _gpus(header)
+    links = {pcie_as_linked(gpu) for gpu in gpus}
     models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
-    if header.transport in HOST_MEMORY_TRANSPORTS or len(linked) != 1 or len(models) != 1:
+    if moves_host_memory(header.transport) or len(links) != 1 or len(models) != 1:
         return None
-    link, model = linked.pop(), models.pop()
+    link, model = links.pop(), models.pop()
     if link is None or model is None:
         return None
     return gpu_links(model, header.ranks_per_node or 1).with_rates({"pcie": pcie_bytes_per_s(*link)})
 
 
-def _gpu(header: Header) -> str | None:
-    """The model of all GPUs that the nodes tell of, if it is one."""
-    gpus = [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
-    models = {gpu_printed(str(gpu.get("name"))) for gpu in gpus}
-    return models.pop() if len(models) == 1 and header.transport not in HOST_MEMORY_TRANSPORTS else None
+def _gpu_model(header: Header) -> str | None:
+    """The model of all GPUs that the nodes reported; None if they differ."""
+    models = {gpu_printed(str(gpu.get("name"))) for gpu in _gpus(header)}
+    return models.pop() if len(models) == 1 and not moves_host_memory(header.transport) else None
 
 
-def _hosts(header: Header) -> str:
-    return f"{', '.join(list(header.nodes)[:4])}{', ...' if len(header.nodes) > 4 else ''}"
+def _gpus(header: Header) -> list[Mapping[str, Any]]:
+    """The GPUs that all nodes reported."""
+    return [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
+
+
+def _host_names(header: Header) -> str:
+    names = ", ".join(list(header.nodes)[:_MOST_HOSTS])
+    return f"{names}, ..." if len(header.nodes) > _MOST_HOSTS else names
 
 
 def _own_rows(rows: Sequence[Summary]) -> tuple[ForeignRow, ...]:
-    """Rates of pipelined operations where there are such, times of isolated ones."""
+    """Rates of pipelined operations if there are any, times of isolated ones."""
     rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
     return tuple(_own_row(row, row.mode == rated) for row in rows)
 

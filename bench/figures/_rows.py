@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bench.core.record import THROUGH_HOST, Header
+from bench.core.case import FACTORS
+from bench.core.record import Flag, Header
 from bench.core.units import format_size
 from bench.results.document import Document, Summary
 
@@ -82,12 +83,12 @@ def _told(header: Header) -> tuple[str, ...]:
         world(header.num_ranks, header.num_nodes),
         topology,
         header.direction or "",
-        *(_option(header, name) for name in _OPTIONS),
+        *(_option(header, name) for name in _LABELLED),
     )
 
 
-_OPTIONS = ("order", "cache", "in-place", "root", "memory", "engine", "access", "via", "graph", "share-gpu")
-_NUM_TOLD = 6 + len(_OPTIONS)
+_LABELLED = [each.flags[-1].removeprefix("--") for each in FACTORS if each.labelled]
+_NUM_TOLD = 6 + len(_LABELLED)
 
 
 def _modes(header: Header) -> list[str]:
@@ -105,12 +106,12 @@ def _option(header: Header, name: str) -> str:
 
 def series(labels: Mapping[str, str], row: Summary) -> str:
     """The line that a row stands on: its job's, but for copies through the host's memory, which show no peer link."""
-    return labels[row.job] + ", through the host" * (THROUGH_HOST in row.flags)
+    return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
     """Which pairs are not drawn beside peer links."""
-    pairs = [f"{row.src}-{row.dst}" for row in rows if THROUGH_HOST in row.flags]
+    pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
     more = ", ..." if len(set(pairs)) > _MOST_STAGED else ""
     named = ", ".join(list(dict.fromkeys(pairs))[:_MOST_STAGED])
     return [f"copied through the host's memory, no peer link: {named}{more}"] if pairs else []

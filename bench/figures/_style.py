@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from bench.core.record import Flag
 from bench.core.units import format_size
 from bench.results.document import Summary
 
@@ -85,7 +86,7 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
     if any(imported):
         title += " - imported from other tools' logs" if all(imported) else " - partly imported"
     figure.suptitle(title, fontsize=12, fontweight="bold")
-    if any("not-converged" in row.flags for row in drawn):
+    if any(Flag.NOT_CONVERGED in row.flags for row in drawn):
         hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
         handles = [*handles, hollow]
     remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
@@ -151,7 +152,7 @@ def points(
             linewidth=1.6,
         )
     for hollow in (False, True):
-        chosen = [index for index, row in enumerate(rows) if ("not-converged" in row.flags) is hollow]
+        chosen = [index for index, row in enumerate(rows) if (Flag.NOT_CONVERGED in row.flags) is hollow]
         axes.plot(
             [x[index] for index in chosen],
             [y[index] for index in chosen],

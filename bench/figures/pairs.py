@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from bench.core.errors import UsageError
-from bench.core.record import THROUGH_HOST, Header, known
+from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
 from bench.figures import _rows, _style
@@ -61,7 +61,9 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
-    direct = [row for row in rows if THROUGH_HOST not in row.flags] or rows  # where all are alike, they are one map
+    direct = [
+        row for row in rows if Flag.THROUGH_HOST not in row.flags
+    ] or rows  # where all are alike, they are one map
     maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
@@ -167,8 +169,9 @@ def _plain(row: Summary, header: Header) -> dict[str, Any]:
 
 def _frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
     """Rows and columns of a host or NIC, cells of a link, as far as they stand beside each other."""
-    ends = [end.split(" ")[-1] for end in (accused.name.split("-") if accused.kind == "link" else [accused.name])]
-    at = [sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}) for end in ends]
+    at = []
+    for end in accused.ends:
+        at.append(sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}))
     if not all(at):
         return
     whole = list(range(-(-len(order) // share)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from bench.core import plugins
-from bench.core.case import Case, own_case
+from bench.core.case import FACTOR, Case, applies, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header
@@ -17,6 +17,7 @@ from bench.gate.messages import FaultCode, GateFailure
 from bench.gate.rules import RATES, WEAKEST, Demand, GateFault, GateRule
 from bench.hardware.bounds import COPY_PATTERNS
 from bench.results.document import Summary
+from bench.store import runs
 
 _MOST_GROUPS = 200_000  # beyond, absent groups are counted, not named
 _MOST_FAULTS = 50  # absent rows of one job, one by one
@@ -54,8 +55,8 @@ def absent(
     """What a demand misses: whole patterns, named sizes, and rows that its jobs were asked for."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
-    remarks = (run.plan or {}).get("remarks", ())
-    if rule.spans and any(remark.get("code") == RemarkCode.SIZES_THINNED for remark in remarks):
+    remarks = runs.remarks_of(run.plan or {})
+    if rule.spans and any(remark.code == RemarkCode.SIZES_THINNED for remark in remarks):
         yield GateFault(FaultCode.SIZES_THINNED)
     excused = {(fault.job, fault.mode, fault.payload_bytes, fault.group) for fault in skipped}
     for pattern in rule.patterns:
@@ -152,7 +153,7 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or row.direction in rule.directions)
-        and _fits_copies(header, rule)
+        and _header_has_factors(header, rule)
         and (not rule.nodes or row.num_nodes in rule.nodes)
         and (not rule.ranks or row.num_ranks in rule.ranks)
         and _fits_group(row.group, rule)
@@ -180,7 +181,7 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
         and (not rule.reduce_ops or header.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or header.direction in rule.directions)
-        and _fits_copies(header, rule)
+        and _header_has_factors(header, rule)
         and (not rule.nodes or header.num_nodes in rule.nodes)
         and (not rule.ranks or header.num_ranks in rule.ranks)
         and _fits_group("world", rule)
@@ -202,30 +203,26 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
         and (not rule.reduce_ops or case.reduce_op in rule.reduce_ops)
         and (not rule.topologies or topology in rule.topologies)
         and (not rule.directions or case.direction in rule.directions)
-        and _fits_choices(case, rule)
+        and _has_factors(case, rule)
     )
 
 
-def _fits_copies(header: Header, rule: GateRule) -> bool:
-    """Did the job make its copies as the rule says? Another tool's log does not say, and matches no such rule."""
-    if not any(_choices(rule).values()):
+def _header_has_factors(header: Header, rule: GateRule) -> bool:
+    """Did the job measure with the factors of the rule? Another tool's log does not say, and matches no such rule."""
+    if not rule.factors:
         return True
     case = own_case(header.case) if header.case and not header.imported else None
-    return case is not None and _fits_choices(case, rule)
+    return case is not None and _has_factors(case, rule)
 
 
-def _fits_choices(case: Case, rule: GateRule) -> bool:
-    known = case.pattern in plugins.names("pattern")
-    factors = plugins.load("pattern", case.pattern).PATTERN.factors if known else frozenset()
-    for name, wanted in _choices(rule).items():
-        if wanted and (name not in factors or getattr(case, name) not in wanted):
-            return False
-    return True
-
-
-def _choices(rule: GateRule) -> dict[str, tuple[str, ...]]:
-    """What a rule requires of how copies are made, by the field of a case."""
-    return {"engine": rule.engines, "access": rule.accesses, "memory": rule.memories, "via": rule.vias}
+def _has_factors(case: Case, rule: GateRule) -> bool:
+    if not rule.factors:
+        return True
+    pattern = plugins.load("pattern", case.pattern).PATTERN
+    return all(
+        applies(FACTOR[name], pattern, case.transport) and getattr(case, name) in wanted
+        for name, wanted in rule.factors.items()
+    )
 
 
 def _fits_size(size: int, rule: GateRule) -> bool:
@@ -252,7 +249,7 @@ def _skipped(run: GateInput, rule: GateRule, limit: Demand) -> Iterator[GateFaul
             or (rule.transports and row.get("transport") not in rule.transports)
             or (modes and row.get("mode") not in (*modes, None))
             or (header is not None and rule.topologies and header.topology not in rule.topologies)
-            or (header is not None and not _fits_copies(header, rule))
+            or (header is not None and not _header_has_factors(header, rule))
             or not _fits_group(str(row.get("group", "world")), rule)
         ):
             continue

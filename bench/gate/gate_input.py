@@ -11,7 +11,8 @@ from typing import Any
 from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Header, Record
+from bench.core.record import Flag, Header, Record
+from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.pair_evidence import rows_of
 from bench.gate.messages import FaultCode
@@ -82,8 +83,8 @@ class GateInput:
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
-        if header.transport == "gloo":
-            return frozenset({"tcp"})
+        if only := traits(header.transport).network:
+            return frozenset({only})
         return _reported_by_nccl(header) | self.networks.get(job_of_attempt(job), frozenset())
 
 
@@ -136,7 +137,7 @@ def groups_of(header: Header) -> Sequence[Any]:
 
 def is_imported(row: Summary) -> bool:
     """Is the row a figure that another tool reported?"""
-    return row.imported or "reported" in row.flags
+    return row.imported or Flag.REPORTED in row.flags
 
 
 def import_status(header: Header) -> str:

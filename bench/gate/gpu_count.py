@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from bench.core.case import ON_GPUS
 from bench.core.record import Header
+from bench.core.traits import traits
 from bench.gate.gate_input import GateInput, hosts
 from bench.gate.messages import FaultCode
 from bench.gate.rules import Expect, GateFault
@@ -46,7 +46,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
     measured = {
         job: header
         for job, header in headers.items()
-        if header.transport in ON_GPUS and not header.modelled and not header.imported
+        if traits(header.transport).on_gpu and not header.modelled and not header.imported
     }
     counts = _counts(measured)
     yield from dict.fromkeys(_lost(run, measured, counts))  # many jobs have the same nodes

@@ -114,7 +114,7 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
         attempts=tuple((job, attempt.header, attempt.records) for job, attempt in attempts),
         plan=plan,
         outcomes=_outcomes(path, damaged) if is_run else {},
-        warnings=document.notes,
+        warnings=tuple(note.text for note in document.notes),
         networks=networks,
         inconsistent=tuple(inconsistent),
         now=datetime.now(UTC),

@@ -225,7 +225,7 @@ def looked_at(document: Document) -> list[str]:
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
             used[f"{host}: {count(ranks[host], 'rank')} on {count(cpus, 'CPU')} and {count(gpus, 'GPU')}"] = None
-    return [*lines, *used, *notes.conflict_lines(document.conflicts)]
+    return [*lines, *used, *notes.texts(notes.contradictions(document.conflicts))]
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:

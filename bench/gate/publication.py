@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from bench.core.case import ON_GPUS, Case, own_case
+from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Header, Record, Samples, known
+from bench.core.record import Flag, Header, Record, Samples, known
+from bench.core.traits import traits
 from bench.core.world import World
 from bench.gate.gate_input import GateInput
 from bench.gate.messages import FaultCode, PublicationRule
@@ -56,12 +57,6 @@ _NODE_KEYS = (
 )
 _GPU_KEYS = ("name", "memory_bytes", "pcie_generation", "pcie_max_generation", "pcie_lanes", "pcie_max_lanes")
 _VERSIONS = ("bench", "commit", "python", "kernel")
-# The library that moved the bytes: versions and facts of each transport.
-_LIBRARY_VERSIONS = {"mpi": ("mpi4py",), "gloo": ("torch",), "nccl": ("torch",), "mpi_cuda": ("mpi4py",)}
-_LIBRARY_FACTS = {
-    "mpi": ("mpi_library", "mpi_thread_level"),
-    "mpi_cuda": ("mpi_library", "mpi_thread_level", "mpi_cuda_answer"),
-}
 _TIMING_SETTINGS = ("sync", "rank_reduction", "iteration_reduction", "cache")
 _SKEW, _SKEW_TAILS = "sync_skew_p50_s", ("sync_skew_p99_s", "sync_skew_max_s")  # the maximum if n is too small for p99
 
@@ -327,7 +322,7 @@ def _intervals(run: PublishedRun) -> Iterator[GateFault]:
         elif shown.median_s is not None and not shown.modelled:
             if not shown.num_samples or shown.num_effective is None:
                 yield row.fault(FaultCode.SAMPLE_COUNT_UNKNOWN)
-            if (shown.ci_low_s is None or shown.ci_high_s is None) and "few-samples" not in shown.flags:
+            if (shown.ci_low_s is None or shown.ci_high_s is None) and Flag.FEW_SAMPLES not in shown.flags:
                 yield row.fault(FaultCode.INTERVAL_UNEXPLAINED)
     launches = {header.launch for _, header in run.measured()}
     if len(launches) > 1 and not run.run.document.spreads:
@@ -401,10 +396,11 @@ def _missing_facts(header: Header) -> Iterator[str]:
 
 def _missing_of_ranks(header: Header) -> Iterator[str]:
     """What a measured job must record of its library, its launcher, its hosts and its ranks."""
-    for name in _LIBRARY_VERSIONS.get(header.transport, ()):
+    library = traits(header.transport)
+    for name in library.required_versions:
         if not header.versions.get(name):
             yield f"versions.{name}"
-    for name in _LIBRARY_FACTS.get(header.transport, ()):
+    for name in library.required_facts:
         if not header.facts.get(name):
             yield f"facts.{name}"
     if not header.settings.get("launcher"):
@@ -420,7 +416,7 @@ def _missing_hardware(header: Header) -> Iterator[str]:
     for host, facts in header.nodes.items():
         yield from (f"nodes.{host}.{key}" for key in _NODE_KEYS if key not in facts)
         gpus: list[Mapping[str, Any]] = list(facts.get("gpus") or ())
-        if header.transport in ON_GPUS and not gpus:
+        if traits(header.transport).on_gpu and not gpus:
             yield f"nodes.{host}.gpus, although the bytes moved between GPUs"
         for gpu in gpus:
             yield from (f"nodes.{host}.gpus[{gpu.get('index')}].{key}" for key in _GPU_KEYS if key not in gpu)

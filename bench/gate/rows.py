@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.record import THROUGH_HOST, Header
+from bench.core.record import Flag, Header
 from bench.gate.gate_input import GateInput, gpu_names, is_imported
 from bench.gate.messages import FaultCode
 from bench.gate.rules import RATES, Demand, GateFault, GateRule
@@ -122,9 +121,9 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
         yield GateFault.of_row(FaultCode.RANK_ALONE, row)
     if row.verified is None:
         yield GateFault.of_row(FaultCode.DATA_UNCHECKED, row)
-    if THROUGH_HOST in row.flags:
+    if Flag.THROUGH_HOST in row.flags:
         yield GateFault.of_row(FaultCode.COPIED_THROUGH_HOST, row)
-    if "contradicts" in row.flags:
+    if Flag.CONTRADICTS in row.flags:
         yield GateFault.of_row(FaultCode.ROW_CONTRADICTS, row)
 
 
@@ -138,7 +137,7 @@ def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
         yield GateFault.of_row(FaultCode.INTERVAL_ABSENT, row, num_samples=row.num_samples)
     elif not (math.isfinite(row.ci_low_s) and math.isfinite(row.ci_high_s)):
         yield GateFault.of_row(FaultCode.INTERVAL_ODD, row)
-    if "not-converged" in row.flags:
+    if Flag.NOT_CONVERGED in row.flags:
         yield GateFault.of_row(FaultCode.ENDED_EARLY, row, stop_reason=row.stop_reason or "an unknown limit")
 
 
@@ -223,7 +222,9 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
             faults.append(GateFault.of_row(FaultCode.BASELINE_LACKS_ROW, row))
             continue
         if each.verdict == ComparisonVerdict.NOT_COMPARABLE:
-            faults.append(GateFault.of_row(FaultCode.ROW_NOT_COMPARABLE, row, **_reason(each.reason)))
+            reason = each.reason or Coded.uncoded("")
+            facts = {"reason": reason.text, "reason_code": reason.code, "reason_facts": reason.facts}
+            faults.append(GateFault.of_row(FaultCode.ROW_NOT_COMPARABLE, row, **facts))
             continue
         ratio = each.ratio or math.nan
         most = 1 + limit.value
@@ -232,12 +233,6 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
         if code is not None:
             faults.append(GateFault.of_row(code, row, ratio, most, ratio=ratio))
     return found, faults
-
-
-def _reason(reason: Coded | str | None) -> dict[str, Any]:
-    if isinstance(reason, Coded):
-        return {"reason": reason.text, "reason_code": reason.code, "reason_facts": reason.facts}
-    return {"reason": str(reason)}
 
 
 def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:

@@ -38,9 +38,9 @@ class GateRule:
     """Demands on the rows that match all selectors. An empty selector matches any row.
 
     Each of `sizes` must be there. In `spans` (first, last) every measured size is judged, and every requested size must
-    be there. Sizes are bytes. `engines`, `accesses`, `memories`, `vias`: how the job's case made copies; they match no
-    row of a pattern without that choice, and no row from another tool's log, which does not record it. `groups`: shell
-    patterns (node*). `modes` empty: pipelined for rates, isolated for times.
+    be there. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match no row of a
+    pattern without such a factor, and no row from another tool's log, which does not record it. `groups`: shell patterns
+    (node*). `modes` empty: pipelined for rates, isolated for times.
     """
 
     name: str
@@ -55,10 +55,7 @@ class GateRule:
     reduce_ops: tuple[str, ...] = ()
     topologies: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
-    engines: tuple[str, ...] = ()
-    accesses: tuple[str, ...] = ()
-    memories: tuple[str, ...] = ()
-    vias: tuple[str, ...] = ()
+    factors: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -96,8 +93,8 @@ class Rules:
     """
 
     name: str
-    description: str
-    rules: tuple[GateRule, ...]
+    rules: tuple[GateRule, ...] = ()
+    description: str = ""
     expect: Expect = Expect()
     diagnose: bool | None = None
     baseline: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core import plugins
 from bench.core.codes import UNCODED
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.gate import gpu_count
 from bench.gate.gate_input import GateInput, RowHosts, gpu_names, hosts, import_status, job_of_attempt
 from bench.gate.messages import FaultCode
@@ -151,7 +151,7 @@ def _bad_rows(run: GateInput) -> Iterator[GateFault]:
             yield GateFault.of_row(FaultCode.ELEMENTS_WRONG, row, num_wrong=row.num_wrong)
         elif row.verified is False:
             yield GateFault.of_row(FaultCode.SOME_WRONG, row)
-        if "above-bound" in row.flags:
+        if Flag.ABOVE_BOUND in row.flags:
             figures = (row.busbw_bytes_per_s, row.bound_bytes_per_s)
             if row.bound_fraction:
                 known = {"fraction": row.bound_fraction, "bound": row.bound_name}

@@ -1,270 +1,174 @@
-"""Rules about PCIe, NVLink and the ways between GPUs and network adapters."""
+"""Rules about PCIe, NVLink, and the paths between GPUs and network adapters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.core.inventory import Gpu
+from bench.core.inventory import Gpu, NoAccess, Path
 from bench.core.units import format_rate
 from bench.hardware import live
-from bench.hardware._health_rule import HealthFinding, HealthNode, grouped, names, num_nvlinks
+from bench.hardware._health_rule import HealthFinding, HealthNode, finding, grouped, names, num_nvlinks
 from bench.hardware.catalogue import instance, instances
+from bench.hardware.messages import ACCESS_DISABLED, ACCESS_UNSUPPORTED, HealthCode
 
 _CLOSE = ("PIX", "PXB")
-_CHOSEN = "disabled by a setting of the driver"
-_SET_SLOT = "seat the card again and see the BIOS settings of its slot; `dmesg | grep -i pcieport` tells of link errors"
+_MOST_SHOWN = 4
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
-    """Slower than GPU and slot can both do, while data goes over it, or narrower, which a link does not get by idling.
+    """A link slower than GPU and slot allow while data crosses it, or with fewer lanes: idle links keep their lanes.
 
-    Where the slot's own lanes are not told, or the link was idle, a narrow one is only doubtful: many machines are
-    built with half the lanes.
+    If the slot's lanes are unknown or the link was idle, a narrow link is only doubtful: many machines have half the
+    lanes.
     """
+    rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
     proven = [each for each in loaded if _slow(each) or each.slot_lanes]
-    for who, evidence in grouped(proven, map(_below, proven)):
-        yield HealthFinding(
-            "link_below_both_ends",
-            "wrong",
-            f"the PCIe link of {who} is less than both of its ends can do",
-            f"{evidence}, under load",
-            _SET_SLOT,
-        )
+    for gpus, evidence in grouped(proven, map(_below, proven)):
+        yield finding(rule, "wrong", HealthCode.LINK_BELOW_BOTH_ENDS, f"{evidence}, under load", gpus=gpus)
     others = [each for each in node.gpus if each not in proven and not node.as_promised(each)]
-    for who, lanes in grouped(others, map(_narrow, others)):
-        yield HealthFinding(
-            "narrow_link",
-            "doubtful",
-            f"the PCIe link of {who} has fewer lanes than are possible",
-            lanes,
-            f"many machines are built like this, and nothing is broken; else {_SET_SLOT}",
-        )
+    for gpus, evidence in grouped(others, map(_narrow, others)):
+        yield finding("narrow_link", "doubtful", HealthCode.NARROW_LINK, evidence, gpus=gpus)
     idle = [each for each in node.gpus if not live.seen_at_work(each)]
-    if idle and node.found.told_by:
-        yield HealthFinding(
-            "link_below_both_ends",
-            "unknown",
-            f"the generation of PCIe links under load: {names(idle)}",
-            node.silent("the driver"),
-        )
-    elif idle:
-        below = "; ".join(f"{who}: {evidence}" for who, evidence in grouped(idle, map(_below, idle)))
-        yield HealthFinding(
-            "link_below_both_ends",
-            "unknown",
-            f"the generation of PCIe links under load: {names(idle)}",
-            f"they were idle, and idle links slow down{f' ({below})' if below else ''}",
-        )
+    if not idle:
+        return
+    evidence = node.not_reported("the driver")
+    if not node.found.told_by:
+        below = "; ".join(f"{gpus}: {text}" for gpus, text in grouped(idle, map(_below, idle)))
+        evidence = "the links were idle, and idle links slow down" + (f" ({below})" if below else "")
+    yield finding(rule, "unknown", HealthCode.LINK_UNKNOWN, evidence, gpus=names(idle))
 
 
 def slot_below_gpu(node: HealthNode) -> Iterator[HealthFinding]:
-    """The slot, or what is between it and the processor, allows less than the GPU itself."""
+    """A slot, or a part between it and the processor, that is slower than the GPU."""
     gpus = [each for each in node.gpus if not node.as_promised(each)]
     for who, evidence in grouped(gpus, map(_slot, gpus)):
-        yield HealthFinding(
-            "slot_below_gpu",
-            "doubtful",
-            f"the slot of {who} allows less than the GPU can do",
-            evidence,
-            "put it into another slot if the board has a better one; many servers and clouds have not",
-        )
+        yield finding("slot_below_gpu", "doubtful", HealthCode.SLOT_BELOW_GPU, evidence, gpus=who)
 
 
 def no_peer_access(node: HealthNode) -> Iterator[HealthFinding]:
-    """Pairs of GPUs whose copies go by way of the host's memory."""
+    """Pairs of GPUs whose copies go through host memory."""
+    rule = "no_peer_access"
     between = [path for path in node.found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")]
-    kinds: dict[tuple[str | None, str], list[str]] = {}
+    kinds: dict[tuple[str | None, str], list[Path]] = {}
     for path in between:
         if path.peer_access is False:
-            kinds.setdefault((path.why_not, path.kind), []).append(f"{path.a}-{path.b}")
-    for (why, kind), pairs in kinds.items():
-        shown = ", ".join(pairs[:4]) + (f" and {len(pairs) - 4} more" if len(pairs) > 4 else "")
-        wrong = why == _CHOSEN or kind.startswith("NV") or _expects_switch(node)
-        remedy = (
-            "see NVreg_RegistryDwords and the licence of the driver"
-            if why == _CHOSEN
-            else (
-                "look for IOMMU, ACS, MIG and the fabric manager; where the platform has none, plan with copies "
-                "through the host"
-            )
-        )
-        yield HealthFinding(
-            "no_peer_access",
+            kinds.setdefault((path.why_code, path.kind), []).append(path)
+    for (code, kind), paths in kinds.items():
+        pairs = [f"{path.a}-{path.b}" for path in paths]
+        more = f" and {len(pairs) - _MOST_SHOWN} more" if len(pairs) > _MOST_SHOWN else ""
+        disabled = code == NoAccess.DISABLED
+        wrong = disabled or kind.startswith("NV") or _expects_switch(node)
+        yield finding(
+            rule,
             "wrong" if wrong else "doubtful",
-            f"GPUs can not reach each other's memory: {shown}",
-            f"the driver says: {why or 'no access'} ({kind})",
-            remedy,
+            HealthCode.NO_PEER_ACCESS,
+            f"the driver reports: {paths[0].why_not or 'no access'} ({kind})",
+            ACCESS_DISABLED if disabled else ACCESS_UNSUPPORTED,
+            shown=", ".join(pairs[:_MOST_SHOWN]) + more,
+            pairs=pairs,
+            kind=kind,
+            why_code=code,
         )
     if len(node.gpus) > 1 and (not between or any(path.peer_access is None for path in between)):
-        yield HealthFinding(
-            "no_peer_access", "unknown", "whether all GPUs reach each other's memory", node.silent("the driver")
-        )
+        yield finding(rule, "unknown", HealthCode.PEER_ACCESS_UNKNOWN, node.not_reported("the driver"))
 
 
 def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
-    """Fewer active NVLinks than the GPU beside it, or than the model has."""
+    """Fewer active NVLinks than another GPU of the node, or than the model has."""
+    rule = "nvlink_down"
     active = {each.index: len(live.active_nvlinks(each)) for each in node.gpus}
     if len(node.gpus) < 2 and not any(active.values()):
-        return  # nobody to be linked with
+        return  # no other GPU to be linked with
     silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
     if silent:
-        yield HealthFinding(
-            "nvlink_down", "unknown", f"how many NVLinks are active: {names(silent)}", node.silent("the driver")
-        )
-    told = [each for each in node.gpus if each.nvlinks]
+        evidence = node.not_reported("the driver")
+        yield finding(rule, "unknown", HealthCode.NVLINK_UNKNOWN, evidence, gpus=names(silent))
+    reported = [each for each in node.gpus if each.nvlinks]
     most = max(active.values(), default=0)
-    wanted = {each.index: max(most, num_nvlinks(each) or 0) for each in told}
-    words = [_fewer(active[each.index], wanted[each.index]) for each in told]
-    for who, evidence in grouped(told, words):
-        inactive = sorted(
-            {
-                link.index
-                for each in told
-                if _fewer(active[each.index], wanted[each.index])
-                for link in each.nvlinks
-                if link.active is False
-            }
-        )
-        which = f"; not active: {', '.join(map(str, inactive))}" if inactive else ""
-        yield HealthFinding(
-            "nvlink_down",
-            "wrong",
-            f"NVLinks are down: {who}",
-            f"{evidence}{which}",
-            "`nvidia-smi nvlink -s` and `-e` tell state and errors; reset the GPU or the node, and have the "
-            "board looked at if they stay down",
-        )
+    wanted = {each.index: max(most, num_nvlinks(each) or 0) for each in reported}
+    down = [each for each in reported if active[each.index] < wanted[each.index]]
+    inactive = sorted({link.index for each in down for link in each.nvlinks if link.active is False})
+    which = f"; not active: {', '.join(map(str, inactive))}" if inactive else ""
+    for gpus, evidence in grouped(down, [f"{active[each.index]} of {wanted[each.index]} are active" for each in down]):
+        yield finding(rule, "wrong", HealthCode.NVLINK_DOWN, f"{evidence}{which}", gpus=gpus, inactive=inactive)
 
 
 def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs on NVSwitch that have not joined the others: CUDA then fails with SYSTEM_NOT_READY (802)."""
-    remedy = (
-        "start it: `systemctl start nvidia-fabricmanager`, of the very version of the driver; in a virtual "
-        "machine the host runs it"
-    )
-    # One GPU that was given to a virtual machine by itself, its NVLinks off, has nobody to join.
+    """GPUs on NVSwitch that have not joined the fabric: CUDA then fails with SYSTEM_NOT_READY (802)."""
+    rule = "fabric_not_ready"
+    # A virtual machine may get a single GPU with its NVLinks off: it has no other GPU to join.
     alone = len(node.gpus) == 1 and not live.active_nvlinks(node.gpus[0])
-    for who, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
+    severity, code = ("doubtful", HealthCode.FABRIC_ALONE) if alone else ("wrong", HealthCode.FABRIC_NOT_READY)
+    for gpus, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
         if state != "completed":
-            yield HealthFinding(
-                "fabric_not_ready",
-                "doubtful" if alone else "wrong",
-                f"not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {who}",
-                f"fabric state: {state}; {_manager(node)}",
-                f"nothing where CUDA programs work here; else {remedy}" if alone else remedy,
-            )
-    unsaid = [each for each in node.gpus if each.fabric is None]
-    if len(node.gpus) < 2 or not unsaid or not _expects_switch(node) or node.facts.get("fabric_manager"):
+            evidence = f"fabric state: {state}; {_manager(node)}"
+            yield finding(rule, severity, code, evidence, gpus=gpus, state=state)
+    silent = [each for each in node.gpus if each.fabric is None]
+    if len(node.gpus) < 2 or not silent or not _expects_switch(node) or node.facts.get("fabric_manager"):
         return
     if node.facts.get("fabric_manager") is False and node.facts.get("virtual_machine") is False:
-        yield HealthFinding(
-            "fabric_not_ready",
-            "wrong",
-            "the fabric manager does not run (SYSTEM_NOT_READY)",
-            f"no process of it on a machine whose {names(unsaid)} are on NVSwitch",
-            remedy,
-        )
+        evidence = f"it has no process here, and {names(silent)} are on NVSwitch"
+        yield finding(rule, "wrong", HealthCode.NO_FABRIC_MANAGER, evidence, gpus=names(silent))
     else:
-        yield HealthFinding(
-            "fabric_not_ready",
-            "unknown",
-            f"whether these joined the NVSwitch fabric: {names(unsaid)}",
-            f"{node.silent('the GPUs')}; {_manager(node)}",
-        )
+        evidence = f"{node.not_reported('the driver')}; {_manager(node)}"
+        yield finding(rule, "unknown", HealthCode.FABRIC_UNKNOWN, evidence, gpus=names(silent))
 
 
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
     """GPUs without a network adapter on their PCIe switch, or at least on their NUMA node."""
-    adapters = {each.name: each for each in node.rdma_adapters}
+    rule = "far_adapters"
+    adapters = {each.name for each in node.rdma_adapters}
     if not adapters or not node.gpus:
         return
-    ways = {
-        each.index: {
-            path.b if path.a == f"gpu{each.index}" else path.a: path.kind
-            for path in node.found.paths
-            if f"gpu{each.index}" in (path.a, path.b) and {path.a, path.b} & set(adapters)
-        }
-        for each in node.gpus
-    }
+    ways = {each.index: _ways(node, each, adapters) for each in node.gpus}
     far = [each for each in node.gpus if _other_node(each, node, ways[each.index])]
     if far:
-        yield HealthFinding(
-            "far_adapters",
-            node.severity_of_rdma,
-            f"no network adapter is on the NUMA node of {names(far)}",
-            _seen(far[0], ways[far[0].index], node),
-            "use an adapter of the GPU's own NUMA node "
-            "(`nics:` of the cluster), or move cards; in a virtual machine ask for its real topology",
-        )
+        evidence = _shown(far[0], ways[far[0].index], node)
+        yield finding(rule, node.severity_of_rdma, HealthCode.ADAPTER_ON_OTHER_NODE, evidence, gpus=names(far))
     near = [each for each in node.gpus if each not in far]
     apart = [each for each in near if ways[each.index] and not set(ways[each.index].values()) & set(_CLOSE)]
-    if apart and node.facts.get("virtual_machine") and not any(path.kind in _CLOSE for path in node.found.paths):
-        yield HealthFinding(
-            "far_adapters",
-            "unknown",
-            f"which network adapters share a PCIe switch with {names(apart)}",
-            f"a virtual machine that shows none: {_seen(apart[0], ways[apart[0].index], node)}",
-        )
-    elif apart:
-        yield HealthFinding(
-            "far_adapters",
-            "doubtful",
-            f"no network adapter is on the PCIe switch of {names(apart)}",
-            _seen(apart[0], ways[apart[0].index], node),
-            "data between GPU and adapter goes through the processor: use a closer one if there is any",
-        )
+    if apart:
+        evidence = _shown(apart[0], ways[apart[0].index], node)
+        if node.facts.get("virtual_machine") and not any(path.kind in _CLOSE for path in node.found.paths):
+            evidence = f"a virtual machine that shows no switch: {evidence}"
+            yield finding(rule, "unknown", HealthCode.SWITCH_UNKNOWN, evidence, gpus=names(apart))
+        else:
+            yield finding(rule, "doubtful", HealthCode.ADAPTER_ON_OTHER_SWITCH, evidence, gpus=names(apart))
     silent = [each for each in near if not ways[each.index] and each.numa_node is None]
     if silent:
-        yield HealthFinding(
-            "far_adapters",
-            "unknown",
-            f"what is between {names(silent)} and the network adapters",
-            node.silent("the driver or /sys"),
-        )
+        evidence = node.not_reported("the driver or /sys")
+        yield finding(rule, "unknown", HealthCode.ADAPTER_PATH_UNKNOWN, evidence, gpus=names(silent))
 
 
 def below_instance(node: HealthNode) -> Iterator[HealthFinding]:
-    """Less than the instance type is said to have."""
+    """Less than the declared instance type has."""
+    rule = "below_instance"
     if node.instance not in instances():
         return
     named = instance(str(node.instance))
     if len(node.gpus) < named.gpus:
-        yield HealthFinding(
-            "below_instance",
-            "wrong",
-            f"{len(node.gpus)} of the {named.gpus} GPUs of {named.name} are here",
-            f"the driver shows {len(node.gpus)}",
-            "look for GPUs that fell off the bus (`dmesg | grep Xid`), or correct `instance:` of the cluster",
+        there = len(node.gpus)
+        evidence = f"the driver shows {there}"
+        yield finding(
+            rule, "wrong", HealthCode.GPUS_MISSING, evidence, there=there, wanted=named.gpus, instance=named.name
         )
     other = live.other_models(node.found, named.name)
     if other:
-        yield HealthFinding(
-            "below_instance",
-            "wrong",
-            f"these are not the GPUs of {named.name}",
-            f"there is {', '.join(other)}, it has {named.gpu}",
-            "correct `instance:`",
-        )
+        evidence = f"found {', '.join(other)}; the type has {named.gpu}"
+        yield finding(rule, "wrong", HealthCode.OTHER_GPUS, evidence, instance=named.name, found=list(other))
         return
-    there = live.links_of(node.facts)
-    if there and live.is_less(named.links.pcie_bytes_per_s, there.pcie_bytes_per_s):
-        yield HealthFinding(
-            "below_instance",
-            "unknown",
-            "whether the host is as fast as the GPUs' own PCIe links",
-            f"{live.pcie_source(node.gpus, node.found)}: that is a GPU's own link, to the first switch; "
-            f"{named.name} has {format_rate(named.links.pcie_bytes_per_s or 0.0)} to its host "
-            f"[{named.links.sources['pcie']}], which is what counts here",
+    there_links = live.links_of(node.facts)
+    if there_links and live.is_less(named.links.pcie_bytes_per_s, there_links.pcie_bytes_per_s):
+        evidence = (
+            f"{live.pcie_source(node.gpus, node.found)}: a GPU's own link, to the first switch; {named.name} has "
+            f"{format_rate(named.links.pcie_bytes_per_s or 0.0)} to its host [{named.links.sources['pcie']}], which is "
+            "the limit"
         )
-    for said in live.as_linked(named.links, there)[1]:
-        yield HealthFinding(
-            "below_instance",
-            "doubtful",
-            said,
-            live.pcie_source(node.gpus, node.found),
-            "choose another instance type if this one was promised more",
-        )
+        yield finding(rule, "unknown", HealthCode.HOST_LINK_UNKNOWN, evidence, instance=named.name)
+    for slower in live.as_linked(named.links, there_links)[1]:
+        evidence = live.pcie_source(node.gpus, node.found)
+        yield finding(rule, "doubtful", HealthCode.BELOW_INSTANCE, evidence, **slower.facts)
 
 
 RULES = (
@@ -286,7 +190,7 @@ def _slow(each: Gpu) -> bool:
 def _narrow(each: Gpu) -> str:
     _, most = live.both_ends(each)
     narrow = each.pcie_lanes and most and each.pcie_lanes < most
-    return f"x{each.pcie_lanes} is linked, x{most} is possible; lanes do not idle" if narrow else ""
+    return f"x{each.pcie_lanes} of x{most} lanes; idle links keep their lanes" if narrow else ""
 
 
 def _below(each: Gpu) -> str:
@@ -295,7 +199,7 @@ def _below(each: Gpu) -> str:
         return ""
     return (
         f"generation {each.pcie_generation or '?'} x{each.pcie_lanes or '?'}, "
-        f"both ends can do generation {generation or '?'} x{lanes or '?'}"
+        f"both ends allow generation {generation or '?'} x{lanes or '?'}"
     )
 
 
@@ -304,17 +208,16 @@ def _slot(each: Gpu) -> str:
     own = max(each.own_generation or 0, each.pcie_max_generation or 0)
     slow = generation is not None and own > generation
     narrow = each.slot_lanes and each.pcie_max_lanes and each.slot_lanes < each.pcie_max_lanes
-    told = [f"the GPU can do generation {own}, here generation {generation}"] if slow else []
-    told += [f"the GPU has x{each.pcie_max_lanes}, the slot x{each.slot_lanes}"] if narrow else []
-    return "; ".join(told)
-
-
-def _fewer(active: int, wanted: int) -> str:
-    return f"{active} of {wanted} are active" if active < wanted else ""
+    found = []
+    if slow:
+        found.append(f"the GPU supports generation {own}, the slot generation {generation}")
+    if narrow:
+        found.append(f"the GPU has x{each.pcie_max_lanes}, the slot x{each.slot_lanes}")
+    return "; ".join(found)
 
 
 def _expects_switch(node: HealthNode) -> bool:
-    """Of a model that is built on NVSwitch, and not seen to be linked without one."""
+    """Is this a model on NVSwitch, and not known to be linked directly?"""
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return (
@@ -326,11 +229,18 @@ def _expects_switch(node: HealthNode) -> bool:
 
 def _manager(node: HealthNode) -> str:
     runs = node.facts.get("fabric_manager")
-    return (
-        "whether the fabric manager runs is not known"
-        if runs is None
-        else ("the fabric manager runs" if runs else "the fabric manager does not run")
-    )
+    if runs is None:
+        return "it is unknown whether the fabric manager runs"
+    return "the fabric manager runs" if runs else "the fabric manager does not run"
+
+
+def _ways(node: HealthNode, each: Gpu, adapters: set[str]) -> dict[str, str]:
+    """Adapter -> the kind of path between it and a GPU."""
+    own, found = f"gpu{each.index}", {}
+    for path in node.found.paths:
+        if own in (path.a, path.b) and {path.a, path.b} & adapters:
+            found[path.b if path.a == own else path.a] = path.kind
+    return found
 
 
 def _other_node(each: Gpu, node: HealthNode, ways: dict[str, str]) -> bool:
@@ -340,7 +250,7 @@ def _other_node(each: Gpu, node: HealthNode, ways: dict[str, str]) -> bool:
     return each.numa_node is not None and None not in nodes and each.numa_node not in nodes
 
 
-def _seen(each: Gpu, ways: dict[str, str], node: HealthNode) -> str:
+def _shown(each: Gpu, ways: dict[str, str], node: HealthNode) -> str:
     if ways:
         return ", ".join(f"gpu{each.index} to {name}: {kind}" for name, kind in sorted(ways.items())[:4])
     nodes = sorted({card.numa_node for card in live.active_adapters(node.found) if card.numa_node is not None})

@@ -1,4 +1,4 @@
-"""What rules about the health of a machine take and give, and words that several of them use."""
+"""The input and output of health rules, and functions that several rules use."""
 
 from __future__ import annotations
 
@@ -7,28 +7,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core import hostlist
+from bench.core.codes import UNCODED
 from bench.core.inventory import Adapter, Gpu, Inventory
 from bench.hardware import live
 from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, instances, yaml_file
+from bench.hardware.messages import REMEDIES, HealthCode
 
 SEVERITIES = ("wrong", "doubtful", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """What a rule found. `severity`: "wrong" costs what the machine should give, "doubtful" may, "unknown" could not be
-    told. `what` and `remedy` are sentences, `evidence` the facts that it rests on; of the unknown it is why."""
+    """A finding of a rule. `severity`: "wrong" costs performance, "doubtful" may cost some, "unknown": not determined.
+
+    `what`, `evidence` and `remedy` are for people; the evidence of an unknown says why it is unknown. Logic and tests
+    read `code` and `facts`.
+    """
 
     rule: str
     severity: str
     what: str
     evidence: str
     remedy: str = ""
+    code: str = UNCODED
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def finding(
+    rule: str, severity: str, code: HealthCode, evidence: str, remedy: str | None = None, **facts: Any
+) -> HealthFinding:
+    """A finding in the words of its code. `remedy`: in place of the usual one."""
+    usual = REMEDIES.get(code, "").format(**facts)
+    return HealthFinding(rule, severity, code.words(facts), evidence, usual if remedy is None else remedy, code, facts)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthNode:
-    """One node: its facts as a header keeps them, the devices among them, and the libraries of its interpreter."""
+    """One node: its facts as in a header, their devices, and the libraries of its interpreter."""
 
     facts: Mapping[str, Any]
     found: Inventory
@@ -41,7 +56,7 @@ class HealthNode:
         return self.found.gpus
 
     def as_promised(self, each: Gpu) -> bool:
-        """Is a GPU's PCIe link all that the instance type has? Many are built with half the lanes, or an older host."""
+        """Is a GPU's PCIe link as fast as the instance type's? Many have half the lanes, or an older host."""
         if self.instance not in instances():
             return False
         promised, linked = instance(str(self.instance)).links.pcie_bytes_per_s, live.pcie_rate(each)
@@ -49,26 +64,24 @@ class HealthNode:
 
     @property
     def rdma_adapters(self) -> tuple[Adapter, ...]:
-        """Active adapters that move data by themselves, and whose device files are not known to be missing."""
+        """Active RDMA adapters whose device files are not known to be missing."""
         return () if self.facts.get("verbs") is False else live.active_adapters(self.found)
 
     @property
     def adapters_by_rdma(self) -> bool:
-        """Are there some among them that could reach GPU memory by themselves?"""
+        """Can any of them access GPU memory?"""
         return any(each.kind in ("infiniband", "roce") for each in self.rdma_adapters)
 
     @property
     def severity_of_rdma(self) -> str:
-        """What it means that RDMA can not work: the Ethernet that clouds give to virtual machines is a function of such
-        an adapter, and nobody need use it so."""
+        """The severity of a problem with RDMA. In virtual machines of clouds plain Ethernet is a function of an RDMA
+        adapter, which need not be used for RDMA."""
         plain = bool(self.facts.get("virtual_machine")) and all(each.kind == "roce" for each in self.rdma_adapters)
         return "doubtful" if plain else "wrong"
 
-    def silent(self, who: str, what: str = "it") -> str:
-        """Why something is unknown: `who` was asked and does not tell `what`; of a text, that nobody else was asked."""
-        if self.found.told_by:
-            return f"{self.found.told_by} does not tell {what}"
-        return f"{who} do{'' if who.startswith('the GPUs') else 'es'} not tell {what}"
+    def not_reported(self, source: str, what: str = "it") -> str:
+        """Why something is unknown: `source`, or the text that the facts were read from, does not report `what`."""
+        return f"{self.found.told_by or source} does not report {what}"
 
 
 def names(gpus: Iterable[Gpu]) -> str:
@@ -77,7 +90,7 @@ def names(gpus: Iterable[Gpu]) -> str:
 
 
 def num_nvlinks(each: Gpu) -> int | None:
-    """NVLinks that a GPU of this model has where each leads to a switch or a peer; None where cards may lack them."""
+    """NVLinks of this GPU model, if each leads to a switch or a peer; None if cards may be without."""
     model = gpu_printed(each.name)
     if model is None or (generation := gpu(model).nvlink_generation) is None:
         return None
@@ -88,9 +101,11 @@ def num_nvlinks(each: Gpu) -> int | None:
     return round(links.nvlink_bytes_per_s / one)
 
 
-def grouped(gpus: Iterable[Gpu], words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(`gpu[0-3]`, word): GPUs of which the same is to be said, together; those with an empty word are left out."""
-    by_word: dict[str, list[Gpu]] = {}
-    for each, word in zip(gpus, words, strict=True):
-        by_word.setdefault(word, []).append(each)
-    yield from ((names(alike), word) for word, alike in by_word.items() if word)
+def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(`gpu[0-3]`, text): GPUs with the same text together. GPUs with an empty text are left out."""
+    by_text: dict[str, list[Gpu]] = {}
+    for each, text in zip(gpus, texts, strict=True):
+        by_text.setdefault(text, []).append(each)
+    for text, found in by_text.items():
+        if text:
+            yield names(found), text

@@ -1,4 +1,4 @@
-"""Rules about GPUs themselves, and about what kernel, container and libraries let them do."""
+"""Rules about GPUs, and about what kernel, container and libraries allow."""
 
 from __future__ import annotations
 
@@ -8,209 +8,145 @@ from collections.abc import Callable, Iterator
 from bench.core.inventory import MIN_LOCKED_BYTES, Gpu
 from bench.core.units import format_bytes
 from bench.hardware import live
-from bench.hardware._health_rule import HealthFinding, HealthNode, grouped, names
+from bench.hardware._health_rule import HealthFinding, HealthNode, finding, grouped, names
+from bench.hardware.messages import HealthCode
 
 _MIB = 1 << 20
-_CONTAINER_SHM_BYTES = 64 * _MIB  # what a container has by default
+_CONTAINER_SHM_BYTES = 64 * _MIB  # the default of containers
 _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw thermal slowdown")
 
 
 def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
-    """Adapters can not reach GPU memory: all that leaves the node goes through the host's memory."""
+    """Adapters that cannot access GPU memory: all data that leaves the node goes through host memory."""
     if not node.gpus or not node.adapters_by_rdma:
         return
     module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")
-    told = f"nvidia_peermem is {_word(module, 'loaded')}, dmabuf {_word(dmabuf, 'possible')}"
+    evidence = f"nvidia_peermem is {_state(module, 'loaded')}, dmabuf {_state(dmabuf, 'possible')}"
     if module is False and dmabuf is False:
-        yield HealthFinding(
-            "no_gpu_direct",
-            node.severity_of_rdma,
-            "RDMA adapters can not reach GPU memory (no GPUDirect RDMA)",
-            told,
-            "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 and newer (dmabuf)",
-        )
+        yield finding("no_gpu_direct", node.severity_of_rdma, HealthCode.NO_GPU_DIRECT, evidence)
     elif not module and not dmabuf:
-        yield HealthFinding("no_gpu_direct", "unknown", "whether RDMA adapters can reach GPU memory", told)
+        yield finding("no_gpu_direct", "unknown", HealthCode.GPU_DIRECT_UNKNOWN, evidence)
 
 
 def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
-    """Adapters that a container shows and does not hand on: what leaves the node goes by sockets."""
+    """Adapters that a container shows without their device files: data leaves the node through sockets."""
     cards = live.active_adapters(node.found)
     if cards and node.facts.get("verbs") is False:
-        yield HealthFinding(
-            "no_verbs",
-            "doubtful",
-            "no process here can use the RDMA adapters",
-            f"/sys shows {len(cards)}, and /dev/infiniband has no device of theirs",
-            "where several nodes are to be measured, start the container with `--device=/dev/infiniband`",
-        )
+        evidence = f"/sys shows {len(cards)}, and /dev/infiniband has no device files for them"
+        yield finding("no_verbs", "doubtful", HealthCode.NO_VERBS, evidence)
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """What sends copies between PCIe devices up to the processor, where it is in their way."""
+    """Settings that route copies between PCIe devices through the processor, on machines with such copies."""
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return
-    off = "in the BIOS and by `iommu=pt` on the kernel's command line"
-    for key, bad, what, remedy in (
-        ("iommu", "on", "the IOMMU translates what PCIe devices send each other", f"let it pass through, {off}"),
-        (
-            "acs",
-            True,
-            "ACS sends what PCIe devices send each other up to the processor",
-            "switch it off in the BIOS, or by setpci for the bridges above GPUs and adapters, unless virtual machines "
-            "need it",
-        ),
+    for key, bad, code, unknown in (
+        ("iommu", "on", HealthCode.IOMMU, HealthCode.IOMMU_UNKNOWN),
+        ("acs", True, HealthCode.ACS, HealthCode.ACS_UNKNOWN),
     ):
         if node.facts.get(key) == bad:
-            yield HealthFinding(key, "doubtful", what, f"{key}: {'on' if bad is True else bad}", remedy)
+            yield finding(key, "doubtful", code, f"{key}: {'on' if bad is True else bad}")
         elif node.facts.get(key) is None:
-            yield HealthFinding(key, "unknown", f"{key.upper()} settings", node.silent("/sys", "them"))
+            yield finding(key, "unknown", unknown, node.not_reported("/sys", "them"))
 
 
 def locked_memory(node: HealthNode) -> Iterator[HealthFinding]:
-    """RDMA registers memory, which must stay in its place."""
+    """A limit on locked memory, which RDMA needs for its buffers."""
     limit = node.facts.get("max_locked_bytes")
     if node.rdma_adapters and isinstance(limit, int) and limit < MIN_LOCKED_BYTES:
-        yield HealthFinding(
-            "locked_memory",
-            node.severity_of_rdma,
-            "a process may lock too little memory for RDMA",
-            f"the limit is {format_bytes(limit)}",
-            "`ulimit -l unlimited`, in a container `--ulimit memlock=-1`",
-        )
+        evidence = f"the limit is {format_bytes(limit)}"
+        yield finding("locked_memory", node.severity_of_rdma, HealthCode.LOCKED_MEMORY, evidence, limit_bytes=limit)
 
 
 def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
-    """NCCL and MPI copy between the processes of a node through /dev/shm."""
+    """A small /dev/shm, through which NCCL and MPI copy between the processes of a node."""
     size = node.facts.get("shm_bytes")
     if not node.gpus:
         return
     if size is None:
-        yield HealthFinding("shared_memory", "unknown", "the size of /dev/shm", node.silent("the system"))
+        evidence = node.not_reported("the system")
+        yield finding("shared_memory", "unknown", HealthCode.SHARED_MEMORY_UNKNOWN, evidence)
     elif size <= _CONTAINER_SHM_BYTES:
         several = len(node.gpus) > 1
-        yield HealthFinding(
-            "shared_memory",
-            "wrong" if several else "doubtful",
-            "/dev/shm is as small as containers have it by default",
-            f"{format_bytes(size)} for {len(node.gpus)} GPU{'s' if several else ''}",
-            "start the container with `--shm-size=8g` or `--ipc=host`",
-        )
+        severity = "wrong" if several else "doubtful"
+        evidence = f"{format_bytes(size)} for {len(node.gpus)} GPU{'s' if several else ''}"
+        yield finding("shared_memory", severity, HealthCode.SHARED_MEMORY, evidence, size_bytes=size)
 
 
 def mig(node: HealthNode) -> Iterator[HealthFinding]:
-    """A GPU cut into instances has neither NVLink nor peer access, and no process has all of it."""
+    """GPUs partitioned by MIG: no NVLink, no peer access, and no process uses a whole GPU."""
     cut = [each for each in node.gpus if each.mig]
     if cut:
-        yield HealthFinding(
-            "mig",
-            "wrong",
-            f"MIG is on: {names(cut)}",
-            "the driver says so",
-            f"`nvidia-smi -i {cut[0].index} -mig 0` where whole GPUs are to be measured",
-        )
+        evidence = "reported by the driver"
+        yield finding("mig", "wrong", HealthCode.MIG, evidence, gpus=names(cut), first=cut[0].index)
 
 
 def ecc_errors(node: HealthNode) -> Iterator[HealthFinding]:
-    """Memory that could not be corrected, since the GPU was built."""
-    for who, num in grouped(node.gpus, [str(each.ecc_uncorrected or "") for each in node.gpus]):
-        yield HealthFinding(
-            "ecc_errors",
-            "doubtful",
-            f"memory errors that could not be corrected: {who}",
-            f"{num} in all",
-            "`nvidia-smi -q -d ECC,ROW_REMAPPER` tells whether rows wait to be remapped: reset the GPU then",
-        )
+    """Uncorrectable memory errors over the lifetime of a GPU."""
+    for gpus, num in grouped(node.gpus, [str(each.ecc_uncorrected or "") for each in node.gpus]):
+        yield finding("ecc_errors", "doubtful", HealthCode.ECC_ERRORS, f"{num} in total", gpus=gpus, num=int(num))
 
 
 def throttled(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs that run slower than they could, and the driver's reasons."""
-    for who, reasons in grouped(node.gpus, [", ".join(each.throttle) for each in node.gpus]):
-        brakes = any(reason in _BRAKES for reason in reasons.split(", "))
-        yield HealthFinding(
-            "throttled",
-            "wrong" if brakes else "doubtful",
-            f"slower than it could be: {who}",
-            f"the driver's reasons: {reasons}",
-            "look to cooling and power supply"
-            if brakes
-            else "`nvidia-smi -q -d CLOCK,POWER` shows limits that somebody set",
-        )
+    """GPUs below their clocks, with the driver's throttle reasons."""
+    for gpus, reasons in grouped(node.gpus, [", ".join(each.throttle) for each in node.gpus]):
+        braked = any(reason in _BRAKES for reason in reasons.split(", "))
+        severity, code = ("wrong", HealthCode.BRAKED) if braked else ("doubtful", HealthCode.THROTTLED)
+        yield finding("throttled", severity, code, f"throttle reasons: {reasons}", gpus=gpus)
 
 
 def governor(node: HealthNode) -> Iterator[HealthFinding]:
-    """Processors that slow down between messages add to every latency."""
-    told = node.facts.get("governor")
-    if told is not None and told != "performance":
-        yield HealthFinding(
-            "governor",
-            "doubtful",
-            "the processors slow down when they have little to do",
-            f"CPU frequency governor: {told}",
-            "`cpupower frequency-set -g performance`",
-        )
-    elif told is None:
-        yield HealthFinding("governor", "unknown", "the CPU frequency governor", node.silent("/sys"))
+    """A CPU frequency governor that slows idle processors, which adds to every latency."""
+    found = node.facts.get("governor")
+    if found is None:
+        yield finding("governor", "unknown", HealthCode.GOVERNOR_UNKNOWN, node.not_reported("/sys"))
+    elif found != "performance":
+        yield finding("governor", "doubtful", HealthCode.GOVERNOR, f"CPU frequency governor: {found}", governor=found)
 
 
 def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
-    """The slowest GPU sets the pace of all; those of one node should be alike."""
-    kinds: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
+    """Different GPUs in one node: the slowest sets the pace of all."""
+    properties: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
         ("model", lambda each: each.name),
         ("memory", lambda each: each.memory_bytes),
-        ("PCIe at most", live.both_ends),
-        ("highest clock", lambda each: each.sm_max_hz),
+        ("maximum PCIe link", live.both_ends),
+        ("maximum clock", lambda each: each.sm_max_hz),
         ("power limit", lambda each: each.power_limit_w),
         ("ECC", lambda each: each.ecc),
         ("MIG", lambda each: each.mig),
     )
-    for what, of in kinds:
-        told = list(grouped(node.gpus, [str(of(each)) for each in node.gpus]))
-        if len(told) > 1:
-            yield HealthFinding(
-                "unlike_gpus",
-                "doubtful",
-                f"the GPUs of this node differ in {what}",
-                "; ".join(f"{who}: {value}" for who, value in told),
-                "the slowest of them sets the pace: set them alike, or leave the odd one out",
-            )
+    for name, value_of in properties:
+        found = list(grouped(node.gpus, [str(value_of(each)) for each in node.gpus]))
+        if len(found) > 1:
+            evidence = "; ".join(f"{gpus}: {value}" for gpus, value in found)
+            yield finding("unlike_gpus", "doubtful", HealthCode.UNLIKE_GPUS, evidence, property=name)
 
 
 def libraries(node: HealthNode) -> Iterator[HealthFinding]:
-    """Libraries that can not use the GPUs that are here."""
+    """Libraries that cannot use the GPUs of this node."""
     torch, cuda = node.software.get("torch", ""), str(node.facts.get("gpu_cuda") or "")
     if not node.gpus:
         return
     if torch.endswith("+cpu"):
-        yield HealthFinding(
-            "libraries",
-            "wrong",
-            "torch is built without CUDA, so that the GPUs can not be used by it",
-            f"torch {torch}",
-            "install a build of torch with CUDA",
-        )
+        yield finding("libraries", "wrong", HealthCode.TORCH_WITHOUT_CUDA, f"torch {torch}")
     driver = int(cuda.partition(".")[0]) if cuda.partition(".")[0].isdigit() else None
     if driver is None:
-        yield HealthFinding("libraries", "unknown", "which CUDA the driver allows", node.silent("the driver"))
+        yield finding("libraries", "unknown", HealthCode.CUDA_UNKNOWN, node.not_reported("the driver"))
         return
     built = re.search(r"\+cu(\d+)\d$", torch)
     wanted = {f"torch {torch}": int(built[1])} if built else {}
-    cupys = {n: v for n, v in node.software.items() if re.fullmatch(r"cupy-cuda\d+x", n)}
-    wanted |= {f"{name} {version}": int(name[9:-1]) for name, version in cupys.items()}
+    for name, version in node.software.items():
+        if re.fullmatch(r"cupy-cuda\d+x", name):
+            wanted[f"{name} {version}"] = int(name[9:-1])
     for library, needs in wanted.items():
         if needs > driver:
-            yield HealthFinding(
-                "libraries",
-                "wrong",
-                f"{library} needs a newer driver",
-                f"it is made for CUDA {needs}, the driver allows {cuda}",
-                f"update the driver, or install the build for CUDA {driver}",
-            )
+            evidence = f"built for CUDA {needs}; the driver supports {cuda}"
+            yield finding("libraries", "wrong", HealthCode.LIBRARY_TOO_NEW, evidence, library=library, driver=driver)
 
 
 def no_driver(node: HealthNode) -> Iterator[HealthFinding]:
-    """Libraries for GPUs, and nobody who could show one: who expects GPUs must not read that nothing is wrong."""
+    """Libraries for GPUs without a visible GPU: the page must not look as if nothing were wrong."""
     made_for = [
         f"{name} {version}"
         for name, version in node.software.items()
@@ -218,14 +154,8 @@ def no_driver(node: HealthNode) -> Iterator[HealthFinding]:
     ]
     why = node.facts.get("no_gpus_because")
     if made_for and why and not node.gpus:
-        yield HealthFinding(
-            "no_driver",
-            "doubtful",
-            "libraries for NVIDIA GPUs are installed, and no GPU can be seen",
-            f"{', '.join(made_for)}; {why}",
-            "if there should be GPUs: start a container with `--gpus all`, "
-            "or load the driver (`nvidia-smi` must show them)",
-        )
+        evidence = f"{', '.join(made_for)}; {why}"
+        yield finding("no_driver", "doubtful", HealthCode.NO_DRIVER, evidence)
 
 
 RULES = (
@@ -244,5 +174,7 @@ RULES = (
 )
 
 
-def _word(fact: object, word: str) -> str:
-    return f"not known to be {word}" if fact is None else word if fact else f"not {word}"
+def _state(fact: object, word: str) -> str:
+    if fact is None:
+        return f"not known to be {word}"
+    return word if fact else f"not {word}"

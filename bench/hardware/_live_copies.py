@@ -1,4 +1,4 @@
-"""Which GPUs a row of copies or messages was between, and what is between them, as the header's facts tell it."""
+"""The GPUs at the ends of a row's copies or messages, and the links between them, from the facts of a header."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
-from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
-from bench.core.record import THROUGH_HOST, Header, Record
+from bench.core.links import NVLINK_PEERS, Bound, Limit, NodeLinks
+from bench.core.record import Flag, Header, Record
 from bench.core.units import format_rate
 from bench.hardware import live
 from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
 
 _SAME_SWITCH = ("PIX", "PXB")
-_GIVEN = "given for this run"
 _MOST_READ = 4096
-_read: dict[int, tuple[Mapping[str, Any], Any]] = {}  # the facts are kept, too, so that their id stays theirs
+_read: dict[int, tuple[Mapping[str, Any], Any]] = {}  # keyed by id; the facts are kept so that their id is not reused
 T = TypeVar("T")
-_DEFAULT_CACHE_BYTES = 128 << 20  # as large as any GPU's last-level cache was when this was written
+_DEFAULT_CACHE_BYTES = 128 << 20  # as large as any GPU's last-level cache today
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Two GPUs of one node. `why`: which way there is between them, in words."""
+    """Two GPUs of one node. `why`: the link between them, as text."""
 
     links: NodeLinks
     path: Path
@@ -36,15 +35,15 @@ class Between:
         return self.links.peer in NVLINK_PEERS
 
 
-def told_links(header: Header) -> NodeLinks | None:
-    """The links that a header tells of; None where it tells of none."""
+def header_links(header: Header) -> NodeLinks | None:
+    """The links in a header; None if it has none."""
     return _once(header.links, NodeLinks.from_dict) if header.links else None
 
 
 def own_links(header: Header, record: Record) -> NodeLinks | None:
-    """The links that bound a copy between one GPU and its host: those of the GPU itself where the row names it."""
-    links = told_links(header)
-    if links is not None and (links.instance or links.sources.get("pcie") == _GIVEN):
+    """The links that bound a copy between a GPU and its host: the GPU's own, if the row names it."""
+    links = header_links(header)
+    if links is not None and (links.instance or "pcie" in links.given):
         return links
     rank = _only_rank(header, record)
     found = None if rank is None else gpu_of(header, rank)
@@ -53,8 +52,8 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
         return links
     pcie = {"pcie": live.pcie_source((found[1],), _devices(header.nodes[found[0]]))}
     base = links or NodeLinks("", 1, "host")
-    told = {**base.sources, **({} if live.pcie_link(found[1]) is None else pcie)}
-    return replace(base, pcie_bytes_per_s=rate, sources=told, verified={**base.verified, "pcie": True})
+    sources = {**base.sources, **({} if live.pcie_link(found[1]) is None else pcie)}
+    return replace(base, pcie_bytes_per_s=rate, sources=sources, verified={**base.verified, "pcie": True})
 
 
 def between(header: Header, record: Record) -> Between | None:
@@ -65,20 +64,20 @@ def between(header: Header, record: Record) -> Between | None:
         return None
     found = _devices(header.nodes[ends[0][0]])
     path = live.path_between(found, ends[0][1].index, ends[1][1].index)
-    links = told_links(header) or live.links_of(header.nodes[ends[0][0]])
-    if path is None or links is None or _GIVEN in (links.sources.get("nvlink"), links.sources.get("pcie")):
+    links = header_links(header) or live.links_of(header.nodes[ends[0][0]])
+    if path is None or links is None or _port_rates_given(links):
         return None
-    staged = THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")
+    staged = Flag.THROUGH_HOST in record.flags or (header.direction or "").startswith("through_host")
     return pair(found, path, links, staged=staged)
 
 
 def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
-    """The links between two GPUs of a node, each rate that of the slower end. `staged`: copied by the host's memory."""
+    """The links between two GPUs of a node, at the rates of the slower end. `staged`: copied through host memory."""
     nvlink = None if staged else live.pair_nvlink_rate(found, path)
     if nvlink is not None:
         why = f"{path.a} and {path.b} are joined by {path.kind[2:]} NVLinks ({path.kind})"
         sources = {**links.sources, "nvlink": live.active_source(found).replace("active links", "links of the pair")}
-        told = replace(
+        joined_links = replace(
             links,
             peer="nvswitch",
             nvlink_bytes_per_s=nvlink,
@@ -86,8 +85,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
             sources=sources,
             verified={**links.verified, "nvlink": True},
         )
-        return Between(told, path, why)
-    unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS  # they may be joined by links of which nobody told
+        return Between(joined_links, path, why)
+    unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS  # they may have links that are not reported
     if (unsaid or path.kind.startswith("NV")) and not staged:
         return None
     ends = [each for each in found.gpus if f"gpu{each.index}" in (path.a, path.b)]
@@ -97,7 +96,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
     named = links.pcie_bytes_per_s if links.instance else None
     rate = min(rates) if named is None else min(*rates, named)
     source = links.sources["pcie"] if named is not None and named < min(rates) else live.pcie_source(ends, found)
-    told = replace(
+    joined_links = replace(
         links,
         peer="host",
         nvlink_bytes_per_s=None,
@@ -106,23 +105,22 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
         sources={**links.sources, "pcie": source},
         verified={**links.verified, "pcie": True},
     )
-    return Between(told, path, _way(path, staged))
+    return Between(joined_links, path, _way(path, staged))
 
 
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """The links that bound a row: of a part of the ranks, which may be the faster ones, the fastest GPU's."""
-    told = (links.instance, *(links.sources.get(link) for link in ("nvlink", "pcie")))
+    """The links that bound a row. A part of the ranks may have the faster GPUs, so the fastest GPU bounds it."""
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
-    if whole or told[0] or _GIVEN in told or not header.nodes:
+    if whole or links.instance or _port_rates_given(links) or not header.nodes:
         return links
     fastest: NodeLinks | None = _once(header.nodes, lambda nodes: live.links_of_all(nodes.values(), max))
     return fastest or links
 
 
 def memory_bound(header: Header, record: Record) -> Bound | None:
-    """The peak of a GPU's own memory, through which each byte of a copy goes twice; None where it is not known.
+    """The bound by a GPU's memory rate; each byte of a copy is read and written. None if unknown.
 
-    Hard only where caches can not have held the data.
+    It is hard only if caches cannot have held the data.
     """
     names = {str(each.get("name")) for node in header.nodes.values() for each in node.get("gpus") or ()}
     names = names or ({header.facts["gpu"]} if header.facts.get("gpu") else set())
@@ -131,37 +129,38 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
         models = {instance(str(header.instance)).gpu}
     if len(models) != 1 or (model := models.pop()) is None or (peak := gpu(model).memory_bytes_per_s) is None:
         return None
-    told = str(header.facts.get("gpu_cache_bytes") or "")
-    cache_bytes = int(told) if told.isdigit() else _DEFAULT_CACHE_BYTES
+    cache = str(header.facts.get("gpu_cache_bytes") or "")
+    cache_bytes = int(cache) if cache.isdigit() else _DEFAULT_CACHE_BYTES
     from_memory = record.cache == "cold" or record.payload_bytes > 2 * cache_bytes
     why = f"the memory of a {model} moves {format_rate(peak)}, bytes read and written together"
     if not from_memory:
-        why += "; data that caches hold may be faster"
+        why += "; data in caches may be faster"
     kind = "hard" if from_memory else "reference"
-    return Bound(peak, "GPU memory", kind, why, gpu(model).source, gpu(model).verified)
+    limit = Limit.GPU_MEMORY
+    return Bound(peak, limit.template, kind, why, gpu(model).source, gpu(model).verified, limit)
 
 
 def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
-    """(host, GPU) of a rank: by the PCI address that is told of it, else by its place on its node."""
+    """(host, GPU) of a rank, by its PCI address if known, else by its local rank."""
     if rank >= len(header.ranks):
         return None
-    told = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
-    host = str(told.get("host"))
+    facts = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
+    host = str(facts.get("host"))
     gpus = _devices(header.nodes[host]).gpus if host in header.nodes else ()
-    bus = _bus(told.get("gpu_pci_bus"))
+    bus = _bus(facts.get("gpu_pci_bus"))
     if bus is not None:
         return next(((host, each) for each in gpus if _bus(each.pci_bus) == bus), None)
-    index = _index(told.get("local_rank"), header.environment.get("CUDA_VISIBLE_DEVICES"))
+    index = _index(facts.get("local_rank"), header.environment.get("CUDA_VISIBLE_DEVICES"))
     return next(((host, each) for each in gpus if each.index == index), None)
 
 
 def _bus(address: object) -> str | None:
-    """A PCI address without the zeros by which libraries differ: `00000000:1B:00.0` and `0000:1b:00.0` are one."""
+    """A PCI address without leading zeros, in which libraries differ: `00000000:1B:00.0`, `0000:1b:00.0`."""
     return str(address).lower().lstrip("0") if address else None
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:
-    """The driver's number of the GPU that a local rank takes; CUDA numbers alike GPUs as the driver does."""
+    """The driver's number of a local rank's GPU. CUDA numbers identical GPUs as the driver does."""
     if not isinstance(local_rank, int):
         return None
     if visible is None:
@@ -190,12 +189,16 @@ def _two_ranks(header: Header, record: Record) -> tuple[int, int] | None:
 def _way(path: Path, staged: bool) -> str:
     ends = f"{path.a} and {path.b}"
     if staged or path.peer_access is False:
-        return f"{ends} reach each other by way of the host's memory only ({path.kind}" + (
+        return f"{ends} exchange data through host memory only ({path.kind}" + (
             f"; {path.why_not})" if path.why_not else ")"
         )
     if path.kind in _SAME_SWITCH:
-        return f"{ends} are joined by PCIe switches ({path.kind}), by each one's own link in each direction"
-    return f"{ends} reach each other by PCIe through the host's bridges ({path.kind})"
+        return f"{ends} are joined by PCIe switches ({path.kind}), each with its own link in each direction"
+    return f"{ends} exchange data by PCIe through the host's bridges ({path.kind})"
+
+
+def _port_rates_given(links: NodeLinks) -> bool:
+    return bool({"nvlink", "pcie"} & set(links.given))
 
 
 def _devices(node: Mapping[str, Any]) -> Inventory:
@@ -203,7 +206,7 @@ def _devices(node: Mapping[str, Any]) -> Inventory:
 
 
 def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """What is read of facts, read once: each row of a run asks again, and facts in a header do not change."""
+    """Cache what `read` derives from facts: each row of a run asks again, and the facts of a header do not change."""
     kept = _read.get(id(facts))
     if kept is None or kept[0] is not facts:
         if len(_read) >= _MOST_READ:

@@ -1,16 +1,16 @@
-"""What must leave a node, a rank or an NVLink domain through NICs, and how long that takes at least."""
+"""Bounds by the bytes that must leave a node, a rank or an NVLink domain through NICs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.core.links import Bound
+from bench.core.links import Bound, Limit
 from bench.core.units import format_bytes, format_rate
 from bench.hardware._traffic import RecordTraffic
 
 
 def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """What must leave a node through all its NICs together."""
+    """The bound by the bytes that must leave a node through all of its NICs."""
     links, record = traffic.links, traffic.record
     if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
         return
@@ -20,18 +20,18 @@ def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
     rate = links.num_nics * links.nic_bytes_per_s
     nics = "NIC carries" if links.num_nics == 1 else f"{links.num_nics} NICs carry"
     node = f"a node's {nics} {format_rate(rate)} each way"
-    why = f"{node}, {format_bytes(record.node_bytes)} must leave it by any algorithm of sends and receives"
-    # A switch that reduces takes S from each node and returns S, whatever the number of nodes.
+    why = f"{node}, {format_bytes(record.node_bytes)} must leave it with any algorithm of sends and receives"
+    # A reducing switch takes S from each node and returns S, for any number of nodes.
     if links.network_reduces and traffic.header.pattern == "allreduce" and record.node_bytes > record.payload_bytes:
         reads = f"{node}; switches that reduce need S from each"
-        yield traffic.bound(rate, record.payload_bytes, "network, in-network reduction", "hard", reads, ("network",))
-        yield traffic.bound(rate, record.node_bytes, "network", "reference", why, ("network",))
+        yield traffic.bound(rate, record.payload_bytes, Limit.NETWORK_REDUCING, "hard", reads, ("network",))
+        yield traffic.bound(rate, record.node_bytes, Limit.NETWORK, "reference", why, ("network",))
     else:
-        yield traffic.bound(rate, record.node_bytes, "network", "hard", why, ("network",))
+        yield traffic.bound(rate, record.node_bytes, Limit.NETWORK, "hard", why, ("network",))
 
 
 def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
-    """One rank of each node: only the NICs that a rank has to itself, where ranks share out a node's."""
+    """The bound of groups with one rank per node: each rank has its share of the node's NICs."""
     links, per_node = traffic.links, traffic.header.ranks_per_node
     if per_node is None or per_node < 2:
         return
@@ -42,18 +42,18 @@ def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
     rate = num * links.nic_bytes_per_s
     own = f"a rank's own {num:g} of {links.num_nics} NICs carry {format_rate(rate)} each way"
     why = f"{own}, {format_bytes(traffic.port_bytes)} must leave through them"
-    yield traffic.bound(rate, traffic.port_bytes, "own NICs", "hard", why, ("nic",))
+    yield traffic.bound(rate, traffic.port_bytes, Limit.OWN_NICS, "hard", why, ("nic",))
 
 
 def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
-    """NVLink may join some of these nodes, too, so that a node's own NICs need not carry what leaves it."""
+    """May NVLink join some of these nodes? Then a node's NICs need not carry all that leaves it."""
     return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """What must cross between NVLink domains through all NICs of all nodes; nothing must where one domain holds them.
+    """The bound by the bytes between NVLink domains, through all NICs of all nodes; none if one domain holds them.
 
-    Which node is in which domain is not known: as few domains as can hold them, which is the least that must cross.
+    The domain of each node is unknown. The smallest possible number of domains gives the fewest bytes.
     """
     num_domains = -(-traffic.num_nodes // traffic.links.nvlink_nodes)
     crossing = _between_domains(traffic, num_domains)
@@ -61,22 +61,24 @@ def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
         return
     rate = traffic.num_nodes * node_rate
     nics = (
-        f"{traffic.num_nodes} nodes are {num_domains} NVLink domains or more; all their NICs carry {format_rate(rate)}"
+        f"{traffic.num_nodes} nodes are at least {num_domains} NVLink domains; all their NICs carry {format_rate(rate)}"
     )
-    why = f"{nics}, {format_bytes(crossing)} must cross between domains by any algorithm of sends and receives"
+    why = f"{nics}, {format_bytes(crossing)} must cross between domains with any algorithm of sends and receives"
     reduced = num_domains * traffic.record.payload_bytes
     reduces = traffic.links.network_reduces and traffic.header.pattern == "allreduce" and crossing > reduced
     if reduces:
         reads = f"{nics}; switches that reduce need S from each domain"
-        yield traffic.bound(rate, reduced, "network of domains, in-network reduction", "hard", reads, ("network",))
+        yield traffic.bound(rate, reduced, Limit.DOMAINS_REDUCING, "hard", reads, ("network",))
     kind = "reference" if reduces else "hard"
-    yield traffic.bound(rate, crossing, "network of domains", kind, why, ("network",))
+    yield traffic.bound(rate, crossing, Limit.DOMAINS, kind, why, ("network",))
 
 
 def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
-    """Bytes that leave domains, all together: of sums and blocks (k - 1) S for each of their passes, whatever part of
-    the ranks a domain has; of an alltoall each rank's S times the share of ranks elsewhere, least where all domains but
-    one are full. None for other patterns."""
+    """Bytes that leave all domains together; None for other patterns.
+
+    Sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. Alltoall: each rank's S times the share of
+    ranks in other domains, which is least if all domains but one are full.
+    """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):
         return (2 if pattern == "allreduce" else 1) * (num_domains - 1) * size

@@ -1,8 +1,8 @@
-"""What this traffic on these links can reach at most, and the least time that it needs.
+"""Upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-A bound follows from bytes that must cross a link whatever the algorithm is: t >= bytes / rate, so that the bus
-bandwidth, S x factor / t, is at most S x factor x rate / bytes. `hard` bounds are physics: a figure above one is a
-mistake. `reference` bounds are ceilings met in practice, which may be exceeded. Where a rate is unknown there is none.
+A bound follows from the bytes that must cross a link with any algorithm: t >= bytes / rate, so the bus bandwidth,
+S x factor / t, is at most S x factor x rate / bytes. `hard` bounds are physics: a figure above one is an error.
+`reference` bounds are ceilings seen in practice, which may be exceeded. A link with an unknown rate gives no bound.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
-from bench.core.links import NVLINK_PEERS, Bound, NodeLinks
-from bench.core.record import SHARED_GPU, THROUGH_HOST, Header, Record
+from bench.core.links import NVLINK_PEERS, Bound, Limit, NodeLinks
+from bench.core.record import Flag, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies
 from bench.hardware._network_bounds import network_bounds, own_nic_bound
-from bench.hardware._traffic import HOST_MEMORY_TRANSPORTS, RecordTraffic
+from bench.hardware._traffic import RecordTraffic, moves_host_memory
 from bench.hardware.catalogue import pcie_packet_share
 
 __all__ = [
@@ -25,16 +25,16 @@ __all__ = [
     "COPIES_OF_ONE_GPU",
     "COPY_DIRECTIONS",
     "COPY_PATTERNS",
-    "HOST_MEMORY_TRANSPORTS",
     "bounds_of",
     "copy_bounds",
     "floor_of",
+    "moves_host_memory",
     "shares_gpu",
 ]
 
-_FASTEST_PCIE_BYTES_PER_S = 250e9  # what carries more is NVLink-C2C in its place, and has other packets
-# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link; but for copies
-# between two GPUs, one GPU is all that there is to them.
+_FASTEST_PCIE_BYTES_PER_S = 250e9  # a faster link to the host is NVLink-C2C, with other packets
+# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link. All but
+# peer_copy use one GPU.
 COPIES = ("host_device", "peer_copy")
 COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
 COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
@@ -54,9 +54,9 @@ COPY_DIRECTIONS = (
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
-    """Every known bound on the bus bandwidth of a record, tightest first; none where no bus bandwidth is defined.
+    """All known bounds on the bus bandwidth of a record, tightest first.
 
-    None either where nobody knows how many ranks there were, or on how many nodes, or where ranks shared a GPU.
+    Empty if no bus bandwidth is defined, if the number of ranks or nodes is unknown, or if ranks shared a GPU.
     """
     if shares_gpu(header, record.flags):
         return ()
@@ -70,7 +70,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     if record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return ()
     found = list(_memory_bound(header, record))
-    links = _live_copies.told_links(header)
+    links = _live_copies.header_links(header)
     if links is not None:
         useful_bytes = record.payload_bytes * record.bus_factor
         traffic = RecordTraffic(
@@ -81,13 +81,13 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Several ranks on one GPU show that something works, and nothing of links. `flags`: of a row."""
-    return bool(header.facts.get(SHARED_GPU)) or SHARED_GPU in flags
+    """Did several ranks share a GPU? Such a row says nothing about links. `flags`: those of the row."""
+    return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """The links of the two GPUs themselves where a row is of two; by NVLink a library may go round by a third one."""
-    if header.transport in HOST_MEMORY_TRANSPORTS or header.modelled:
+    """The links between the two GPUs, if a row is of two. With NVLink a library may also route through a third GPU."""
+    if moves_host_memory(header.transport) or header.modelled:
         return links
     joined = _live_copies.between(header, record)
     if joined is None or (links.peer in NVLINK_PEERS and not joined.by_nvlink):
@@ -96,13 +96,13 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 
 
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
-    """Of a copy between a GPU and its host, or two GPUs, as other tools measure it; its size, often untold, cancels."""
-    if not record.bus_factor or record.num_ranks is None or header.transport in HOST_MEMORY_TRANSPORTS:
+    """The bounds of a copy between a GPU and its host or between two GPUs. Its size, often unknown, cancels."""
+    if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
     if header.pattern == "host_device":
         own = _live_copies.own_links(header, record)
         return () if own is None else copy_bounds(own, "host")
-    staged = (header.direction or "").startswith("through_host") or THROUGH_HOST in record.flags
+    staged = (header.direction or "").startswith("through_host") or Flag.THROUGH_HOST in record.flags
     if record.num_ranks < 2 and not staged:
         return ()
     way = "through host" if staged else "peer"
@@ -112,14 +112,14 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
             replace(bound, why=f"{joined.why}; {bound.why}")
             for bound in copy_bounds(joined.links, way if joined.by_nvlink else "through host")
         )
-    links = _live_copies.told_links(header)
+    links = _live_copies.header_links(header)
     return () if links is None else copy_bounds(links, way)
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
-    """The least seconds that an isolated operation needs for its latencies alone, and what they are; None: unknown.
+    """(seconds, name) of the latencies that an isolated operation needs at least; None if unknown.
 
-    Pipelined operations overlap: their latency is no floor.
+    Pipelined operations overlap, so their latency is no lower bound.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
@@ -129,12 +129,12 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     message_s = header.calibration.get("message_s")
     if message_s is not None:
         return steps * float(message_s), _times("ping-pong", steps)
-    links = _live_copies.told_links(header)
+    links = _live_copies.header_links(header)
     if links is None:
         return None
     traffic = RecordTraffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
     if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
-        steps = min(steps, 2)  # up to the switch and down again, however many ranks there are
+        steps = min(steps, 2)  # up to the switch and down again, for any number of ranks
     known = [(latency, name) for latency, name in _latencies(traffic) if latency is not None]
     if not known:
         return None
@@ -157,7 +157,7 @@ def _times(what: str, steps: int) -> str:
 
 
 def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """What must go through one rank's ports: NVLink, PCIe, or both where either may be taken."""
+    """The bounds by the bytes through one rank's ports: NVLink, PCIe, or both if either may be used."""
     if not traffic.in_gpus:
         return
     links = traffic.links
@@ -171,34 +171,35 @@ def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
             pcie = links.pcie_bytes_per_s
             link = "NVLink-C2C (its link to the CPU)" if pcie > _FASTEST_PCIE_BYTES_PER_S else "its PCIe link"
             why = f"{why}, and {format_rate(pcie)} by {link}"
-            yield from _nvlink_bounds(traffic, nvlink, pcie, "NVLink and PCIe ports", why, ("nvlink", "pcie"))
+            yield from _nvlink_bounds(traffic, nvlink, pcie, Limit.NVLINK_AND_PCIE, why, ("nvlink", "pcie"))
 
 
-def _port(links: NodeLinks) -> str:
-    return "Infinity Fabric port" if links.peer == "infinity_fabric" else "NVLink port"
+def _port(links: NodeLinks) -> Limit:
+    return Limit.INFINITY_FABRIC_PORT if links.peer == "infinity_fabric" else Limit.NVLINK_PORT
 
 
 def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
-    """Is NVLink the way between any two ranks of the group?"""
+    """Does NVLink connect any two ranks of the group?"""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
 
 
 def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
-    """One rank's NVLink bytes per second inside its group, and how that comes."""
+    """One rank's NVLink bytes per second inside its group, and why."""
     links, peers = traffic.links, traffic.num_ranks - 1
     assert links.nvlink_bytes_per_s is not None
     pairs = None if links.pair_bytes_per_s is None else peers * links.pair_bytes_per_s
     if pairs is not None and pairs < links.nvlink_bytes_per_s:
         return pairs, f"a rank has {format_rate(links.pair_bytes_per_s)} to each of {peers} peers"
-    return links.nvlink_bytes_per_s, f"a rank's {_port(links)} carries {format_rate(links.nvlink_bytes_per_s)} each way"
+    port = _port(links).template
+    return links.nvlink_bytes_per_s, f"a rank's {port} carries {format_rate(links.nvlink_bytes_per_s)} each way"
 
 
 def _nvlink_bounds(
-    traffic: RecordTraffic, nvlink: float, pcie: float, name: str, why: str, used: Sequence[str]
+    traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """The ports' bound; where the switch reduces that is only a reference, and the switch's own bound is the hard one.
+    """The bound of the ports. If the switch reduces, that is only a reference; the switch's bound is the hard one.
 
     In-network reduction: a port sends S when the switch reads its buffer, and S/n as its share of the result (n ranks
     on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
@@ -209,12 +210,20 @@ def _nvlink_bounds(
     reduced = nvlink * num / (num + 1) + pcie  # payload per second
     payload = traffic.record.payload_bytes
     if not _reduces_in_node(traffic) or reduced / payload <= rate / port_bytes:
-        yield traffic.bound(rate, port_bytes, name, "hard", message, used)
+        yield traffic.bound(rate, port_bytes, limit, "hard", message, used)
         return
-    alone = ", and what goes by the other link has no such extra" if pcie else ""
-    reads = f"{why}; the switch reduces, so that an NVLink port sends S (1 + 1/{num}) of what it reduces{alone}"
-    yield traffic.bound(reduced, payload, f"{name}, in-network reduction", "hard", reads, used)
-    yield traffic.bound(rate, port_bytes, f"{name}, without in-network reduction", "reference", message, used)
+    alone = "; the other link adds no such overhead" if pcie else ""
+    reads = f"{why}; the switch reduces, so an NVLink port sends S (1 + 1/{num}) of a payload S{alone}"
+    reducing, plain = _WITH_SWITCH[limit]
+    yield traffic.bound(reduced, payload, reducing, "hard", reads, used)
+    yield traffic.bound(rate, port_bytes, plain, "reference", message, used)
+
+
+# The bounds of ports on a switch that reduces: with and without its reduction.
+_WITH_SWITCH = {
+    Limit.NVLINK_PORT: (Limit.NVLINK_PORT_REDUCING, Limit.NVLINK_PORT_NOT_REDUCING),
+    Limit.NVLINK_AND_PCIE: (Limit.NVLINK_AND_PCIE_REDUCING, Limit.NVLINK_AND_PCIE_NOT_REDUCING),
+}
 
 
 def _reduces_in_node(traffic: RecordTraffic) -> bool:
@@ -229,16 +238,16 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
     message = f"carries {format_rate(rate)} each way, {format_bytes(num_bytes)} must leave through it"
     if rate > _FASTEST_PCIE_BYTES_PER_S:
         why = f"a rank's NVLink-C2C to its CPU {message}"
-        yield traffic.bound(rate, num_bytes, "NVLink-C2C", "hard", why, ("pcie",))
+        yield traffic.bound(rate, num_bytes, Limit.C2C, "hard", why, ("pcie",))
         return
     why = f"a rank's PCIe link {message}"
-    yield traffic.bound(rate, num_bytes, "PCIe port", "hard", why, ("pcie",))
+    yield traffic.bound(rate, num_bytes, Limit.PCIE_PORT, "hard", why, ("pcie",))
     share, packets = pcie_packet_share()
-    yield traffic.bound(rate * share, num_bytes, "PCIe packets", "reference", f"{why}; {packets}", ("pcie",))
+    yield traffic.bound(rate * share, num_bytes, Limit.PCIE_PACKETS, "reference", f"{why}; {packets}", ("pcie",))
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """What copying alone reached on this machine: a message through memory is copied once at least."""
+    """The bound by the copy rate of this machine: a message through memory is copied at least once."""
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -247,11 +256,13 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
     useful = record.payload_bytes * record.bus_factor
     num_bytes = useful if record.rank_bytes is None else record.rank_bytes
     why = f"while all ranks copied {record.payload_bytes} bytes, each reached {format_rate(rate)}"
-    yield Bound(useful * rate / num_bytes, "memory copy", "reference", why, "measured at the start of this run")
+    limit = Limit.MEMORY_COPY
+    source = "measured at the start of this run"
+    yield Bound(useful * rate / num_bytes, limit.template, "reference", why, source, code=limit)
 
 
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
-    """The rate at a size between measured (bytes, bytes/s), straight in the logarithm of size; the ends beyond them."""
+    """The rate at a size between measured (bytes, bytes/s) points, linear in log(size); constant beyond the ends."""
     ordered = sorted((float(size), float(rate)) for size, rate in points)
     if num_bytes <= ordered[0][0]:
         return ordered[0][1]
@@ -262,19 +273,19 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """What one copy at a time can reach, in bytes per second of one direction, tightest first; none where unknown.
+    """The bounds of a single copy in bytes per second of one direction, tightest first; empty if unknown.
 
-    `direction`: "host" between a GPU and its host, "peer" between two GPUs that reach each other directly, "peers"
-    between one and several at once, "through host" between two that do not. `both_added`: the figure is the sum of both
-    directions, each of which has the link.
+    `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one and
+    several at once, "through host" between two without access. `both_added`: the figure is the sum of both directions,
+    each of which has the full link.
     """
-    ways, added = (2, ", and the figure adds both") if both_added else (1, "")
+    ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:
         pair = links.pair_bytes_per_s if direction == "peer" else None
         rate = pair or links.nvlink_bytes_per_s
         if rate is None:
             return ()
-        what = "the links between two GPUs carry" if pair else f"a GPU's {_port(links)} carries"
+        what = "the links between two GPUs carry" if pair else f"a GPU's {_port(links).template} carries"
         return (
             _of_copy(links, "nvlink", ways * rate, _port(links), "hard", f"{what} {format_rate(rate)} each way{added}"),
         )
@@ -283,12 +294,13 @@ def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> t
         return ()
     if rate > _FASTEST_PCIE_BYTES_PER_S:
         why = f"a GPU's NVLink-C2C to its CPU carries {format_rate(rate)} each way{added}"
-        return (_of_copy(links, "pcie", ways * rate, "NVLink-C2C", "hard", why),)
+        return (_of_copy(links, "pcie", ways * rate, Limit.C2C, "hard", why),)
     why = f"a GPU's PCIe link carries {format_rate(rate)} each way{added}"
-    hard = _of_copy(links, "pcie", ways * rate, "PCIe port", "hard", why)
+    hard = _of_copy(links, "pcie", ways * rate, Limit.PCIE_PORT, "hard", why)
     share, packets = pcie_packet_share()
-    return (_of_copy(links, "pcie", ways * rate * share, "PCIe packets", "reference", f"{why}; {packets}"), hard)
+    return (_of_copy(links, "pcie", ways * rate * share, Limit.PCIE_PACKETS, "reference", f"{why}; {packets}"), hard)
 
 
-def _of_copy(links: NodeLinks, link: str, rate: float, name: str, kind: str, why: str) -> Bound:
-    return Bound(rate, name, kind, why, links.sources.get(link, "unknown"), links.verified.get(link, False))
+def _of_copy(links: NodeLinks, link: str, rate: float, limit: Limit, kind: str, why: str) -> Bound:
+    source, verified = links.sources.get(link, "unknown"), links.verified.get(link, False)
+    return Bound(rate, limit.template, kind, why, source, verified, limit)

@@ -1,7 +1,7 @@
-"""What machines are made of and cost: look-ups in links.yaml, gpus.yaml and instances.yaml beside this file.
+"""Hardware and prices of machines: look-ups in links.yaml, gpus.yaml and instances.yaml.
 
-Each figure keeps where it comes from, and whether it was read there (`verified`). The files are read once, when first
-asked. Rates in bytes per second and direction, sizes in bytes, prices in US dollars per hour.
+Each figure has its source, and whether it was read there (`verified`). Rates are in bytes per second and direction,
+sizes in bytes, prices in US dollars per hour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars per hour of one instance, on demand, as it stood in `source` at `date` (ISO; None: undated)."""
+    """On-demand price of an instance in dollars per hour, from `source` at `date` (ISO; None: undated)."""
 
     usd_per_hour: float
     region: str
@@ -34,9 +34,9 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """A GPU model. `pcie`: (generation, lanes) that it can link at; `flops`: dense operations per second by type;
-    `drivers`: how drivers print its name, where that is another; `most_bridged`: cards that one NVLink bridge can join;
-    `c2c`: is NVLink-C2C its way to the host, in place of PCIe?"""
+    """A GPU model. `pcie`: maximum (generation, lanes); `flops`: dense operations per second by type; `drivers`: other
+    names that drivers print; `most_bridged`: cards that an NVLink bridge can join; `c2c`: does NVLink-C2C replace PCIe
+    as its link to the host?"""
 
     name: str
     architecture: str
@@ -70,7 +70,7 @@ class Instance:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def price(self, region: str | None = None) -> Price | None:
-        """The latest price, of one region or of any; None when none is known."""
+        """The latest price in a region, or in any; None if unknown."""
         known = [each for each in self.prices if region in (None, each.region)]
         return known[-1] if known else None
 
@@ -82,7 +82,7 @@ def instances() -> tuple[str, ...]:
 
 @cache
 def instance(name: str) -> Instance:
-    """One instance type. Raises UsageError naming the nearest name when there is none."""
+    """An instance type. Raises UsageError with the nearest name if there is none."""
     entries = yaml_file("instances")["instances"]
     if name not in entries:
         raise UsageError(f"no instance type is called {name!r}{nearest(name, instances())}")
@@ -90,9 +90,9 @@ def instance(name: str) -> Instance:
 
 
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
-    """The links of one node of an instance type.
+    """The links of a node of an instance type.
 
-    Raises UsageError for an unknown name, and when `ranks_per_node` (ranks that use a GPU each) exceeds its GPUs.
+    Raises UsageError for an unknown name, or if `ranks_per_node` (ranks that use a GPU each) exceeds its GPUs.
     """
     found = instance(name)
     if ranks_per_node is not None and ranks_per_node > found.gpus:
@@ -102,7 +102,7 @@ def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
 
 
 def node_network(name: str) -> float | None:
-    """All NICs of one node of an instance type, bytes per second and direction; None where it is unknown."""
+    """Rate of all NICs of a node of an instance type, bytes per second and direction; None if unknown."""
     links = instance(name).links
     if links.nic_bytes_per_s is None or links.num_nics is None:
         return None
@@ -112,9 +112,9 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """The links that bound a run, as a header keeps them: an instance type's, with `rates` in their place.
+    """The links that bound a run, as in a header: those of an instance type, with `rates` replaced.
 
-    `name` "" and no rates: {}, unknown. `one_per_gpu`: does each rank use a GPU? Raises UsageError as node_links does.
+    Without a name and rates: {} (unknown). `one_per_gpu`: does each rank use a GPU? Raises UsageError as node_links.
     """
     if not name and not rates:
         return {}
@@ -131,7 +131,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def gpu(name: str) -> GpuModel:
-    """One GPU model. Raises UsageError naming the nearest name when there is none."""
+    """A GPU model. Raises UsageError with the nearest name if there is none."""
     file = yaml_file("gpus")
     if name not in file["gpus"]:
         raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
@@ -154,7 +154,7 @@ def gpu(name: str) -> GpuModel:
 
 
 def gpu_printed(name: str) -> str | None:
-    """Our word for a GPU as drivers print it ("NVIDIA H100 80GB HBM3", "Tesla T4"); None for one that is not here."""
+    """The model of a GPU that drivers print as "NVIDIA H100 80GB HBM3", "Tesla T4"; None if unknown."""
     bare = _VENDOR.sub("", name.strip())
     for known, entry in yaml_file("gpus")["gpus"].items():
         if bare == known or bare in entry.get("drivers", ()):
@@ -174,7 +174,7 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
     peers, c2c = entry.get("peers"), entry.get("c2c_gbyte_per_s")
     switch = peers is not None and peers["kind"] == "nvswitch"
     pcie = pcie_bytes_per_s(*found.pcie) if found.pcie else _scaled(c2c, 1e9)
-    told = _links_told(entry, found)
+    found_sources = _link_sources(entry, found)
     return NodeLinks(
         instance="",
         gpus=num_gpus,
@@ -186,29 +186,29 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
         network_reduces=True,
         nvlink_nodes=max(1, (peers or {}).get("domain_gpus", num_gpus) // num_gpus),
         nvlink_generation=found.nvlink_generation,
-        sources={link: f"the GPU's own, {source}" for link, (source, _) in told.items()},
-        verified={link: verified for link, (_, verified) in told.items()},
+        sources={link: f"the GPU's own, {source}" for link, (source, _) in found_sources.items()},
+        verified={link: verified for link, (_, verified) in found_sources.items()},
     )
 
 
 def nvlink_bytes_per_s(generation: int) -> float:
-    """One NVLink of a generation, in one direction."""
+    """The rate of an NVLink of a generation, per direction."""
     return float(yaml_file("links")["nvlink"][generation]["gbyte_per_s"]) * 1e9
 
 
-def _links_told(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Where the rates of a GPU's links come from, and whether they were read there: of whole generations links.yaml."""
-    links, told = yaml_file("links"), {}
+def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
+    """The sources of a GPU's link rates, and whether they were read there; those of a generation are in links.yaml."""
+    links, sources = yaml_file("links"), {}
     if entry.get("peers", {}).get("gbyte_per_s") is not None:
         whole = entry["peers"]["kind"] in ("nvswitch", "nvlink_mesh") and found.nvlink_generation is not None
         block = links["nvlink"][found.nvlink_generation] if whole else None
-        told["nvlink"] = (source_of(links, block), _verified(block)) if block else (found.source, found.verified)
+        sources["nvlink"] = (source_of(links, block), _verified(block)) if block else (found.source, found.verified)
     if found.pcie is not None:
         block = links["pcie"][found.pcie[0]]
-        told["pcie"] = (f"PCIe {found.pcie[0]} x{found.pcie[1]} at most: {source_of(links, block)}", found.verified)
+        sources["pcie"] = (f"PCIe {found.pcie[0]} x{found.pcie[1]} at most: {source_of(links, block)}", found.verified)
     elif entry.get("c2c_gbyte_per_s") is not None:
-        told["pcie"] = (found.source, found.verified)
-    return told
+        sources["pcie"] = (found.source, found.verified)
+    return sources
 
 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float:
@@ -225,19 +225,19 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
     return float(entry["gt_per_s"] * 1e9 * lanes * data / sent / 8)
 
 
-def pcie_as_linked(told: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(generation, lanes) of a GPU's link, from what its driver tells of it; None where that is not all there.
+def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(generation, lanes) of a GPU's link from its driver's report; None if that is incomplete.
 
-    `told`: pcie_generation and pcie_lanes as they are now, pcie_max_generation at most. Lanes stay as they are linked;
-    the generation falls to 1 on an idle GPU and says nothing then, so that the highest counts.
+    `reported`: the current pcie_generation and pcie_lanes, and pcie_max_generation. An idle link keeps its lanes but
+    drops to generation 1, so the maximum generation counts.
     """
-    generation = told.get("pcie_max_generation") or told.get("pcie_generation")
-    lanes = told.get("pcie_lanes")
+    generation = reported.get("pcie_max_generation") or reported.get("pcie_generation")
+    lanes = reported.get("pcie_lanes")
     return (int(generation), int(lanes)) if generation and lanes else None
 
 
 def pcie_packet_share() -> tuple[float, str]:
-    """What packet headers leave of a PCIe link's rate (a fraction), and the derivation with its source."""
+    """The fraction of a PCIe link's rate that packet headers leave, and its derivation with the source."""
     file = yaml_file("links")
     packet = file["pcie_packet"]
     payload, overhead = packet["payload_bytes"], packet["overhead_bytes"]
@@ -298,7 +298,7 @@ def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
-    """Bytes per second of the GPU's way to its host; None when it is unknown."""
+    """Bytes per second between the GPU and its host; None if unknown."""
     if block is None:
         return None
     if "gbyte_per_s" in block:
@@ -307,7 +307,7 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """`<what> (<date>)` of a block: its own date if it has one, else the source's."""
+    """`<text> (<date>)` of a block: its own date if it has one, else the source's."""
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]
     return f"{source['text']} ({date})" if date else str(source["text"])
@@ -323,7 +323,7 @@ def _scaled(number: float | None, factor: float) -> float | None:
 
 @cache
 def yaml_file(name: str) -> dict[str, Any]:
-    """One of this folder's files. They ship with the suite; a test holds their form."""
+    """A file of this folder, read once. A test checks its form."""
     import yaml
 
     with (_FOLDER / f"{name}.yaml").open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Published collectives at more sizes than reference.yaml keeps: look-ups in curves.yaml beside this file."""
+"""Published collectives at more sizes than in reference.yaml: look-ups in curves.yaml."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bench.hardware.reference import Reference
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published collective: what was told, the links it ran on, and whose machine (`system`).
+    """A published collective, its links, and its machine (`system`).
 
-    `system` is the instance type where it is told, else GPU and source: two sources about one instance type are one.
+    `system` is the instance type if known, else GPU and source. Two sources about one instance type are one system.
     """
 
     system: str
@@ -29,54 +29,54 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Every published collective whose links are known; one that is known to have been held back is left out, save
-    where what held it back is itself a machine to know: NVLS off, fewer NICs."""
+    """Every published collective with known links. Limited ones are left out, except those of LIMITS."""
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
     for entry, told in entries:
-        known = told.num_ranks == told.num_nodes or _told(entry).get("peer", "") is not None
-        if known and (told.limited is None or told.limited.startswith(tuple(_KNOWN_LIMITS))):
+        known = told.num_ranks == told.num_nodes or _source_links(entry).get("peer", "") is not None
+        if known and (told.limited is None or told.limit in LIMITS):
             found.append(_published(entry, replace(told, busbw=_curve(file, entry) or told.busbw)))
     sources = yaml_file("reference")
     for entry in file["more"]:
         busbw = {size: rate * 1e9 for size, rate in entry["busbw"].items()}
         text = source_of(sources, entry)
         told = Reference(
-            entry["gpu"],
-            None,
-            entry["nodes"],
-            entry["ranks"],
-            entry["pattern"],
-            busbw,
-            {},
-            None,
-            entry["note"],
-            None,
-            text,
+            gpu=entry["gpu"],
+            instance=None,
+            num_nodes=entry["nodes"],
+            num_ranks=entry["ranks"],
+            pattern=entry["pattern"],
+            busbw=busbw,
+            small_s={},
+            network_bytes_per_s=None,
+            peers=None,
+            note=entry["note"],
+            limited=None,
+            source=text,
         )
         found.append(_published(entry, told, verified=False))
     return tuple(found)
 
 
-_KNOWN_LIMITS: dict[str, dict[str, Any]] = {
-    "NVLS off": {"nvls": False},
-    "one NIC": {},
+# Limits that leave a known machine, by the `limit` of a reference: how its links differ.
+LIMITS: dict[str, dict[str, Any]] = {
+    "nvls-off": {"nvls": False},
+    "one-nic": {},
 }
 
 
 def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True) -> Published:
     links = _links(entry, told)
-    for words, changes in _KNOWN_LIMITS.items():
-        if told.limited is not None and told.limited.startswith(words):
-            links = replace(links, **changes)
+    if told.limit is not None:
+        links = replace(links, **LIMITS[told.limit])
     system = told.instance or f"{told.gpu} ({entry['source']})"
     return Published(system, told, links, told.num_ranks // told.num_nodes, verified)
 
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
-    """The links of one node: the instance type's, else the GPU's own ports and the NICs that the source tells of."""
-    own = _told(entry)
+    """The links of a node: the instance type's, else the GPU's own ports and the NICs named by the source."""
+    own = _source_links(entry)
     per_node = told.num_ranks // told.num_nodes
     if told.instance is not None:
         links = catalogue.instance(told.instance).links
@@ -94,15 +94,15 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     )
 
 
-def _told(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a source's own words tell of its links: of one GPU there, else of all."""
+def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a source states about its links: for this GPU, else for all of its GPUs."""
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))
     return found
 
 
 def _curve(file: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[int, float] | None:
-    """The row of curves.yaml that belongs to one of reference.yaml, if there is one."""
+    """The row of curves.yaml for an entry of reference.yaml, if there is one."""
     same = ("source", "gpu", "nodes", "ranks", "pattern")
     for row in file["curves"]:
         if all(row[key] == entry[key] for key in same) and row["top"] == max(entry["busbw"].values()):

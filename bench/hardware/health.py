@@ -1,7 +1,7 @@
-"""What is wrong with a machine's links, by rules on the facts of a node; and what could not be told.
+"""Problems of a machine's links, found by rules on the facts of a node, and what could not be determined.
 
-Each rule is a small function from a node to findings. A fact that is not known makes no finding of what is wrong: what
-depends on it is said to be unknown.
+Each rule is a function from a node to findings. A fact that is unknown never makes a finding "wrong": the rule then
+reports what it could not determine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 from bench.core.inventory import from_facts
 from bench.hardware import _health_links, _health_system
-from bench.hardware._health_rule import SEVERITIES, HealthFinding, HealthNode
+from bench.hardware._health_rule import SEVERITIES, HealthFinding, HealthNode, finding
+from bench.hardware.messages import HealthCode
 
 __all__ = ["SEVERITIES", "HealthFinding", "HealthNode", "findings", "findings_between"]
 
@@ -19,39 +20,33 @@ __all__ = ["SEVERITIES", "HealthFinding", "HealthNode", "findings", "findings_be
 def findings(
     node: Mapping[str, Any], software: Mapping[str, str] | None = None, instance: str | None = None
 ) -> tuple[HealthFinding, ...]:
-    """Everything that the rules say of one node, what is wrong first.
+    """All findings about one node, the wrong ones first.
 
-    `node`: what `probes.machine.facts` tells; `software`: versions of its libraries by their distribution's name;
-    `instance`: the type that it is said to be.
+    `node`: facts as of `probes.machine.facts`; `software`: versions of its libraries by distribution name; `instance`:
+    its declared instance type.
     """
     of = HealthNode(node, from_facts(node), software or {}, instance)
     rules = (*_health_links.RULES, *_health_system.RULES)
-    found = [finding for rule in rules for finding in rule(of)]
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    found = [each for rule in rules for each in rule(of)]
+    return tuple(sorted(found, key=lambda each: SEVERITIES.index(each.severity)))
 
 
 def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFinding, ...]:
-    """What differs between the nodes of a cluster, by host; their libraries are compared before a run starts."""
+    """Differences between the nodes of a cluster, by host. Libraries are compared before a run starts."""
     found = []
-    for what, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):
-        told: dict[str, list[str]] = {}
+    for name, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):
+        hosts_of: dict[str, list[str]] = {}
         for host, node in nodes.items():
-            value = node.get(key)
-            text = (
-                ", ".join(sorted({str(g.get("name")) for g in value})) + f" ({len(value)})"
-                if (isinstance(value, list))
-                else str(value)
-            )
-            told.setdefault(text, []).append(host)
-        if len(told) > 1:
-            evidence = "; ".join(f"{', '.join(hosts)}: {value}" for value, hosts in told.items())
-            found.append(
-                HealthFinding(
-                    "unlike_nodes",
-                    "doubtful",
-                    f"the nodes differ in their {what}",
-                    evidence,
-                    "the slowest of them sets the pace: install the same on all",
-                )
-            )
+            hosts_of.setdefault(_shown(node.get(key)), []).append(host)
+        if len(hosts_of) > 1:
+            evidence = "; ".join(f"{', '.join(hosts)}: {value}" for value, hosts in hosts_of.items())
+            found.append(finding("unlike_nodes", "doubtful", HealthCode.UNLIKE_NODES, evidence, property=name))
     return tuple(found)
+
+
+def _shown(value: object) -> str:
+    """A fact as text; a list of GPUs as its models and its length."""
+    if not isinstance(value, list):
+        return str(value)
+    models = ", ".join(sorted({str(gpu.get("name")) for gpu in value}))
+    return f"{models} ({len(value)})"

@@ -1,7 +1,7 @@
-"""What the links of a machine really are, from what driver and kernel say of it.
+"""The actual links of a machine, from the reports of driver and kernel.
 
-An idle PCIe link goes down to a lower generation and keeps its lanes. So the lanes that it has bound; the generation
-does where data went over the link while it was read, else the highest that both ends can do, and `sources` says which.
+An idle PCIe link drops to a lower generation and keeps its lanes. The bound therefore uses the current lanes. It uses
+the current generation only if the link was read under load, else the highest of both ends; `sources` states which.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.inventory import Adapter, Gpu, Inventory, NvLink, Path, from_facts
 from bench.core.links import NVLINK_PEERS, PEERS, RATES, NodeLinks
-from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, instance, pcie_bytes_per_s, yaml_file
+from bench.hardware.messages import HealthCode
 
 _RDMA = ("infiniband", "roce", "efa")
-_BY_BOTH_ENDS = "the lanes as linked, the highest generation that both ends can do"
-UNKNOWN = "unknown"  # how GPUs reach each other
+_BY_BOTH_ENDS = "the current lanes, the highest generation of both ends"
+UNKNOWN = "unknown"  # how GPUs are connected
 Pick = Callable[..., Any]  # min or max
-_LESS = 0.999  # of a rate: below it another is really less
+_LESS = 0.999  # of a rate: a lower one is significantly lower
 
 
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
-    """The links of one node, whose `node` is what `probes.machine.facts` tells of it; None of one without GPUs.
+    """The links of a node from its facts (`probes.machine.facts`); None without GPUs.
 
-    Rates are those of the slowest GPU, as what all of them do together waits for it; by `pick` max, which bounds any
-    part of them, those of the fastest.
+    Rates are those of the slowest GPU, for which all others wait. With `pick` max they are those of the fastest, which
+    bounds any part of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -37,7 +38,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     ports = [nvlink_rate(each) for each in found.gpus]
     nvlink = None if None in ports else pick(rate for rate in ports if rate is not None)
     assumed = peer == UNKNOWN
-    if assumed:  # no bound may be tighter than what may be there
+    if assumed:  # no bound may be tighter than the possible links
         peer = named.peer if named else "nvswitch"
         nvlink = named.nvlink_bytes_per_s if named else None
     pcie = [rate for each in found.gpus if (rate := pcie_rate(each)) is not None]
@@ -50,7 +51,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     latency = yaml_file("links")["latency"]
     by_c2c = named is not None and _has_c2c(found.gpus[0])
     ports_source = f"{_asked(found, 'sysfs')}: the rates of its active adapters"
-    told = {
+    source_of = {
         "nvlink": (_of_model(named) if assumed and named else active_source(found))
         if nvlink and peer in NVLINK_PEERS
         else None,
@@ -58,7 +59,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
         "network": ports_source if all_known else None,
         "nic": ports_source if all_known else None,
     }
-    sources = {link: text for link, text in told.items() if text}
+    sources = {link: text for link, text in source_of.items() if text}
     return NodeLinks(
         instance="",
         gpus=len(found.gpus),
@@ -66,7 +67,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
         nvlink_bytes_per_s=nvlink if peer in NVLINK_PEERS else None,
         pair_bytes_per_s=None if peer != "nvlink_mesh" or assumed else _pair_rate(found),
         pcie_bytes_per_s=pick(pcie) if pcie else None,
-        nic_bytes_per_s=max(known) if all_known else None,  # of different ones: never less than there is
+        nic_bytes_per_s=max(known) if all_known else None,  # of different ones the fastest: a bound must not be too low
         num_nics=len(nics) if all_known else None,
         peer_s=latency["peer"]["us"] * 1e-6,
         host_s=latency["host"]["us"] * 1e-6,
@@ -83,9 +84,9 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """The links of a node of a run: of several the slowest of each kind, or the fastest, by `pick` as in `links_of`.
+    """The links of a node of a run: of several nodes the slowest of each kind, or with `pick` max the fastest.
 
-    None where a node tells nothing of its GPUs.
+    None if a node has no facts about GPUs.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
@@ -114,62 +115,62 @@ def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLi
 
 
 def is_less(rate: float | None, than: float | None) -> bool:
-    """Is one rate really less than another, both known?"""
+    """Are both rates known, and is one significantly lower?"""
     return bool(rate and than and rate < _LESS * than)
 
 
-def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[str, ...]]:
-    """The links of an instance type with those of this machine in the place of what it has less of; and that, in words.
+def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
+    """The links of an instance type, with this machine's rates where they are lower, and a message for each of those.
 
-    Rates that were given for a run stay as they are.
+    Rates that the user gave for a run are kept.
     """
-    said = []
+    slower = []
     for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
         field = f"{link}_bytes_per_s"
         promised, real = getattr(named, field), getattr(live, field) if live else None
-        if not is_less(real, promised) or named.sources.get(link) == "given for this run":
+        if not is_less(real, promised) or link in named.given:
             continue
         assert live is not None and real is not None and promised is not None
-        source = f"as really linked: {live.sources[link]}"
+        source = f"as linked: {live.sources[link]}"
         named = replace(
             named,
             **{field: real},
             sources={**named.sources, link: source},
             verified={**named.verified, link: live.verified[link]},
         )
-        said.append(
-            f"{name} of a GPU is really linked at {format_rate(real)}, where {named.instance} has "
-            f"{format_rate(promised)}; the less one bounds"
-        )
-    return named, tuple(said)
+        facts = {"link": name, "linked": real, "promised": promised, "instance": named.instance}
+        slower.append(Coded.of(HealthCode.BELOW_INSTANCE, **facts))
+    return named, tuple(slower)
 
 
 def other_models(found: Inventory, name: str) -> tuple[str, ...]:
-    """The models of a node's GPUs, as far as they are known, that are not those of an instance type."""
+    """The known GPU models of a node that the instance type does not have."""
     known = {model for each in found.gpus if (model := gpu_printed(each.name)) is not None}
     return tuple(sorted(known - {instance(name).gpu}))
 
 
-def bounding(told: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The links that bound a run on GPUs, as a header keeps them, and what is to be said of them.
+def bounding(
+    declared: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Any], tuple[Coded, ...]]:
+    """The links that bound a run on GPUs, as in a header, and messages about them.
 
-    `told`: what was said of its nodes (catalogue.bounding_links), {} for nothing; `nodes`: their facts.
+    `declared`: the given links of its nodes (catalogue.bounding_links), {} for none; `nodes`: their facts.
     """
     real = links_of_all(nodes)
     if real is None:
-        return dict(told), ()
-    if not told:
+        return dict(declared), ()
+    if not declared:
         return real.to_dict(), ()
-    named = NodeLinks.from_dict(told)
+    named = NodeLinks.from_dict(declared)
     if named.instance:
-        links, said = as_linked(named, real)
-        return links.to_dict(), said
+        links, slower = as_linked(named, real)
+        return links.to_dict(), slower
     given = {link: rate for link in RATES if (rate := getattr(named, f"{link}_bytes_per_s")) is not None}
     return real.with_rates(given).to_dict(), ()
 
 
 def pcie_rate(each: Gpu) -> float | None:
-    """Bytes per second and direction of a GPU's way to its host, after coding: PCIe, or NVLink-C2C in its place."""
+    """Bytes per second and direction between a GPU and its host, after coding: by PCIe or NVLink-C2C."""
     if _has_c2c(each):
         return gpu_links(str(gpu_printed(each.name)), 1).pcie_bytes_per_s
     link = pcie_link(each)
@@ -177,9 +178,9 @@ def pcie_rate(each: Gpu) -> float | None:
 
 
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
-    """(generation, lanes): the generation as it is while data goes over it, else the highest that both ends can do.
+    """(generation, lanes): the generation under load, else the highest of both ends.
 
-    Lanes do not idle: those that are linked count always, and the most that are possible only where they are not told.
+    Idle links keep their lanes, so the current lanes count; the maximum counts only if they are unknown.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -189,53 +190,53 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 
 
 def seen_at_work(each: Gpu) -> bool:
-    """Generation 1 is where links go that have nothing to do: a reading that came too late is no bound."""
+    """Was the link read under load? Idle links drop to generation 1, so such a reading was too late."""
     return each.under_load and (each.pcie_generation or 0) > 1
 
 
 def both_ends(each: Gpu) -> tuple[int | None, int | None]:
-    """(generation, lanes) that GPU and slot can both do, as far as they tell."""
+    """(generation, lanes) that both GPU and slot support, as far as known."""
     generations = [n for n in (each.pcie_max_generation, each.slot_generation) if n]
     lanes = [n for n in (each.pcie_max_lanes, each.slot_lanes) if n]
     return min(generations, default=None), min(lanes, default=None)
 
 
 def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
-    """Where the rates of the PCIe links of some GPUs `of` a node come from, and which links these are."""
+    """The source of the PCIe rates of some GPUs `of` a node, with generations and lanes."""
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
     asked = _asked(of, "NVML and sysfs")
     if all(map(seen_at_work, gpus)):
         return f"{named}: {asked}, read under load"
-    which = _BY_BOTH_ENDS if all(each.pcie_lanes for each in gpus) else "the most that both ends can do"
+    which = _BY_BOTH_ENDS if all(each.pcie_lanes for each in gpus) else "the maximum of both ends"
     return f"{named}: {asked}{'' if of.told_by else ', read while idle'}: {which}"
 
 
 def active_source(of: Inventory) -> str:
-    """Where the rates of a node's NVLinks come from."""
+    """The source of the rates of a node's NVLinks."""
     return f"{_asked(of, 'NVML')}: active links x the rate of one"
 
 
 def _asked(of: Inventory, whom: str) -> str:
-    """Who told of a node: `whom` the probes ask, or what wrote a text."""
+    """The source of a node's facts: `whom` the probes asked, or the program that wrote the text."""
     if of.told_by:
         return f"{of.file} ({of.told_by})"
     return f"{of.file}, by {whom} of that machine" if of.file else f"{whom} of this machine"
 
 
 def nvlink_rate(each: Gpu) -> float | None:
-    """Bytes per second and direction of a GPU's active NVLinks to switches and GPUs; None without, or if unknown."""
+    """Bytes per second and direction of a GPU's active NVLinks to switches and GPUs; None if none or unknown."""
     rates = [link.bytes_per_s for link in active_nvlinks(each)]
     return sum(rate for rate in rates if rate is not None) if rates and None not in rates else None
 
 
 def active_nvlinks(each: Gpu) -> tuple[NvLink, ...]:
-    """Those that carry data; links to the GPU's own CPU are another way."""
+    """The active NVLinks to switches and GPUs, without those to the CPU."""
     return tuple(link for link in each.nvlinks if link.active and link.peer != "cpu")
 
 
 def peer_kind(found: Inventory) -> str:
-    """How the GPUs of a node reach each other: one of core/links.py's PEERS, or UNKNOWN where nothing tells it."""
+    """The link between the GPUs of a node: one of core/links.py's PEERS, or UNKNOWN."""
     between = {path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")}
     joined = [path for path in between if _num_links(path)]
     active = [active_nvlinks(each) for each in found.gpus]
@@ -250,20 +251,20 @@ def peer_kind(found: Inventory) -> str:
             for name in (f"gpu{each.index}" for each in found.gpus)
         }
         return "nvlink_pairs" if max(map(len, peers.values())) == 1 else "nvlink_mesh"
-    told = {frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}
-    if not found.nvlinks_told or len(told) < num * (num - 1) // 2:
+    known = {frozenset((path.a, path.b)) for path in between if path.kind != UNKNOWN}
+    if not found.nvlinks_told or len(known) < num * (num - 1) // 2:
         return UNKNOWN
     return "pcie_p2p" if all(path.peer_access for path in between) else "host"
 
 
 def path_between(found: Inventory, a: int, b: int) -> Path | None:
-    """What is between two GPUs, whichever of them comes first."""
+    """The path between two GPUs, in either order."""
     names = {f"gpu{a}", f"gpu{b}"}
     return next((path for path in found.paths if {path.a, path.b} == names), None)
 
 
 def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
-    """Bytes per second and direction of the NVLinks between two GPUs: the path's number x the rate of one."""
+    """Bytes per second and direction of the NVLinks between two GPUs: their number x the rate of one."""
     num = _num_links(path)
     rates = {
         link.bytes_per_s
@@ -275,18 +276,18 @@ def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
 
 
 def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
-    """Network adapters that move data without the CPU, whose link is up or not known to be down."""
+    """RDMA adapters whose link is up or not known to be down."""
     return tuple(
         each for each in found.adapters if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
     )
 
 
 def _of_model(named: NodeLinks) -> str:
-    return f"{named.sources['nvlink']}; whether they are linked is not told"
+    return f"{named.sources['nvlink']}; whether they are active is unknown"
 
 
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
-    """Said by the links themselves; where they do not say, pairs have more links in all than a GPU has."""
+    """Do all NVLinks lead to switches? If the links do not report it, the pairs then have more links than a GPU."""
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):
         return True
@@ -296,7 +297,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """The fastest pair's: what a bound may count on for any of them."""
+    """The rate of the fastest pair, which bounds all of them."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 
@@ -306,7 +307,7 @@ def _num_links(path: Path) -> int:
 
 
 def _generation(gpus: Sequence[Gpu]) -> int | None:
-    """NVLink's, from `NVLink 4.0`."""
+    """The NVLink generation, from `NVLink 4.0`."""
     for link in (link for each in gpus for link in active_nvlinks(each)):
         word = (link.rate_from or "").removeprefix("NVLink ").partition(".")[0]
         if word.isdigit():
@@ -320,7 +321,7 @@ def _has_c2c(each: Gpu) -> bool:
 
 
 def _gpus_per_switch(found: Inventory) -> int | None:
-    """GPUs that share one PCIe switch, where on each as many do."""
+    """GPUs per PCIe switch, if all switches have equally many."""
     groups: dict[str, set[str]] = {f"gpu{each.index}": {f"gpu{each.index}"} for each in found.gpus}
     for path in found.paths:
         if path.kind == "PIX" and path.a in groups and path.b in groups:

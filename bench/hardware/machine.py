@@ -1,7 +1,7 @@
-"""Which machine a foreign log comes from: named by the user, by the log's own words, or proposed from its GPUs.
+"""The machine of a foreign log: named by the user or by the log, or inferred from its GPUs.
 
-Several instance types share a GPU. Then bounds rest on what the GPU itself tells (its ports), what all the types that
-come into question have in common is `likely`, and what is not known is said.
+Several instance types can have the same GPU. Bounds then use the GPU's own ports. `likely` holds what all candidates
+have in common; the rest is reported as unknown.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from bench.core.units import format_rate
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, node_network
 
 _PROVIDER_OF_HOST = (("aws", re.compile(r"ip-\d+-\d+-\d+-\d+")), ("gcp", re.compile(r"gke-|gk3-")))
-# As aws-ofi-nccl calls the platform it runs on.
+# The platform names of aws-ofi-nccl.
 _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class LogMachine:
-    """What is known of the nodes of a log.
+    """The machine of a log, as far as known.
 
-    `links`: certain of a node (None: nothing is). `likely`: the same with the NICs that several `candidates` agree
-    on; a bound on them is a reference only. `how`: how the machine is known; `unknown`: what is not, both in words.
+    `links`: the certain links of a node (None: none). `likely`: with the NICs that all `candidates` have, which give
+    reference bounds only. `how`: how the machine was identified; `unknown`: what is unknown; both are texts.
     """
 
     instance: str | None
@@ -43,33 +43,33 @@ def machine_of(
     ranks_per_node: int | None = None,
     platform: str | None = None,
 ) -> LogMachine:
-    """The machine of a run. `named`: an instance type as the user gives it; `platform`: as the log's own lines do;
-    `gpus`: as drivers print them. Raises UsageError for a name that is no instance type."""
+    """The machine of a run. `named`: the user's instance type; `platform`: that of the log; `gpus`: names as drivers
+    print them. Raises UsageError for an unknown instance type."""
     if named is not None:
         found = instance(named)
         odd = {gpu_printed(each) for each in gpus} - {None, found.gpu}
         differs = f", whose GPU is {found.gpu}, while the log names {', '.join(map(str, sorted(odd, key=str)))}"
         return LogMachine(named, found.gpu, found.links, f"{named}, as named{differs if odd else ''}")
-    if (told := _instance_of_platform(platform)) is not None:
-        found = instance(told)
-        return LogMachine(told, found.gpu, found.links, f"{told}: the log says that it runs on {platform}")
+    if (found_name := _instance_of_platform(platform)) is not None:
+        found = instance(found_name)
+        return LogMachine(found_name, found.gpu, found.links, f"{found_name}: the log names the platform {platform}")
     if not gpus:
-        return LogMachine(None, None, None, "not known: the log names no GPU", unknown=("GPUs, links and NICs",))
+        return LogMachine(None, None, None, "unknown: the log names no GPU", unknown=("GPUs, links and NICs",))
     known = {gpu_printed(each) for each in gpus}
     if None in known or len(known) > 1:
-        return LogMachine(None, None, None, f"not known: {', '.join(gpus)}", unknown=("links and NICs",))
+        return LogMachine(None, None, None, f"unknown: {', '.join(gpus)}", unknown=("links and NICs",))
     return _proposed(str(known.pop()), hosts, ranks_per_node)
 
 
 def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> LogMachine:
-    """What the GPU alone tells, and which instance types come into question."""
+    """The links of the GPU itself, and the instance types that have it."""
     links = gpu_links(gpu, ranks_per_node or 8)
     fitting = [each for name in instances() if (each := instance(name)).gpu == gpu and each.gpus >= links.gpus]
     providers = {provider for provider, shape in _PROVIDER_OF_HOST for host in hosts if shape.match(host)}
     fitting = [each for each in fitting if each.provider in providers] or ([] if providers else fitting)
     names = tuple(each.name for each in fitting)
     if not fitting:
-        return LogMachine(None, gpu, links, f"{gpu}; the instance type is not known", unknown=("PCIe as wired", "NICs"))
+        return LogMachine(None, gpu, links, f"{gpu}; unknown instance type", unknown=("PCIe as wired", "NICs"))
     how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
     networks = {node_network(name) for name in names}
     if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:
@@ -91,7 +91,7 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
 
 
 def _instance_of_platform(platform: str | None) -> str | None:
-    """`P4d` or `p5.48xlarge` -> the instance type of that family, if there is just one."""
+    """`P4d` or `p5.48xlarge` -> the instance type of that family, if there is only one."""
     found = _PLATFORM.match(platform or "")
     if not found:
         return None

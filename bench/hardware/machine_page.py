@@ -1,4 +1,4 @@
-"""One page about one machine: what it has, what its links should give, what is wrong, and what is not known."""
+"""The page of `bench doctor` about a machine: hardware, expected rates, problems, unknowns."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _UNKNOWN = "unknown"
 
 
 def title(hosts: Sequence[str]) -> str:
-    """The line above the page of hosts that have the same."""
+    """The title of the page of these hosts, which have the same content."""
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 
 def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[HealthFinding]) -> list[str]:
-    """The lines below it."""
+    """The lines below the title."""
     lines = [*_wrapped(_has(node))]
     if promised:
-        lines += ["", "what its links should give", *_wrapped(_promise(each) for each in promised)]
-    lines += ["", "what is wrong with its links", *_wrapped(_said(findings))]
+        lines += ["", "expected rates", *_wrapped(_promise(each) for each in promised)]
+    lines += ["", "problems", *_wrapped(_problems(findings))]
     return lines
 
 
 def plain(promise: Promise) -> dict[str, Any]:
-    """A promise for JSON; SI units."""
+    """A promise as JSON; SI units."""
     return {
         "what": promise.what,
         "members": list(promise.members),
@@ -42,6 +42,7 @@ def plain(promise: Promise) -> dict[str, Any]:
             {
                 "bytes_per_s": bound.bytes_per_s,
                 "name": bound.name,
+                "code": bound.code,
                 "kind": bound.kind,
                 "why": bound.why,
                 "source": bound.source,
@@ -63,13 +64,13 @@ def _has(node: Mapping[str, Any]) -> Iterator[str]:
     yield f"network adapters: {_adapters(found)}"
     if found.lost:
         more = f"; and {len(found.lost) - _MOST} more" if len(found.lost) > _MOST else ""
-        yield f"what the file does not tell: {'; '.join(found.lost[:_MOST])}{more}"
+        yield f"missing in the file: {'; '.join(found.lost[:_MOST])}{more}"
     yield f"host: {node.get('cpu_model') or _UNKNOWN + ' CPU'}, {_host(node)}"
 
 
 def _gpus(node: Mapping[str, Any], found: Inventory) -> str:
     if not found.gpus:
-        why = f"{found.told_by} tells of none" if found.told_by else "the driver shows none"
+        why = f"{found.told_by} shows none" if found.told_by else "the driver shows none"
         return f"none ({node.get('no_gpus_because') or why})"
     words = [
         f"{each.name}{'' if each.memory_bytes is None else ' with ' + format_bytes(each.memory_bytes)}"
@@ -83,7 +84,7 @@ def _pcie(each: Gpu, found: Inventory) -> str:
     if not each.pcie_generation or not each.pcie_lanes:
         now = f"{_UNKNOWN} now"
     else:
-        when = "under load" if each.under_load else "when it was written" if found.told_by else "while idle"
+        when = "under load" if each.under_load else "when recorded" if found.told_by else "while idle"
         now = f"generation {each.pcie_generation} x{each.pcie_lanes} {when}"
     generation, lanes = live.both_ends(each)
     most = f"generation {generation or '?'} x{lanes or '?'}" if generation or lanes else _UNKNOWN
@@ -101,7 +102,7 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """NVLinks of a GPU about whose own links nothing is told: those to the other GPUs."""
+    """NVLinks of a GPU from its paths, if its own links are not reported."""
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}
     for path in _gpu_pairs(found):
@@ -113,10 +114,10 @@ def _of_paths(each: Gpu, found: Inventory) -> str:
             f"{kind} to {'every other GPU' if len(names) == others > 1 else ', '.join(names)}"
             for kind, names in to.items()
         ]
-        return f"{'; '.join(ends)}, rates not told"
+        return f"{'; '.join(ends)}, rates unknown"
     if not found.nvlinks_told:
-        return f"unknown ({found.told_by or 'the text'} does not tell it)"
-    return "none to another GPU" if found.told_by else "none, or none that the driver tells of"
+        return f"unknown ({found.told_by or 'the text'} does not report them)"
+    return "none to another GPU" if found.told_by else "none, or none that the driver reports"
 
 
 def _gpu_pairs(found: Inventory) -> list[Between]:
@@ -130,11 +131,11 @@ def _between(found: Inventory) -> str:
         access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
         word = f"{path.kind} {access[path.peer_access]}"
         kinds[word] = kinds.get(word, 0) + 1
-    told = "; ".join(f"{num} {'pair' if num == 1 else 'pairs'} {word}" for word, num in kinds.items())
+    shown = "; ".join(f"{num} {'pair' if num == 1 else 'pairs'} {word}" for word, num in kinds.items())
     missing = len(found.gpus) * (len(found.gpus) - 1) // 2 - len({frozenset((path.a, path.b)) for path in pairs})
-    if told and missing > 0:
-        told += f"; {missing} {'pair' if missing == 1 else 'pairs'} of which it is not told"
-    return told or ("there is one GPU" if len(found.gpus) == 1 else _UNKNOWN)
+    if shown and missing > 0:
+        shown += f"; {missing} {'pair' if missing == 1 else 'pairs'} unknown"
+    return shown or ("there is one GPU" if len(found.gpus) == 1 else _UNKNOWN)
 
 
 def _adapters(found: Inventory) -> str:
@@ -148,8 +149,8 @@ def _adapters(found: Inventory) -> str:
     others = len(found.adapters) - len(rdma) - len(unsaid)
     more = [f"{others} without RDMA or without a link"] if others else []
     if unsaid:
-        more.append(f"{len(unsaid)} of which kind, rate and state are not told ({hostlist.compress(unsaid)})")
-    none = f"none that {found.told_by} tells of" if found.told_by else "none that moves data by itself"
+        more.append(f"{len(unsaid)} of unknown kind, rate and state ({hostlist.compress(unsaid)})")
+    none = f"none that {found.told_by} shows" if found.told_by else "none with RDMA"
     return ", ".join([*words, *more]) or none
 
 
@@ -167,27 +168,27 @@ def _host(node: Mapping[str, Any]) -> str:
     if node.get("container"):
         words.append(f"in a container ({node['container']})")
     if node.get("virtual_machine"):
-        words.append(f"a virtual machine ({node.get('hypervisor') or 'of an unknown maker'})")
+        words.append(f"a virtual machine ({node.get('hypervisor') or 'of an unknown vendor'})")
     return ", ".join(words)
 
 
 def _promise(each: Promise) -> str:
     about = _members(each.members)
     if each.bound is None and not each.bounds:
-        return f"{each.what}, {about}: not known"
-    told = "; ".join(
-        f"{format_rate(bound.bytes_per_s)} ({bound.name}, {'at most' if bound.kind == 'hard' else 'as met in practice'}"
+        return f"{each.what}, {about}: unknown"
+    shown = "; ".join(
+        f"{format_rate(bound.bytes_per_s)} ({bound.name}, {'at most' if bound.kind == 'hard' else 'seen in practice'}"
         f"{'' if bound.verified else ', unverified'})"
         for bound in reversed(each.bounds)
     )
     last = each.bound or each.bounds[-1]
-    return f"{each.what}, {about}: {told}: {last.why} [{last.source}]"
+    return f"{each.what}, {about}: {shown}: {last.why} [{last.source}]"
 
 
-def _said(findings: Sequence[HealthFinding]) -> Iterator[str]:
+def _problems(findings: Sequence[HealthFinding]) -> Iterator[str]:
     known = [each for each in findings if each.severity != "unknown"]
     if not known:
-        yield "nothing that could be told"
+        yield "none found"
     for each in known:
         yield f"{each.severity}: {each.what} ({each.evidence}). Remedy: {each.remedy}"
     unknown = "; ".join(f"{each.what} ({each.evidence})" for each in findings if each.severity == "unknown")
@@ -196,7 +197,7 @@ def _said(findings: Sequence[HealthFinding]) -> Iterator[str]:
 
 
 def _alike(gpus: Sequence[Gpu], words: Sequence[str]) -> Iterator[str]:
-    """What several GPUs have in common is said once."""
+    """The text of each GPU, once for all GPUs with the same text."""
     by_word: dict[str, list[str]] = {}
     for each, word in zip(gpus, words, strict=True):
         by_word.setdefault(word, []).append(f"gpu{each.index}")

@@ -1,4 +1,4 @@
-"""What the links of a node should give: the bounds of copies to the host, between each two GPUs, of all together."""
+"""The expected rates of a node: bounds of copies to the host, between pairs of GPUs, and of an allreduce."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from bench.core.inventory import Inventory, Path, from_facts
 from bench.core.links import Bound
 from bench.core.record import Header, Record
+from bench.core.traits import auto_choices
 from bench.hardware import _live_copies, catalogue, live
 from bench.hardware.bounds import bounds_of, copy_bounds
 from bench.hardware.catalogue import instances
@@ -18,7 +19,7 @@ _SIZE = 1 << 30  # cancels: these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one kind of traffic can reach, per direction. `members`: the GPUs, or pairs of them, that it is about."""
+    """The bounds of one kind of traffic, per direction. `members`: the GPUs, or pairs of GPUs."""
 
     what: str
     members: tuple[str, ...]
@@ -26,14 +27,14 @@ class Promise:
 
     @property
     def bound(self) -> Bound | None:
-        """The hard one."""
+        """The hard bound."""
         return next((bound for bound in self.bounds if bound.kind == "hard"), None)
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """Everything that follows from the facts of a node, pairs of one class together; empty without GPUs.
+    """All expected rates of a node, with pairs of one class together; empty without GPUs.
 
-    `instance`: the type that it is said to be. As for a run, the less of what both tell of a link counts.
+    `instance`: its declared type. As for a run, the lower rate of both counts.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:
@@ -62,8 +63,8 @@ def _pairs(found: Inventory, links: Any) -> Iterator[Promise]:
         classes.setdefault((path.kind, path.peer_access, rate), []).append((path, bounds))
     for (kind, access, _), alike in classes.items():
         pairs = tuple(f"{path.a}-{path.b}" for path, _ in alike)
-        way = "by way of the host's memory" if access is False else _WAYS.get(kind, f"by {kind}")
-        way = "by PCIe, or by NVLinks that are not told" if not bounds and not found.nvlinks_told else way
+        way = "through host memory" if access is False else _WAYS.get(kind, f"by {kind}")
+        way = "by PCIe, or by unreported NVLinks" if not bounds and not found.nvlinks_told else way
         way = f"by {kind[2:]} NVLinks" if kind.startswith("NV") and access is not False else way
         yield Promise(f"GPU to GPU {way} ({kind}), each way", pairs, alike[0][1])
 
@@ -87,7 +88,7 @@ def _header(pattern: str, links: dict[str, Any], num: int, nodes: Mapping[str, A
         job="",
         case=(),
         pattern=pattern,
-        transport="nccl",
+        transport=auto_choices(on_gpu=True)[0],
         dtype="",
         reduce_op="",
         root=None,

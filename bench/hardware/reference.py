@@ -1,6 +1,6 @@
-"""What others reached on the same hardware: look-ups in reference.yaml beside this file.
+"""Published results on the same hardware: look-ups in reference.yaml.
 
-Figures to set a result beside, each with its source and date; no limits to pass or fail by. Rates in bytes per second.
+Each has a source and a date. They are for comparison, not limits to pass or fail. Rates are in bytes per second.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Any
 from bench.hardware import catalogue
 from bench.hardware.catalogue import source_of, yaml_file
 
+NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml spells it
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One collective that somebody measured. `busbw`: bytes per second by payload bytes; `small_s`: seconds likewise.
+    """A published collective. `busbw`: bytes per second by payload bytes; `small_s`: seconds by payload bytes.
 
-    `network_bytes_per_s`: of all NICs of one node, None on one node or where it is unknown. `limited`: what is known to
-    have held it back, so that it is not what the hardware does.
+    `network_bytes_per_s`: of all NICs of a node; None on one node or if unknown. `peers`: "host" if the GPUs had no
+    peer access and copied through host memory. `limited`: what limited the result below the hardware, as text; `limit`:
+    its code (LIMITS of curves.py), if the links without it are known.
     """
 
     gpu: str
@@ -30,17 +33,19 @@ class Reference:
     busbw: Mapping[int, float]
     small_s: Mapping[int, float]
     network_bytes_per_s: float | None
+    peers: str | None
     note: str | None
     limited: str | None
     source: str
+    limit: str | None = None
 
     @property
     def best(self) -> tuple[int, float]:
-        """(payload bytes, bytes per second) where it was fastest."""
+        """(payload bytes, bytes per second) of the fastest size."""
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
-        """The point at this size, within a factor of two; None when there is none."""
+        """The nearest point within a factor of two of this size; None if there is none."""
         within = [size for size in self.busbw if payload_bytes / 2 <= size <= payload_bytes * 2]
         if not within:
             return None
@@ -50,7 +55,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class CopyReference:
-    """What nvbandwidth told of one machine, (least, most) over its GPUs or pairs, by the copy engine."""
+    """Results of nvbandwidth on one machine by copy engine: (least, most) over its GPUs or pairs."""
 
     where: str
     instance: str | None
@@ -115,7 +120,7 @@ def same_shape(
 
 
 def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """The fastest of this pattern with as many ranks on every machine, for a log that does not tell its own."""
+    """The fastest result of each machine with this pattern and number of ranks, for a log from an unknown machine."""
     best: dict[str, Reference] = {}
     for each in collectives():
         alike = (each.pattern, each.num_ranks) == (pattern, num_ranks) and num_nodes in (None, each.num_nodes)
@@ -126,7 +131,7 @@ def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[R
 
 
 def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:
-    """Copies of this instance type where it is known, else of every machine with this GPU."""
+    """Copies of this instance type, if there are any, else of every machine with this GPU."""
     if instance and (own := tuple(each for each in copies() if each.instance == instance)):
         return own
     return tuple(each for each in copies() if each.gpu == gpu)
@@ -136,7 +141,7 @@ def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, 
 def _links_of(gpu: str) -> tuple[Any, ...]:
     links = catalogue.gpu_links(gpu, 8)
     ports = (links.peer, links.nvlink_bytes_per_s, links.nvls)
-    return ports if links.nvlink_bytes_per_s else (*ports, gpu)  # without links of their own, cards are not alike
+    return ports if links.nvlink_bytes_per_s else (*ports, gpu)  # cards without NVLink are not alike
 
 
 def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:
@@ -153,9 +158,11 @@ def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:
         busbw={size: rate * 1e9 for size, rate in entry["busbw"].items()},
         small_s={size: us * 1e-6 for size, us in entry.get("small_us", {}).items()},
         network_bytes_per_s=network,
+        peers=entry.get("peers"),
         note=entry.get("note"),
         limited=entry.get("limited"),
         source=source_of(file, entry),
+        limit=entry.get("limit"),
     )
 
 

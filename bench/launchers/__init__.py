@@ -1,1 +1,1 @@
-"""How ranks start: one file per launcher, `LAUNCHER` in each; they build commands and read environments."""
+"""Launchers: one file each, with `LAUNCHER`. They build commands and read environments."""

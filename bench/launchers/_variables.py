@@ -1,4 +1,4 @@
-"""What launchers share in reading a rank's environment and in writing options."""
+"""Shared by launchers: reading a rank's environment and writing options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.core.world import RankInfo
 
 
 def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """A variable as a whole number of 0 or more; UsageError when it is missing or something else."""
+    """A variable as a whole number of 0 or more. Raises UsageError if it is missing or invalid."""
     if name not in env:
         raise UsageError(f"{launcher} started this process, but {name} is not set: unset its other variables")
     text = env[name].strip()
@@ -19,32 +19,34 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def checked(place: RankInfo) -> RankInfo:
-    """The place itself when its numbers can be true, else UsageError."""
+    """The place itself. Raises UsageError if its numbers are impossible."""
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
         raise UsageError(
-            f"{p.launcher} says rank {p.rank} of {p.num_ranks}, and on its host {p.local_rank} of {p.local_size}, "
-            "which can not be: its variables come from different launches; unset the old ones"
+            f"{p.launcher} set rank {p.rank} of {p.num_ranks}, and on its host {p.local_rank} of {p.local_size}, which "
+            "is impossible: the variables are of different launches; unset the old ones"
         )
     return place
 
 
 def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
-    """Where torch's ranks meet: MASTER_ADDR and MASTER_PORT, or None when neither is set."""
+    """The rendezvous of torch's ranks: MASTER_ADDR and MASTER_PORT, or None if neither is set."""
     address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not address and not port:
         return None
     if not address or not port:
         missing = "MASTER_PORT" if address else "MASTER_ADDR"
-        raise UsageError(f"MASTER_ADDR and MASTER_PORT go together, and {missing} is not set: set or unset both")
+        raise UsageError(
+            f"MASTER_ADDR and MASTER_PORT must be set together, but {missing} is missing: set or unset both"
+        )
     number = whole(env, "MASTER_PORT", launcher)
     if not 0 < number < 1 << 16:
-        raise UsageError(f"MASTER_PORT={port!r} is not a port: give one from 1 to 65535")
+        raise UsageError(f"MASTER_PORT={port!r} is not a port: use one from 1 to 65535")
     return address, number
 
 
 def long_options(options: Mapping[str, str]) -> list[str]:
-    """`--name=value` of each option, `--name` where the value is empty; `-p value` of a name of one letter."""
+    """`--name=value` for each option, `--name` if the value is empty, `-p value` for one-letter names."""
     words: list[str] = []
     for name, value in options.items():
         if len(name) == 1:

@@ -1,3 +1,3 @@
 #!/bin/sh
-# What an MPI calls in ssh's place: bench/controller/hosts.py says how a host is reached and what goes along.
-exec "${BENCH_PYTHON:-python3}" -m bench.driver.hosts --as-ssh "$@"
+# MPI calls this in place of ssh: see bench/controller/hosts.py.
+exec "${BENCH_PYTHON:-python3}" -m bench.controller.hosts --as-ssh "$@"

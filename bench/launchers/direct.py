@@ -1,4 +1,4 @@
-"""One process, started as it is: a world of one rank, or a model of many."""
+"""A single process: a world of one rank, or a model of many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.core.world import RankInfo, World
 
 
 class Direct(Launcher):
-    """No launcher at all. It asks nothing of the environment, so every other launcher is asked before it."""
+    """No launcher. It accepts any environment, so all other launchers are tried first."""
 
     program = ""
     precedence = 100
@@ -19,7 +19,7 @@ class Direct(Launcher):
         return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """The interpreter and the program: `world` may be larger only where the program models it."""
+        """The interpreter and the program. `world` may be larger only if the program models it."""
         return [site.python, *program]
 
 

@@ -1,8 +1,8 @@
-"""Kubernetes: a manifest per job, applied by the user's own kubectl; in its pods torchrun or mpirun starts the ranks.
+"""Kubernetes: a manifest per job, applied by the user's kubectl. In its pods torchrun or mpirun starts the ranks.
 
-Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or newer) runs one torchrun per pod, and they
-meet by the name that a headless Service gives the first pod. MPI takes an MPIJob (kubeflow.org/v2beta1) of the MPI
-Operator, whose launcher runs mpirun. Samples come back in what the first rank prints, or on a volume claim.
+Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod, and they
+meet at the first pod, which a headless Service names. MPI uses an MPIJob (kubeflow.org/v2beta1) of the MPI Operator,
+whose launcher runs mpirun. Samples come back in the output of the first rank, or on a volume claim.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 import yaml
 
-from bench.core.case import OVER_MPI
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.plugins import nearest
+from bench.core.traits import traits
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import long_options
 
 _OPTIONS = ("image", "namespace", "resources", "shm", "results", "node-selector", "service-account", "mpi")
 _MPIS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
-_MOST_NAME = 52  # a pod's name adds its index, and all of it is a DNS label
+_MOST_NAME = 52  # a pod's name adds its index and must be a DNS label
 _RESULTS = "/results"
 _PODS = "{.items[*].status.phase} {.items[*].status.containerStatuses[*].state.waiting.reason}"
 _CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -39,15 +39,15 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Never: what starts ranks in a pod, torchrun or mpirun, says so in its own variables."""
+        """None: torchrun or mpirun starts the ranks in a pod and sets its own variables."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """What runs in the pods: mpirun in the MPIJob's launcher for MPI, else a torchrun in each.
+        """The command in the pods: mpirun in the MPIJob's launcher for MPI, else a torchrun in each.
 
-        kubelet puts the pod's index in the place of $(JOB_COMPLETION_INDEX).
+        kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
-        if _speaks_mpi(program):
+        if _needs_mpi(program):
             variables = [f"{name}={value}" for name, value in env.items()]
             return ["mpirun", "--bind-to", "none", "-n", str(world.num_ranks), "env", *variables, site.python, *program]
         options = {"nproc-per-node": str(world.ranks_per_node)}
@@ -65,16 +65,16 @@ class Kubernetes(Launcher):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Apply the manifest, wait for its end, keep what was printed and measured, delete it; also on Ctrl-C.
+        """Apply the manifest, wait for its end, keep its output and samples, and delete it, also on Ctrl-C.
 
-        What its pods are at is said whenever it changes; the last line fails when this job or one before it did.
+        It prints the state of the pods when it changes. The last line fails if this job or an earlier one failed.
 
-        Raises UsageError when an option is missing, unknown or wrong.
+        Raises UsageError if an option is missing, unknown or wrong.
         """
         options = _checked(site.options)
         records = f"{_RESULTS}/{job}.jsonl" if "results" in options else "/dev/stdout"
         command = self.command([*program, "--records", records], world, site, env)
-        name, deadline, mpi = resource_name(job), round(deadline_s), _speaks_mpi(program)
+        name, deadline, mpi = resource_name(job), round(deadline_s), _needs_mpi(program)
         documents = (
             [mpi_job(name, command, world, options, deadline)]
             if mpi
@@ -96,15 +96,15 @@ class Kubernetes(Launcher):
                 'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-kubernetes}"',
                 f"trap {shlex.quote(f'{delete}; exit 130')} INT",
                 f"trap {shlex.quote(f'{delete}; exit 143')} TERM",
-                "ended= told=",
+                "ended= shown=",
                 f"if {kubectl} apply -f - <<'EOF'",
                 yaml.safe_dump_all(documents, sort_keys=False, width=1000).rstrip(),
                 "EOF",
                 "then",
                 f"  while ended=$({end}) && ! echo \"$ended\" | grep -qwE 'Complete|Succeeded|Failed'; do",
                 f"    state=$({state})",
-                f'    [ "$state" = "$told" ] || echo "{job}: ${{state:-no pods yet}}" >&2',
-                "    told=$state",
+                f'    [ "$state" = "$shown" ] || echo "{job}: ${{state:-no pods yet}}" >&2',
+                "    shown=$state",
                 "    sleep 2",
                 "  done",
                 f"  {kubectl} logs --tail=-1 {first} > {log}",
@@ -114,7 +114,7 @@ class Kubernetes(Launcher):
                 "  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
                 f'    {{ FAILED=4; echo "FAILED: {job}, see "{log} >&2; }}',
                 "else",
-                f'  FAILED=4; echo "FAILED: {job}, kubectl did not take its manifest" >&2',
+                f'  FAILED=4; echo "FAILED: {job}, kubectl rejected its manifest" >&2',
                 "fi",
                 delete,
                 "trap - INT TERM",
@@ -124,7 +124,7 @@ class Kubernetes(Launcher):
 
 
 def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """What gives each pod of the Job a name, ready or not."""
+    """The Service that names each pod of the Job, ready or not."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": name}}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(name, options), "spec": spec}
 
@@ -132,7 +132,7 @@ def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
 def indexed_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """A pod per node; the first one that fails ends the Job."""
+    """A pod per node. The first failed pod ends the Job."""
     variables = {"BENCH_MASTER": f"{name}-0.{name}", **env}
     container = _container(command, options, variables)
     spec = {
@@ -147,7 +147,7 @@ def indexed_job(
 
 
 def mpi_job(name: str, command: list[str], world: World, options: Mapping[str, str], deadline: int) -> dict[str, Any]:
-    """A worker per node, in which the image runs its sshd, and a launcher, which holds no GPU."""
+    """A worker per node, whose image runs sshd, and a launcher without GPUs."""
     launcher = {"name": "bench", "image": options["image"], "command": command, "env": _env(_CONSENT)}
     spec = {
         "slotsPerWorker": world.ranks_per_node,
@@ -175,8 +175,8 @@ def resource_name(job: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{job}".lower())[:_MOST_NAME].strip("-")
 
 
-def _speaks_mpi(words: list[str]) -> bool:
-    return "--transport" in words and words[words.index("--transport") + 1] in OVER_MPI
+def _needs_mpi(words: list[str]) -> bool:
+    return "--transport" in words and traits(words[words.index("--transport") + 1]).over_mpi
 
 
 def _checked(options: Mapping[str, str]) -> Mapping[str, str]:
@@ -184,9 +184,9 @@ def _checked(options: Mapping[str, str]) -> Mapping[str, str]:
         if name not in _OPTIONS:
             raise UsageError(f"kubernetes has no option {name!r}{nearest(name, _OPTIONS)}")
     if not options.get("image"):
-        raise UsageError("kubernetes starts containers: name theirs by `image` under `options:` in bench.yaml")
+        raise UsageError("kubernetes needs a container image: set `image` under `options:` in bench.yaml")
     if options.get("mpi", "openmpi") not in _MPIS:
-        raise UsageError(f"option mpi: {options['mpi']!r} is none of {', '.join(_MPIS)}")
+        raise UsageError(f"option mpi: {options['mpi']!r} is not one of {', '.join(_MPIS)}")
     return options
 
 
@@ -203,7 +203,7 @@ def _container(command: list[str], options: Mapping[str, str], env: Mapping[str,
         "image": options["image"],
         **({"command": command} if command else {}),
         **({"env": _env(env)} if env else {}),
-        # Of what is no CPU or memory, requests follow from limits.
+        # For extended resources, requests follow from limits.
         **({"resources": {"limits": resources}} if resources else {}),
         "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},  # RDMA pins memory
         "volumeMounts": mounts,
@@ -211,7 +211,7 @@ def _container(command: list[str], options: Mapping[str, str], env: Mapping[str,
 
 
 def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
-    """One container with shared memory as large as it likes (64 MiB, a container's own, is too little for NCCL)."""
+    """One container with unlimited shared memory: a container's default of 64 MiB is too small for NCCL."""
     memory = {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})}
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": memory}]
     if "results" in options:
@@ -232,7 +232,7 @@ def _pairs(option: str, options: Mapping[str, str]) -> dict[str, str]:
     """An option such as `nvidia.com/gpu=8 vpc.amazonaws.com/efa=4`."""
     pairs = [word.partition("=") for word in options.get(option, "").split()]
     if not all(name and value for name, _, value in pairs):
-        raise UsageError(f"option {option}: {options[option]!r} is no list such as 'nvidia.com/gpu=8 other/thing=1'")
+        raise UsageError(f"option {option}: {options[option]!r} is not a list such as 'nvidia.com/gpu=8 other/thing=1'")
     return {name: value for name, _, value in pairs}
 
 

@@ -1,9 +1,9 @@
-"""mpirun of Open MPI (4 and 5) and of MPICH and its relatives (Hydra).
+"""mpirun of Open MPI (4 and 5) and of MPICH and its derivatives (Hydra).
 
-One command line serves all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs, numbers
-ranks host by host, and pins nothing (Open MPI's own default binds each rank to one core). `--oversubscribe`, `-x` and
-`--allow-run-as-root` exist in Open MPI only, `-env` in Hydra only: consent to run as root is given in the environment,
-and variables travel to other hosts by `env NAME=value` before the interpreter.
+One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
+numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
+`--allow-run-as-root` exist in Open MPI only, `-env` in Hydra only. So an environment variable allows running as root,
+and `env NAME=value` before the interpreter carries variables to other hosts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, rendezvous, whole
 
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# Open MPI's ranks abort when they lose a peer. Two seconds later mpirun knows which one was lost, and says so.
+# Open MPI's ranks abort when they lose a peer. Two seconds later mpirun knows and reports which one.
 _LATE_ABORT = {"OMPI_MCA_mpi_abort_delay": "2"}
 _MOST_SIGNALS = 32
 _AGENT = Path(__file__).with_name("agent.sh")
-# Hydra's, Open MPI 5's and Open MPI 4's names for what they start remote daemons with.
+# The remote agent of Hydra, Open MPI 5 and Open MPI 4.
 _AGENTS = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
 _SSH_TREE = {"HYDRA_LAUNCHER": "ssh", "PRTE_MCA_plm_ssh_no_tree_spawn": "1", "OMPI_MCA_plm_rsh_no_tree_spawn": "1"}
 _LOST = (
@@ -60,13 +61,13 @@ _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
 
 
 class Mpirun(Launcher):
-    """Ranks under an MPI's own process manager."""
+    """Ranks under the process manager of an MPI."""
 
     program = "mpirun"
     precedence = 20
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """From OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None when neither is there."""
+        """From OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None if neither is set."""
         library = mpi_of(env)
         if library is None:
             return None
@@ -74,10 +75,10 @@ class Mpirun(Launcher):
         return checked(RankInfo(rank, num_ranks, local_rank, local_size, "mpirun", rendezvous(env, "mpirun")))
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """`mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`; the site's options replace ours.
+        """`mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`. The site's options replace these.
 
-        Named hosts get their number of ranks, and the variables go along. Without them one node is this one, and
-        several are those of a scheduler's allocation, which mpirun finds by itself.
+        Named hosts get their number of ranks and the variables. Without names one node is this machine, and several
+        nodes are a scheduler's allocation, which mpirun finds.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]
@@ -86,7 +87,7 @@ class Mpirun(Launcher):
         carried: dict[str, str] = {}
         if site.hosts:
             if len(site.hosts) < world.num_nodes:
-                raise UsageError(f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: name as many hosts")
+                raise UsageError(f"{world.num_nodes} nodes, but `hosts:` lists {len(site.hosts)}: list as many hosts")
             hosts = site.hosts[: world.num_nodes]
             words += ["--host", ",".join(f"{host}:{world.ranks_per_node}" for host in hosts)]
             meeting = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(site.rendezvous_port)}
@@ -99,9 +100,9 @@ class Mpirun(Launcher):
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """How named hosts are reached, under the name that each MPI has for it; for root, Open MPI's consent.
+        """The remote agent in each MPI's variable, and for root Open MPI's permission to run.
 
-        Containers have no other user than root; the other MPIs ignore what is not theirs.
+        Containers often have no other user than root. Other MPIs ignore these variables.
         """
         consent = {**(_ROOT_CONSENT if os.geteuid() == 0 else {}), **_LATE_ABORT}
         if not site.hosts:
@@ -117,28 +118,30 @@ class Mpirun(Launcher):
                 host = found.get("host")
                 return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
         if match := _CUT_OFF.search(log):
-            return Blame(None, match[1], f"not started, as mpirun's process there was {match[2].strip()}")
+            return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))
         if match := _LOST_DAEMON.search(log):
-            return Blame(None, match[1], "lost by mpirun together with its daemon there")
+            return Blame(None, match[1], Coded.of(BlameCode.DAEMON_LOST))
         losses = _DISCONNECTED.findall(log)
         complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
         lost = {host for _, host in losses} - complained
         return Blame(None, lost.pop(), _how(None, None)) if len(lost) == 1 else None
 
 
-def _how(code: str | None, signal: str | None) -> str:
-    """Hydra gives a signal as an exit code, too."""
+def _how(code: str | None, signal: str | None) -> Coded:
+    """How the rank ended. Hydra also reports a signal as an exit code, so a small code may be either."""
     if signal:
-        return f"killed by signal {signal}"
+        return Coded.of(BlameCode.KILLED, signal=int(signal))
+    if code and int(code) < _MOST_SIGNALS:
+        return Coded.of(BlameCode.EXITED_OR_KILLED, number=int(code))
     if code:
-        return f"ended with {'exit code or signal' if int(code) < _MOST_SIGNALS else 'exit code'} {code}"
-    return "ended while its peers were connected to it"
+        return Coded.of(BlameCode.EXITED, exit_code=int(code))
+    return Coded.of(BlameCode.DISCONNECTED)
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
-    """Which MPI's mpirun started this process: the library to load must be the same. None: no mpirun did.
+    """The MPI whose mpirun started this process; the same library must be loaded. None: no mpirun did.
 
-    Slurm's pmi2 sets PMI_RANK as well, but not Hydra's MPI_LOCALRANKID: those ranks are srun's.
+    Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID: srun started those ranks.
     """
     if any(name in env for name in _NAMES["openmpi"][:2]):
         return "openmpi"

@@ -1,11 +1,10 @@
-"""Slurm: sbatch asks for the nodes, srun starts each launch as a step on them.
+"""Slurm: sbatch allocates the nodes, srun starts each launch as a step on them.
 
-A cluster's options are those of one `srun` command line; what asks for nodes, time or an account goes to sbatch, what
-says how a step is laid out to srun, so that neither is told what only the other knows.
+A cluster's options are those of one `srun` command line. Options about nodes, time or an account go to sbatch; options
+about the layout of a step go to srun.
 
-A rank reads SLURM_PROCID and its kin, but only inside a step that srun started: a plain sbatch script and the shell of
-salloc see SLURM_PROCID=0 and SLURM_NTASKS, too, and a process there that believed them would wait for peers that never
-come.
+A rank reads SLURM_PROCID and related variables only inside a step of srun. A plain sbatch script and the shell of
+salloc also see SLURM_PROCID=0 and SLURM_NTASKS, and a process there would wait for peers that never come.
 """
 
 from __future__ import annotations
@@ -16,16 +15,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from bench.core import hostlist
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
-# Ports for the ranks' meeting: above the registered services that matter, below Linux's ephemeral ports (32768).
+# Ports for the rendezvous: above most registered services, below Linux's ephemeral ports (32768).
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 # slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
 _LAST_STEP = 0xFFFFFFF0
-# What only a step knows (srun(1)), besides the --container-* of the pyxis plug-in.
+# Options of steps only (srun(1)), besides the --container-* of the pyxis plug-in.
 _OF_STEPS = frozenset(
     (
         "mpi",
@@ -63,10 +63,11 @@ _OF_STEPS = frozenset(
         "whole",
     )
 )
-# What both must be told: srun no longer takes the CPUs of a task from its job (since 22.05).
+# Options of both: since 22.05 srun does not take the CPUs per task from its job.
 _OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
 _LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
-# How each MPI's ranks find each other under srun. Told the other one's, they become worlds of one rank each.
+_EXITED = re.compile(r"Exited with exit code (\d+)")
+# The PMI of each MPI under srun. With the other one, each rank becomes a world of its own.
 _PMI = {"mpich": "pmi2", "openmpi": "pmix"}
 
 
@@ -86,7 +87,7 @@ class Slurm(Launcher):
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
         node, per_node = whole(env, "SLURM_NODEID", "srun"), tasks_per_node(env)
         if node >= len(per_node):
-            raise UsageError(f"srun says node {node} of {len(per_node)}: unset the SLURM_* variables of another job")
+            raise UsageError(f"srun set node {node} of {len(per_node)}: unset the SLURM_* variables of another job")
         place = RankInfo(
             rank=whole(env, "SLURM_PROCID", "srun"),
             num_ranks=whole(env, size, "srun"),
@@ -98,10 +99,10 @@ class Slurm(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """`srun --nodes=N --ntasks=.. --ntasks-per-node=R PYTHON ...`; the site's options for steps replace ours.
+        """`srun --nodes=N --ntasks=.. --ntasks-per-node=R PYTHON ...`. The site's step options replace these.
 
-        Ranks are numbered node by node, and one that fails ends the others. srun hands its own environment on. How
-        MPI's ranks find each other follows from the site's MPI where that is known, else from Slurm's MpiDefault.
+        Ranks are numbered node by node, and a failed rank ends the others. srun passes its environment on. The PMI
+        follows from the site's MPI if known, else from Slurm's MpiDefault.
         """
         options = {
             "nodes": str(world.num_nodes),
@@ -115,13 +116,14 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """From srun's own line of the first task that it lost: `srun: error: h2: task 2: Killed`."""
+        """From srun's line about the first lost task: `srun: error: h2: task 2: Killed`."""
         match = _LOST.search(log)
         if match is None:
             return None
         host, rank, how = match.groups()
-        how = how.replace("Exited with", "ended with")
-        return Blame(int(rank), host, how[0].lower() + how[1:])
+        if exited := _EXITED.fullmatch(how):
+            return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(exited[1])))
+        return Blame(int(rank), host, Coded.of(BlameCode.REPORTED, launcher="srun", how=how))
 
 
 def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
@@ -130,7 +132,7 @@ def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def step_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of a site's options that srun is told inside an allocation."""
+    """The options of a site that apply to srun inside an allocation."""
     return {name: value for name, value in options.items() if _of_steps(name) or name in _OF_BOTH}
 
 
@@ -142,10 +144,10 @@ def batch(
     lines: list[str],
     output: str = "",
 ) -> str:
-    """The script for sbatch: an allocation for `world`, in which `lines` of shell run once, on its first node.
+    """The script for sbatch: an allocation for `world` that runs `lines` of shell once, on its first node.
 
-    `output`: path of what the lines print, without its ending (%j: the job's number; errors go to a file of their own);
-    where it is empty Slurm chooses. A node that fails ends the job: begun again, it would be another measurement.
+    `output`: path of their output without suffix (%j: the job id; errors go to a second file); if empty, Slurm chooses.
+    A failed node ends the job without a requeue: a restarted job would be another measurement.
     """
     asked = {
         "job-name": name,
@@ -168,7 +170,7 @@ def _of_steps(option: str) -> bool:
 
 
 def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
-    """The tasks of each node of the step, from Slurm's `8(x2),4`. UsageError when it is missing or something else."""
+    """The tasks of each node of the step, from Slurm's `8(x2),4`. Raises UsageError if it is missing or invalid."""
     name = "SLURM_STEP_TASKS_PER_NODE" if "SLURM_STEP_TASKS_PER_NODE" in env else "SLURM_TASKS_PER_NODE"
     text = env.get(name, "")
     counts: list[int] = []
@@ -181,12 +183,12 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of Slurm's `n[1-3,7],m0`: n1. UsageError when there is none."""
+    """The first name of Slurm's `n[1-3,7],m0`: n1. Raises UsageError if there is none."""
     return hostlist.expand(nodelist)[0]
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """The step's first host, and a port that follows from the job and step, so that jobs on one host differ."""
+    """The step's first host, and a port derived from job and step, which differs between jobs on one host."""
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if not nodelist or "SLURM_JOB_ID" not in env:
         return None

@@ -1,7 +1,7 @@
-"""torchrun, as `python -m torch.distributed.run` so that the cluster's own interpreter runs it.
+"""torchrun, started as `python -m torch.distributed.run` by the cluster's interpreter.
 
-A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which other starters of torch
-jobs set, too. The local rank is never computed from the rank: how ranks lie on hosts is the launcher's choice.
+A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which other launchers of torch
+set, too. The local rank is never computed from the rank: the launcher decides the placement.
 """
 
 from __future__ import annotations
@@ -11,29 +11,32 @@ import shlex
 import sys
 from collections.abc import Mapping
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
-EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # then hosts, --, words
+EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # followed by hosts, --, command
 _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 class Torchrun(Launcher):
-    """Ranks under torch's elastic agent; it stands inside whatever started it, so its variables win."""
+    """Ranks under torch's elastic agent. It may run inside another launcher, so its variables come first."""
 
-    program = ""  # it is a module of the interpreter
+    program = ""  # a module of the interpreter
     precedence = 10
     help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """From RANK and WORLD_SIZE; None when neither is set, UsageError when only one is."""
+        """From RANK and WORLD_SIZE; None if neither is set. Raises UsageError if only one is."""
         given = [name for name in ("RANK", "WORLD_SIZE") if name in env]
         if not given:
             return None
         if len(given) == 1:
-            raise UsageError(f"{given[0]} is set without its twin (RANK, WORLD_SIZE): start by torchrun, or unset it")
+            raise UsageError(
+                f"{given[0]} is set without its partner (RANK, WORLD_SIZE): start by torchrun, or unset it"
+            )
         place = RankInfo(
             rank=whole(env, "RANK", "torchrun"),
             num_ranks=whole(env, "WORLD_SIZE", "torchrun"),
@@ -45,18 +48,18 @@ class Torchrun(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """On one node `--standalone`. Named hosts each run their own torchrun, all at once, and meet on the first.
+        """On one node `--standalone`; else one torchrun per named host, which meet on the first host.
 
-        Ranks of one node meet by address: its own name may not resolve (in a sandbox). Hosts meet the static way, in
-        which the k-th host is node k; with the option `rdzv-backend: c10d` they number themselves.
+        Ranks of one node meet by address, because its name may not resolve (in a sandbox). Hosts use the static
+        rendezvous, where the k-th host is node k; with the option `rdzv-backend: c10d` they number themselves.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
             options = {"standalone": "", "local-addr": "127.0.0.1", **options}
         elif len(site.hosts) < world.num_nodes:
             raise UsageError(
-                f"{world.num_nodes} nodes, but `hosts:` names {len(site.hosts)}: torchrun is started on each by name: "
-                "name as many hosts, or use a launcher that knows them (slurm)"
+                f"{world.num_nodes} nodes, but `hosts:` lists {len(site.hosts)}, and torchrun starts on each by name: "
+                "list all hosts, or use a launcher that knows them (slurm)"
             )
         elif "rdzv-backend" in site.options:
             meeting = f"{site.hosts[0]}:{site.rendezvous_port}"
@@ -73,17 +76,18 @@ class Torchrun(Launcher):
         return [*EVERYWHERE, hosts, "--", *words] if hosts else words
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """How the hosts are reached."""
+        """The agent that reaches the hosts."""
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 
     def blamed(self, log: str) -> Blame | None:
-        """From the report that torchrun prints of the first failure."""
+        """From torchrun's report of the first failure."""
         match = _ROOT_CAUSE.search(log)
         if match is None:
             return None
         host, rank, code = match.groups()
-        how = f"killed by signal {-int(code)}" if int(code) < 0 else f"ended with exit code {code}"
-        return Blame(int(rank), host, how)
+        if int(code) < 0:
+            return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)))
+        return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(code)))
 
 
 LAUNCHER = Torchrun()

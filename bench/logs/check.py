@@ -1,32 +1,33 @@
-"""Does what a log printed agree with our definitions? It is kept as printed; a remark and a flag say where not.
+"""Does what a log printed agree with our definitions? Figures are kept as printed; a remark and a flag mark conflicts.
 
-Whether a row agrees with itself is its reader's to say (logs/foreign.py, Row.contradicts): only that knows the digits.
+Whether a row agrees with itself is decided by its reader, which knows how many digits the tool prints
+(`ForeignRow.contradicts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 from bench.core.pattern import MessagePattern, Pattern, Shape
 from bench.logs.foreign import ForeignRow, ForeignRun, Remark
+from bench.logs.messages import LogCode
 
 _DIGIT_BYTES_PER_S = 0.005e9  # half of the last digit of nccl-tests' rates, which have the fewest
 _RELATIVE = 1e-4  # of rates so large that they are printed with fewer digits
 
 
-def contradictions(run: ForeignRun, pattern: Pattern | None) -> Iterator[Remark]:
-    """A remark where rows' busbw is not algbw x factor of so many ranks."""
+def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
+    """One remark, at the first row, if rows' busbw is not algbw x the factor of the number of ranks."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
-    if rows:
-        more = f", here and in {len(rows) - 1} more rows" if len(rows) > 1 else ""
-        factor = _factor(pattern, run.num_ranks)
-        what = f"busbw is not algbw x {factor:.6g}, the factor of {run.num_ranks} ranks"
-        yield Remark(rows[0].line or None, what + more)
+    if not rows:
+        return ()
+    factor = _factor(pattern, run.num_ranks)
+    code, line = LogCode.NOT_BY_FACTOR, rows[0].line or None
+    return (Remark.of(line, code, factor=factor, num_ranks=run.num_ranks, num_rows=len(rows)),)
 
 
 def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
-    """Is busbw algbw x factor, as far as the digits go? True where one of them is unknown."""
+    """Is busbw algbw x factor, within the printed digits? True if one of them is unknown."""
     factor, algbw, busbw = _factor(pattern, run.num_ranks), row.algbw_bytes_per_s, row.busbw_bytes_per_s
     if factor is None or algbw is None or busbw is None or run.pattern == "alltoallv":  # of the busiest rank
         return True

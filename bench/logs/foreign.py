@@ -1,22 +1,27 @@
-"""What other people's benchmarks printed, read: runs of rows and matrices, and what could not be read of them.
+"""What readers make of the logs of other tools: runs of rows and matrices, and remarks on what was lost.
 
-A reader (a file in `logs/readers/`) turns lines into these values and judges nothing. SI units: seconds, bytes, bytes
-per second; None is "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one
-rank's two buffers, whatever the tool calls its size.
+A reader (a file in `logs/readers/`) turns lines into these values. SI units: seconds, bytes, bytes per second; None is
+"unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's two buffers,
+whatever the tool calls its size.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from bench.core.codes import UNCODED, Code, Coded
+from bench.core.log_traits import LogTraits
+from bench.logs.messages import LogCode
 
 OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
 
 
 class Line(NamedTuple):
-    """One line of a log without the marks that launchers, terminals and editors put on it. `number` counts from 1."""
+    """One line of a log, without what launchers, terminals and editors added. `number` counts from 1."""
 
     number: int
     text: str
@@ -26,10 +31,10 @@ class Line(NamedTuple):
 class ForeignRow:
     """One measured figure of a size: half a line of nccl-tests, a line of OSU or perftest.
 
-    `num_wrong`: wrong elements; None where the tool did not check. `root` is None for what has none. `line`: where.
-    `min_s`, `max_s`, `num_iterations`: what the tool tells beside its mean, by its own definition of each.
-    `unreadable`: which of "time", "algbw", "busbw" were printed, but as no number (nan, inf): never to be computed.
-    `contradicts`: why its own figures can not all be right, in words; "" where nothing shows that.
+    `num_wrong`: wrong elements; None if the tool did not check. `root`: None if the operation has none.
+    `min_s`, `max_s`, `num_iterations`: printed beside the mean, by the tool's own definitions.
+    `unreadable`: those of "time", "algbw", "busbw" that were printed as no number (nan, inf); never computed instead.
+    `contradicts`: why its own figures cannot all be right; None if nothing shows that.
     """
 
     payload_bytes: int | None
@@ -47,13 +52,15 @@ class ForeignRow:
     max_s: float | None = None
     num_iterations: int | None = None
     unreadable: tuple[str, ...] = ()
-    contradicts: str = ""
+    contradicts: Coded | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One pair of a matrix: ("gpu0", "gpu1"), ("host", "gpu3"). `status`: "ok", "waived" (the path is not there or
-    was refused), "unreadable" (the log lost it), "failed". `value` is None unless ok."""
+    """One pair of a matrix: ("gpu0", "gpu1"), ("host", "gpu3"). `value` is None unless the status is "ok".
+
+    `status`: "ok", "waived" (no such path, or refused), "unreadable" (lost from the log), "failed".
+    """
 
     src: str
     dst: str
@@ -63,14 +70,15 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Pairs of one test. `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None where unknown.
-    `payload_bytes`: of one copy, where it is told. `direction`, None where unknown:
+    """Pairs of one test. `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None if unknown.
+
+    `payload_bytes`: the size of one copy, if known. `direction`, None if unknown:
 
     - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell. "others" are all GPUs but the cell's own, together;
-    - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": both added up;
+    - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": the sum of both;
     - "through_host", "through_host_sum": the same between GPUs by way of host memory;
     - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
-      "calls": the time of asking for a copy, no link.
+      "calls": the time of the call that starts a copy, no link.
     """
 
     name: str
@@ -84,21 +92,45 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something in a log that was lost, doubtful or worth knowing. `line` is None where it is of the whole run."""
+    """What was lost, is doubtful or is worth knowing. `line`: where in the log; None if of the whole run."""
 
     line: int | None
+    code: str
+    facts: Mapping[str, Any]
     text: str
+
+    @classmethod
+    def of(cls, line: int | None, code: Code, **facts: Any) -> Remark:
+        """A code with its facts, in the words of its template."""
+        return cls(line, code, facts, code.words(facts))
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Remark:
+        """The opposite of `to_dict`; older files hold no code."""
+        return cls(stored["line"], stored.get("code", UNCODED), stored.get("facts", {}), stored["text"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As headers and JSON documents hold it."""
+        return {"line": self.line, "text": self.text, "code": str(self.code), "facts": dict(self.facts)}
+
+    @property
+    def words(self) -> str:
+        """The text behind its line."""
+        return self.text if self.line is None else f"line {self.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """One start of a tool, as far as its log tells. `failure`: in one sentence, why the status is not ok.
+    """One start of a tool, as far as its log shows. `failure`: why the status is not ok.
 
-    `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: what was recomputed so that
-    a figure is by our definitions, in words. `settings`: what else the tool said of itself ("nccl": "2.27.7").
+    A failure's code is that of the first reason, its text holds them all. Its fact `printed`, if there is one, holds
+    the words of other programs.
+
+    `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed by
+    our definitions. `settings`: what else the tool printed about itself ("nccl": "2.27.7").
     `size_is_block`: the rows' sizes are one rank's block m, because S = n * m needs the number of ranks, which the log
-    does not tell: `with_num_ranks` applies it. `asked_bytes`: the sizes that the tool says it was asked for, before it
-    rounds them; empty where that is unknown.
+    does not state: `with_num_ranks` applies it. `asked_bytes`: the sizes that the tool says it was asked for, before
+    it rounds them; empty if unknown.
     """
 
     tool: str
@@ -107,41 +139,42 @@ class ForeignRun:
     num_ranks: int | None = None
     num_nodes: int | None = None
     status: str = OK
-    failure: str | None = None
+    failure: Coded | None = None
     hosts: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     rows: tuple[ForeignRow, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     remarks: tuple[Remark, ...] = ()
-    translations: tuple[str, ...] = ()
+    translations: tuple[Coded, ...] = ()
     settings: tuple[tuple[str, str], ...] = field(default=())
     line: int = 1  # where it begins
     size_is_block: bool = False
     asked_bytes: tuple[int, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """This run with a number of ranks that its log did not tell; sizes of blocks become S."""
+        """This run with a number of ranks that its log did not state; sizes of blocks become S."""
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
         rows = tuple(
             replace(row, payload_bytes=row.payload_bytes and row.payload_bytes * num_ranks) for row in self.rows
         )
-        said = f"sizes were one rank's block: each is taken {num_ranks} times, once for every rank"
-        return replace(
-            self, num_ranks=num_ranks, rows=rows, size_is_block=False, translations=(*self.translations, said)
-        )
+        translation = Coded.of(LogCode.BLOCKS_TO_PAYLOAD, num_ranks=num_ranks)
+        translations = (*self.translations, translation)
+        return replace(self, num_ranks=num_ranks, rows=rows, size_is_block=False, translations=translations)
 
 
 class Reader(ABC):
-    """Reads one tool's output. Made anew for every file; never raises for what a file may hold.
+    """Reads one tool's output. Made anew for every file; never raises, whatever a file holds.
 
-    Lines are fed in order; a run is given out as soon as it is over. Memory is bounded by the rows found, not by the
+    Lines are fed in order; a run is yielded as soon as it is over. Memory is bounded by the rows found, not by the
     lines fed.
     """
 
-    tool: str  # its word, as in `logs/readers/`
-    # Words in lower case, of which every line that `begins` knows holds one: where none is near it is not asked.
-    # Empty where there are no such words.
+    tool: ClassVar[str]  # the name of its file in `logs/readers/`
+    traits: ClassVar[LogTraits] = LogTraits()
+    other_tools: ClassVar[Mapping[str, LogTraits]] = MappingProxyType({})  # of tools with a name of their own
+    # Lower-case words. Every line that `begins` accepts contains one of them, so other stretches of a log are not
+    # tried. Empty if there are no such words.
     hints: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -150,11 +183,11 @@ class Reader(ABC):
 
     @abstractmethod
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in; yields the runs that are over by it."""
+        """Take one line in; yield the runs that it ends."""
 
     @abstractmethod
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over: yields what was still open."""
+        """The file is over: yield what was still open."""
 
 
 def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:

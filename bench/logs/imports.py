@@ -1,6 +1,6 @@
-"""Logs of other tools, read: which files there are, which tool wrote what is in them, and the runs that they hold.
+"""Logs of other tools as a run of ours: find the files, recognise the tools, read the runs, write the records.
 
-A file is read once, as it comes, and never held as a whole; what is held are its runs.
+A file is read once, as it comes, and never held as a whole; only its runs are kept.
 """
 
 from __future__ import annotations
@@ -14,28 +14,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from bench.core import plugins
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Record
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import ForeignRun, Line, Reader
 from bench.logs.jobs import ImportedJob, ImportOptions, Names, Origin, jobs_of
+from bench.logs.messages import LogCode
 from bench.store import jsonl
 from bench.store import runs as runs_store
 
 __all__ = [
+    "ImportOptions",
     "ImportedJob",
     "Log",
     "Source",
-    "ImportOptions",
     "folder_of",
     "jobs",
     "kept",
-    "marked",
     "read",
+    "readers",
     "runs",
     "sources",
     "troubles",
+    "with_contradictions",
 ]
 
 STDIN = "-"
@@ -43,12 +47,12 @@ _CHUNK_BYTES = 1 << 18
 _MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and their characters, that are kept until a reader is found
 _LONGEST_HINT = 64
 _MOST_CONTROLS = 0.02  # of its first bytes
-_ZIP = b"PK\x03\x04"  # what is in one may be stored as it was, and reads like a log from its middle
+_ZIP = b"PK\x03\x04"  # an archive may store a log as it is, and would then be read from the middle
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
-_NOTHING_TOLD = ImportOptions()
+_NO_OPTIONS = ImportOptions()
 
-# The lines of chunks; each stretch of the text is shown before its lines come.
+# The lines of chunks. The second argument is called with each stretch of the text before its lines come.
 Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 
 
@@ -63,24 +67,32 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one file gave. `trouble`: why it gave nothing, in a sentence; `unread`: it is empty or could not be read."""
+    """The runs of one file. `trouble`: why it has none."""
 
     source: Source
     runs: tuple[ForeignRun, ...] = ()
     sha256: str = ""
-    trouble: str | None = None
-    unread: bool = False
+    trouble: Coded | None = None
 
     @property
-    def to_be_said(self) -> bool:
-        """Has it a sentence of its own: was it named, or may there have been a log in it?"""
-        return self.trouble is not None and (self.unread or not self.source.found)
+    def is_reported(self) -> bool:
+        """Is its trouble reported by itself? Yes if the file was named, is empty or could not be read."""
+        if self.trouble is None:
+            return False
+        unread = self.trouble.code in (LogCode.FILE_EMPTY, LogCode.FILE_UNREADABLE)
+        return unread or not self.source.found
+
+
+def readers() -> tuple[type[Reader], ...]:
+    """The reader of every tool that has one."""
+    found = (getattr(plugins.load("tool", name), "READER", None) for name in plugins.names("tool"))
+    return tuple(reader for reader in found if reader is not None)
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """The files that are meant, those of a folder in the order of their names, hidden ones left out.
+    """The files that are meant; those of a folder by name, without hidden ones.
 
-    Raises UsageError when there is nothing of a name, or a folder that can not be looked into.
+    Raises UsageError for a name that does not exist, and for a folder that cannot be read.
     """
     found: list[Source] = []
     for name in names:
@@ -98,7 +110,7 @@ def sources(names: Sequence[str]) -> list[Source]:
 
 def _inside(folder: Path) -> Iterator[Source]:
     def refuse(error: OSError) -> None:
-        raise UsageError(f"folder {error.filename} can not be read ({error.strerror})")
+        raise UsageError(f"folder {error.filename} cannot be read ({error.strerror})")
 
     for parent, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -108,74 +120,78 @@ def _inside(folder: Path) -> Iterator[Source]:
                 yield Source(str(path), path, found=True)
 
 
-def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, told: ImportOptions = _NOTHING_TOLD) -> Log:
-    """All runs of one file, whatever it holds; never raises for what that is, nor for a file that can not be read.
+def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions = _NO_OPTIONS) -> Log:
+    """All runs of one file. Never raises for its contents, nor for a file that cannot be read.
 
-    Raises UsageError where what is told can not be true of a run.
+    Raises UsageError if the options cannot be true of a run.
     """
     try:
         if source.path is None:
-            return _read(source, sys.stdin.buffer, readers, clean, told)
+            return _read(source, sys.stdin.buffer, readers, clean, options)
         with source.path.open("rb") as file:
-            return _read(source, file, readers, clean, told)
+            return _read(source, file, readers, clean, options)
     except OSError as error:
-        return Log(source, trouble=f"{source.name} can not be read ({error.strerror or error})", unread=True)
+        reason = str(error.strerror or error)
+        return Log(source, trouble=Coded.of(LogCode.FILE_UNREADABLE, source=source.name, error=reason))
 
 
-def _read(source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean, told: ImportOptions) -> Log:
+def _read(
+    source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions
+) -> Log:
     chunks = _Chunks(file)
     if chunks.binary:
-        return Log(source, trouble=f"{source.name} is binary, not a log: unpack it, or name the tool's own output")
-    found = tuple(map(told.of, runs(chunks, readers, clean)))
+        return Log(source, trouble=Coded.of(LogCode.FILE_BINARY, source=source.name))
+    found = tuple(map(options.applied, runs(chunks, readers, clean)))
     if not chunks.begin:
-        sentence = f"{source.name} is empty: the tool printed nothing, or its output went elsewhere"
-        return Log(source, trouble=sentence, unread=True)
+        return Log(source, trouble=Coded.of(LogCode.FILE_EMPTY, source=source.name))
     if not found:
-        tools = ", ".join(reader.tool for reader in readers)
-        return Log(source, trouble=f"nothing in {source.name} was recognised; what is read: {tools}")
+        tools = [reader.tool for reader in readers]
+        return Log(source, trouble=Coded.of(LogCode.NOT_RECOGNISED, source=source.name, tools=tools))
     return Log(source, found, chunks.digest.hexdigest())
 
 
 def troubles(logs: Sequence[Log]) -> list[str]:
-    """A sentence for each file that was named and gave nothing; one for all others, which were found in folders."""
-    said = [log.trouble for log in logs if log.trouble and log.to_be_said]
-    others = [log.source.name for log in logs if log.trouble and not log.to_be_said]
+    """A sentence for each file whose trouble is reported; one for all others, which were found in folders."""
+    sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
+    others = [log.source.name for log in logs if log.trouble and not log.is_reported]
     if others:
-        files = "file in a folder holds" if len(others) == 1 else "files in folders hold"
-        said.append(f"{len(others)} {files} nothing that is known, such as {others[0]}")
-    return said
+        files = "file" if len(others) == 1 else "files"
+        sentences.append(f"skipped {len(others)} {files} without a known log, such as {others[0]}")
+    return sentences
 
 
-def marked(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
-    """The run with a word on each row whose busbw is not what its algbw makes it, as its record would have a flag."""
+def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
+    """The run with a mark on each row whose busbw is not what its algbw makes it; its record would have a flag."""
     pattern = patterns.get(run.pattern or "")
-    rows = tuple(
-        row
-        if row.contradicts or is_by_definition(row, run, pattern)
-        else replace(row, contradicts="its busbw is not algbw x the factor of so many ranks")
-        for row in run.rows
-    )
-    return replace(run, rows=rows)
+    mark = Coded.of(LogCode.BUSBW_BY_OTHER_FACTOR)
+    rows = []
+    for row in run.rows:
+        agrees = row.contradicts or is_by_definition(row, run, pattern)
+        rows.append(row if agrees else replace(row, contradicts=mark))
+    return replace(run, rows=tuple(rows))
 
 
-def jobs(logs: Iterable[Log], told: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
-    """What all logs hold, as jobs of one run. Raises UsageError where `told.instance` can not have held the ranks."""
+def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
+    """The runs of all logs as jobs of one run. Raises UsageError if `options.instance` cannot have held the ranks."""
     names = Names()
     found = []
     for log in logs:
         origin = Origin(log.source.name, log.sha256)
-        found += [job for run in log.runs for job in jobs_of(run, origin, told, patterns, names)]
+        found += [job for run in log.runs for job in jobs_of(run, origin, options, patterns, names)]
     return found
 
 
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
-    """A new folder of a run in `results`, which has its plan and as yet no results file. Raises UsageError.
+    """A new folder of a run in `results`, with its plan and as yet no results file. Raises UsageError.
 
-    The plan keeps the troubles of logs that gave nothing: no gate passes over what may have been in them.
+    The plan keeps the troubles of logs that gave nothing: rows may have been in them, so no gate passes.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
-    lost = [{"source": log.source.name, "what": log.trouble} for log in logs if log.to_be_said]
+    lost = []
+    for log in logs:
+        if log.trouble is not None and log.is_reported:
+            lost.append({"source": log.source.name, "what": log.trouble.text, "code": str(log.trouble.code)})
     plan = {"scenario": "import", "imported": sources, "troubles": lost, "cluster": {"name": cluster}}
     planned = [{"name": job.header.job, "case": []} for job in found]
     runs_store.write_plan(folder, {**plan, "jobs": planned, "skipped": []})
@@ -183,13 +199,15 @@ def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, 
 
 
 def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
-    """The job's records, which its results file in `folder` holds once all were asked for. Raises MeasurementError."""
+    """The job's records; its results file in `folder` is complete after the last one. Raises MeasurementError."""
     return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
 
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
-    """The runs in a text. A reader whose tool alone can have printed a line gets it and all that follows, until another
-    reader knows a line as its own; the first also gets the lines before it, which may name hosts and the command.
+    """The runs in a text.
+
+    A reader gets a line that only its tool can have printed, and all that follow until another reader claims a line.
+    The first one also gets the lines before it, which may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -215,8 +233,10 @@ def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean)
 
 
 class _Watch:
-    """Which readers may know a line of the latest stretch of a text: one of their hints is in it, or in what the line
-    that it ends began with. To search a stretch is far cheaper than to ask every reader about every line.
+    """Which readers may claim a line of the latest stretch of a text, by their hints.
+
+    To search a stretch is far cheaper than to ask every reader about every line. A line that began in the stretch
+    before may have had its hint there.
     """
 
     def __init__(self, readers: Sequence[type[Reader]]) -> None:
@@ -225,7 +245,7 @@ class _Watch:
         self.likely: tuple[type[Reader], ...] = ()
 
     def look(self, text: str) -> None:
-        """Another stretch."""
+        """Take the next stretch in."""
         seen = self._end + text.lower()
         hinted = frozenset(kind for kind in self._readers if _may_begin(kind, seen))
         self.likely = tuple(kind for kind in self._readers if kind in hinted or kind in self._begun)
@@ -234,12 +254,12 @@ class _Watch:
 
 
 def _may_begin(kind: type[Reader], text: str) -> bool:
-    """A colour code may divide a word, so that one is no less than a hint."""
+    """Is one of a reader's hints in the text? A colour code may divide a hint, so it counts as one."""
     return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 
 
 class _Chunks:
-    """A file as it comes, a chunk as soon as there is one: a pipe may end late. `digest`: of what was read."""
+    """A file, each chunk as soon as it comes (a pipe may end late). `digest`: of what was read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.digest = file, hashlib.sha256()
@@ -247,7 +267,7 @@ class _Chunks:
 
     @property
     def binary(self) -> bool:
-        """Does it begin with control characters that no log holds? NULs alone may be UTF-16, or a hole in a log."""
+        """Does it begin with control characters that logs do not have? NULs may be UTF-16, or a hole in a log."""
         if self.begin.startswith(_ZIP):
             return True
         found = self.begin.translate(None, _OF_TEXT)

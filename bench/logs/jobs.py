@@ -1,4 +1,4 @@
-"""What another tool measured, as jobs of ours: a header and records for each kind of row that its log holds."""
+"""Runs of another tool as jobs of ours: a header and records for each kind of row that a log holds."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import Any
 
 from bench.core.errors import UsageError
+from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern
 from bench.core.record import Header, Record
 from bench.hardware import catalogue
 from bench.hardware.machine import machine_of
 from bench.logs.check import contradictions
 from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, Remark
+from bench.logs.messages import LogCode
 from bench.logs.records import failure_of, of_matrix, of_row, rank_of
 
-# Tools whose ranks need not have a GPU each.
-_OF_HOSTS = ("osu", "perftest")
-# Patterns of matrices by their direction, where it is neither of the two of bytes over a link.
+# Patterns of matrices by their direction, if no byte crosses a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
 _MOST_REMARKS = 200  # in a header, of which a run may have many
-_MOST_SAID = 10
+_MOST_NOTES = 10
 _MOST_NAME = 60
 _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version", re.I)
 
@@ -36,7 +37,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the user says of logs beside what they say themselves: their world where they do not tell it, and the links.
+    """What the user adds to logs: the number of ranks and nodes if a log lacks them, and the links.
 
     `instance` and `links` (bytes per second, in place of its figures): what bounds the rows; "" and {}: nothing does.
     """
@@ -46,22 +47,26 @@ class ImportOptions:
     instance: str = ""
     links: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, run: ForeignRun) -> ForeignRun:
-        """The run with what its log left out of its world. Raises UsageError where its ranks do not divide among as
-        many nodes as are told."""
+    def applied(self, run: ForeignRun) -> ForeignRun:
+        """The run with the ranks and nodes that its log lacks.
+
+        Raises UsageError if the ranks cannot be divided among the nodes.
+        """
         if run.num_ranks is None and self.num_ranks is not None:
             run = run.with_num_ranks(self.num_ranks)
         if run.num_nodes is not None or self.num_nodes is None:
             return run
         if run.num_ranks is not None and run.num_ranks % self.num_nodes:
-            ranks = f"line {run.line}: its {run.num_ranks} ranks do not divide among {self.num_nodes} nodes"
-            raise UsageError(f"--num-nodes {self.num_nodes} does not fit the log's run from {ranks}")
+            raise UsageError(
+                f"--num-nodes {self.num_nodes} does not fit the run from line {run.line}: its {run.num_ranks} ranks "
+                f"cannot be divided evenly among {self.num_nodes} nodes"
+            )
         return replace(run, num_nodes=self.num_nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """One results file to be: its header, and its records as they are asked for."""
+    """One results file to write: its header, and its records, made when they are asked for."""
 
     header: Header
     rows: tuple[ForeignRow, ...]
@@ -70,7 +75,7 @@ class ImportedJob:
     pattern: Pattern | None
 
     def records(self) -> Iterator[Record]:
-        """Its rows in their order; last, how a run failed that did not end well."""
+        """Its rows in their order; last, the failure of a run that did not end well."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -93,15 +98,15 @@ class Names:
 
 
 def jobs_of(
-    run: ForeignRun, origin: Origin, told: ImportOptions, patterns: Mapping[str, Pattern], names: Names
+    run: ForeignRun, origin: Origin, options: ImportOptions, patterns: Mapping[str, Pattern], names: Names
 ) -> list[ImportedJob]:
-    """A run as one job for each element type, operation, root and placement of its rows, and one for each matrix.
+    """One job for each element type, operation, root and placement of a run's rows, and one for each matrix.
 
-    A run without any row is a job all the same: it says how it failed. Raises UsageError where `told.instance` can not
-    have held the ranks.
+    A run without rows becomes a job that holds its failure. Raises UsageError if `options.instance` cannot have held
+    the ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
-    # Other tools' alltoallv sends equal blocks, too.
+    # The alltoallv of other tools sends equal blocks, like alltoall.
     pattern = patterns.get("alltoall" if run.pattern == "alltoallv" else run.pattern or "")
     kinds: dict[tuple[str | None, str | None, int | None, bool], list[ForeignRow]] = {}
     for row in run.rows:
@@ -113,52 +118,52 @@ def jobs_of(
     found = []
     for kind, rows in kinds.items():
         dtype, reduce_op, root, in_place = kind
-        words = [str(word) for word, shown in zip(kind[:3], several, strict=True) if shown and word is not None]
+        words = [str(word) for word, differs in zip(kind[:3], several, strict=True) if differs and word is not None]
         name = names.of(stem, run.pattern or run.tool, *words, "in-place" * in_place)
-        header = _header(name, run, origin, told, remarks, dtype=dtype, reduce_op=reduce_op, root=root)
+        header = _rows_header(name, run, origin, options, remarks, dtype=dtype, reduce_op=reduce_op, root=root)
         found.append(ImportedJob(header, tuple(rows), None, run, pattern))
     for matrix in run.matrices:
-        header = _matrix_header(names.of(stem, matrix.name[:_MOST_NAME]), run, matrix, origin, told, remarks)
+        header = _matrix_header(names.of(stem, matrix.name[:_MOST_NAME]), run, matrix, origin, options, remarks)
         found.append(ImportedJob(header, (), matrix, run, None))
     return found
 
 
 def _bounding(
-    run: ForeignRun, told: ImportOptions, per_node: int | None
+    run: ForeignRun, options: ImportOptions, per_node: int | None
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """The links that bound the rows: those that were named, else the ports of the GPUs that the log names. Of the
-    latter a fact says how they are known."""
-    if told.instance or told.links or run.tool in _OF_HOSTS:
-        return catalogue.bounding_links(told.instance, told.links, per_node, run.tool not in _OF_HOSTS), {}
+    """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log."""
+    of_hosts = log_traits(run.tool).host_memory
+    if options.instance or options.links or of_hosts:
+        return catalogue.bounding_links(options.instance, options.links, per_node, not of_hosts), {}
     machine = machine_of(None, run.gpus, run.hosts, per_node)
     return (machine.links.to_dict(), {"machine": machine.how}) if machine.links else ({}, {})
 
 
 def _per_node(run: ForeignRun) -> int | None:
-    """Ranks of each node; None where that is unknown, or not the same on all."""
+    """Ranks of each node; None if unknown, or not the same on all."""
     if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
         return None
     return run.num_ranks // run.num_nodes
 
 
-def _header(
+def _rows_header(
     name: str,
     run: ForeignRun,
     origin: Origin,
-    told: ImportOptions,
+    options: ImportOptions,
     remarks: Sequence[Remark],
     *,
-    dtype: str | None = None,
-    reduce_op: str | None = None,
-    root: int | None = None,
+    dtype: str | None,
+    reduce_op: str | None,
+    root: int | None,
 ) -> Header:
     per_node = _per_node(run)
-    links, machine = _bounding(run, told, per_node)
-    return _described(
+    links, machine = _bounding(run, options, per_node)
+    return _header(
         name,
         run,
         origin,
-        told,
+        options,
         remarks,
         pattern=run.pattern or "unknown",
         dtype=dtype or "",
@@ -175,19 +180,20 @@ def _header(
 
 
 def _matrix_header(
-    name: str, run: ForeignRun, matrix: Matrix, origin: Origin, told: ImportOptions, remarks: Sequence[Remark]
+    name: str, run: ForeignRun, matrix: Matrix, origin: Origin, options: ImportOptions, remarks: Sequence[Remark]
 ) -> Header:
-    ranks = (rank_of(end) for cell in matrix.cells for end in (cell.src, cell.dst))
-    num_gpus = max((rank + 1 for rank in ranks if rank is not None), default=1)
-    of_host = any(end.startswith("host") for cell in matrix.cells for end in (cell.src, cell.dst))
+    ends = {end for cell in matrix.cells for end in (cell.src, cell.dst)}
+    ranks = [rank for end in ends if (rank := rank_of(end)) is not None]
+    num_gpus = max(ranks, default=0) + 1
+    of_host = any(end.startswith("host") for end in ends)
     pattern = _OTHER_COPIES.get(matrix.direction or "", "host_device" if of_host else "peer_copy")
-    links, machine = _bounding(run, told, num_gpus)
+    links, machine = _bounding(run, options, num_gpus)
     facts = {"matrix": matrix.name, **({"engine": matrix.engine} if matrix.engine else {}), **machine}
-    return _described(
+    return _header(
         name,
         run,
         origin,
-        told,
+        options,
         remarks,
         pattern=pattern,
         dtype="",
@@ -203,18 +209,19 @@ def _matrix_header(
     )
 
 
-def _described(
+def _header(
     name: str,
     run: ForeignRun,
     origin: Origin,
-    told: ImportOptions,
+    options: ImportOptions,
     remarks: Sequence[Remark],
     *,
-    facts: Mapping[str, str] | None = None,
-    **special: object,
+    facts: Mapping[str, str],
+    **special: Any,
 ) -> Header:
     settings = dict(run.settings)
     versions = {name: value for name, value in settings.items() if _VERSION_WORDS.search(name)}
+    version = f" {run.tool_version}" if run.tool_version else ""
     return Header(
         job=name,
         case=(),
@@ -223,51 +230,56 @@ def _described(
         modelled=False,
         started="",
         versions=({run.tool: run.tool_version} if run.tool_version else {}) | versions,
-        facts={**(facts or {}), **_facts(run)},
+        facts={**facts, **_facts(run)},
         settings={name: value for name, value in settings.items() if name not in versions},
         nodes={host: {} for host in run.hosts},
-        instance=told.instance or None,
-        notes=(f"imported from {_what(run, origin)}", *run.translations, *_words(remarks)),
-        imported={
-            "tool": run.tool,
-            "tool_version": run.tool_version,
-            "source": origin.source,
-            "sha256": origin.sha256,
-            "line": run.line,
-            "status": run.status,
-            "failure": run.failure,
-            "asked_bytes": list(run.asked_bytes) or None,
-            "translations": list(run.translations),
-            "remarks": _told(remarks),
-        },
-        **special,  # type: ignore[arg-type]
+        instance=options.instance or None,
+        notes=(
+            f"imported from {origin.source} line {run.line}: {run.tool}{version}, {run.status}",
+            *(translation.text for translation in run.translations),
+            *_notes(remarks),
+        ),
+        imported=_imported(run, origin, remarks),
+        **special,
     )
 
 
+def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dict[str, Any]:
+    """Where the rows come from, as core/record.py: IMPORTED_KEYS describes it."""
+    failure = run.failure
+    return {
+        "tool": run.tool,
+        "tool_version": run.tool_version,
+        "source": origin.source,
+        "sha256": origin.sha256,
+        "line": run.line,
+        "status": run.status,
+        "failure": failure.text if failure else None,
+        "failure_code": str(failure.code) if failure else None,
+        "failure_facts": dict(failure.facts) if failure else {},
+        "asked_bytes": list(run.asked_bytes) or None,
+        "translations": [translation.text for translation in run.translations],
+        "translation_codes": [str(translation.code) for translation in run.translations],
+        "remarks": [remark.to_dict() for remark in _first(remarks, _MOST_REMARKS)],
+    }
+
+
 def _facts(run: ForeignRun) -> dict[str, str]:
-    """What tells where the bytes were: the GPUs; that a tool of hosts used their memory."""
-    of_gpus = run.tool in _OF_HOSTS and re.search("cuda|rocm|nccl", dict(run.settings).get("library", ""), re.I)
+    """Where the bytes were: the GPUs, or device memory of a tool that otherwise uses host memory."""
+    library = dict(run.settings).get("library", "")
+    of_gpus = log_traits(run.tool).host_memory and re.search("cuda|rocm|nccl", library, re.I)
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
     return {name: value for name, value in found.items() if value}
 
 
-def _what(run: ForeignRun, origin: Origin) -> str:
-    version = f" {run.tool_version}" if run.tool_version else ""
-    return f"{origin.source} line {run.line}: {run.tool}{version}, {run.status}"
+def _notes(remarks: Sequence[Remark]) -> list[str]:
+    """The first remarks as sentences; the header keeps more of them."""
+    return [remark.words for remark in _first(remarks, _MOST_NOTES)]
 
 
-def _words(remarks: Sequence[Remark]) -> list[str]:
-    """The first remarks as sentences; all that are kept stand in the header."""
-    words = [
-        one.text if one.line is None or one.text.startswith("line ") else f"line {one.line}: {one.text}"
-        for one in remarks[:_MOST_SAID]
-    ]
-    left = len(remarks) - len(words)
-    return [*words, f"and {left} more remarks"] if left else words
-
-
-def _told(remarks: Sequence[Remark]) -> list[dict[str, object]]:
-    """Remarks as plain data; of very many the first."""
-    plain: list[dict[str, object]] = [{"line": one.line, "text": one.text} for one in remarks[:_MOST_REMARKS]]
-    left = len(remarks) - len(plain)
-    return [*plain, {"line": None, "text": f"and {left} more lines like these"}] if left else plain
+def _first(remarks: Sequence[Remark], most: int) -> list[Remark]:
+    """The first remarks, and how many more there are."""
+    kept = list(remarks[:most])
+    if len(remarks) > most:
+        kept.append(Remark.of(None, LogCode.MORE_REMARKS, num=len(remarks) - most))
+    return kept

@@ -1,4 +1,4 @@
-"""What `bench import --format json` prints: every run as its log tells it, before anything is made of it."""
+"""The document of `linkbench import --format json`: every run as its log holds it, before records are made of it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
-    """One document, a record or a matrix a line: SI units, unknown is null. `runs`: each after its file's name."""
+    """One document, a record or a matrix a line: SI units, unknown is null. `runs`: (name of the file, run)."""
     return "".join(pieces(runs))
 
 
 def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
-    """The same in parts, so that nobody need hold all of it."""
+    """The same in parts, because the document of a large log is large."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, (source, run) in enumerate(runs):
         yield ",\n" if number else "\n"
@@ -28,6 +28,7 @@ def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
 
 
 def _run(source: str, run: ForeignRun) -> Iterator[str]:
+    failure = run.failure
     head = {
         "source": source,
         "line": run.line,
@@ -37,7 +38,9 @@ def _run(source: str, run: ForeignRun) -> Iterator[str]:
         "num_ranks": run.num_ranks,
         "num_nodes": run.num_nodes,
         "status": run.status,
-        "failure": run.failure,
+        "failure": failure.text if failure else None,
+        "failure_code": str(failure.code) if failure else None,
+        "failure_facts": dict(failure.facts) if failure else {},
         "hosts": run.hosts,
         "gpus": run.gpus,
     }
@@ -46,8 +49,8 @@ def _run(source: str, run: ForeignRun) -> Iterator[str]:
     yield ",\n"
     yield from _list("matrices", map(_matrix, run.matrices))
     yield ",\n"
-    warnings = [*run.remarks, *(Remark(None, text) for text in run.translations)]
-    yield from _list("warnings", ({"line": one.line, "text": one.text} for one in warnings))
+    translations = [Remark(None, each.code, each.facts, each.text) for each in run.translations]
+    yield from _list("warnings", (remark.to_dict() for remark in (*run.remarks, *translations)))
     yield "}"
 
 

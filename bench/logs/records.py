@@ -1,4 +1,4 @@
-"""Rows and cells of another tool as records of ours: what was printed, beside the factors of our own definitions."""
+"""Rows and cells of another tool as records of ours: the printed figures, beside the factors of our definitions."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from bench.core.codes import Code, Coded
 from bench.core.dtypes import DTYPES
+from bench.core.log_traits import log_traits
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
-from bench.core.record import Failure, Header, Record, Skip
+from bench.core.record import Failure, Flag, Header, Record, Skip
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, MatrixCell
+from bench.logs.messages import LogCode
 
-_SUM = "_sum"  # ends a direction whose figure is of both ways together; busbw is of one
+_SUM = "_sum"  # ends the direction of a figure that adds both ways; busbw is of one
 _MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size
 _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """A row; one that holds no figure, or whose size can not be told, says so."""
-    mode, size = _mode(run), row.payload_bytes
+    """A row as a record; skipped or failed if it has no figure or no size."""
+    mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
-        why = f"line {row.line}: its size, {size} bytes, is one rank's block: give --num-ranks"
-        return _record(header, mode, 0, in_place=row.in_place, skipped=Skip.uncoded(why))
+        skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
+        return _record(header, mode, 0, in_place=row.in_place, skipped=skip)
     if size is None or not 0 <= size <= _MOST_BYTES:
-        return _record(header, mode, 0, failed=Failure(f"line {row.line}: a row whose size can not be told"))
+        return _record(header, mode, 0, failed=Failure.of(LogCode.SIZE_UNKNOWN, line=line))
     traffic = _traffic(header, row, pattern)
     if unreadable := _unreadable(row):
-        why = f"line {row.line}: {unreadable} was printed, but is no number"
-        return _record(header, mode, size, traffic, in_place=row.in_place, failed=Failure(why))
+        failure = Failure.of(LogCode.UNREADABLE_FIGURE, line=line, figures=unreadable)
+        return _record(header, mode, size, traffic, in_place=row.in_place, failed=failure)
     reported = _figures(row, traffic, run.tool)
     if not reported:
-        skip = Skip.uncoded(f"line {row.line}: no figure was printed")
-        return _record(header, mode, size, in_place=row.in_place, skipped=skip)
+        return _record(header, mode, size, in_place=row.in_place, skipped=Skip.of(LogCode.NO_FIGURE, line=line))
     return _record(
         header,
         mode,
@@ -44,7 +46,7 @@ def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | 
         reported=reported,
         num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
-        flags=("contradicts",) if row.contradicts or not is_by_definition(row, run, pattern) else (),
+        flags=(Flag.CONTRADICTS,) if row.contradicts or not is_by_definition(row, run, pattern) else (),
     )
 
 
@@ -54,7 +56,7 @@ def _mode(run: ForeignRun) -> str:
 
 
 def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
-    """The factors by the pattern's own definition; None where the pattern or the number of ranks is unknown."""
+    """The factors by the pattern's own definition; None if the pattern or the number of ranks is unknown."""
     num_ranks, size = header.num_ranks, row.payload_bytes
     if pattern is None or num_ranks is None or size is None:
         return None
@@ -70,8 +72,8 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
     return traffic_of(pattern, Shape(num_ranks, size, element, root), num_nodes)
 
 
-def _unreadable(row: ForeignRow) -> str:
-    """Which figures were printed as what can be none, in words; their row is no evidence, whatever its others are."""
+def _unreadable(row: ForeignRow) -> list[str]:
+    """The figures that were printed as no number. Their row is no evidence, whatever its other figures are."""
     figures = (
         ("time", row.time_s),
         ("algbw", row.algbw_bytes_per_s),
@@ -79,22 +81,23 @@ def _unreadable(row: ForeignRow) -> str:
         ("least time", row.min_s),
         ("largest time", row.max_s),
     )
-    return ", ".join(
-        name for name, value in figures if name in row.unreadable or (value is not None and _finite(value) is None)
-    )
+    found = []
+    for name, value in figures:
+        if name in row.unreadable or (value is not None and _finite(value) is None):
+            found.append(name)
+    return found
 
 
 def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, float]:
-    """What was printed; a bandwidth that was not, by our definition: size / time, and times the factor.
-
-    OSU's least and largest are of the ranks' means; other tools' of their samples.
-    """
+    """The printed figures; a missing bandwidth follows by our definition: size / time, and that times the factor."""
     seconds, algbw, busbw = map(_finite, (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s))
     if algbw is None and seconds and row.payload_bytes:
         algbw = row.payload_bytes / seconds
     if busbw is None and algbw is not None and traffic is not None and traffic.bus_factor is not None:
         busbw = algbw * traffic.bus_factor
-    least, largest = ("least_mean_s", "largest_mean_s") if tool == "osu" else ("min_s", "max_s")
+    if seconds is None and algbw is None and busbw is None:
+        return {}
+    least, largest = log_traits(tool).extremes
     figures = {
         "mean_s": seconds,
         least: _finite(row.min_s),
@@ -103,8 +106,6 @@ def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, f
         "algbw_bytes_per_s": algbw,
         "busbw_bytes_per_s": busbw,
     }
-    if seconds is None and algbw is None and busbw is None:
-        return {}
     return {name: value for name, value in figures.items() if value is not None}
 
 
@@ -113,17 +114,18 @@ def _finite(value: float | None) -> float | None:
 
 
 def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
-    """A record for each cell; what a tool waived is skipped, with the reason."""
+    """A record for each cell; a waived cell is skipped with its reason."""
     mode = "isolated" if matrix.unit == "s" else "pipelined"
     factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
     size = matrix.payload_bytes or 0
     for cell in matrix.cells:
-        value, ends = _finite(cell.value), f"{cell.src} to {cell.dst}"
-        place = _place(cell)
+        value, place = _finite(cell.value), _place(cell)
         if cell.status == "waived":
-            yield _record(header, mode, size, **place, skipped=Skip.uncoded(f"waived by {header.transport}: {ends}"))
+            skip = Skip.of(LogCode.PATH_WAIVED, src=cell.src, dst=cell.dst, tool=header.transport)
+            yield _record(header, mode, size, **place, skipped=skip)
         elif cell.status != OK or value is None:
-            yield _record(header, mode, size, **place, failed=Failure(f"{ends}: {cell.status}"))
+            failure = Failure.of(failure_code(cell), src=cell.src, dst=cell.dst)
+            yield _record(header, mode, size, **place, failed=failure)
         elif matrix.unit == "s":
             yield _record(header, mode, size, **place, reported={"mean_s": value})
         else:
@@ -131,10 +133,16 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
             yield _record(header, mode, size, Traffic(factor, size * factor, None, 1), **place, reported=rates)
 
 
+def failure_code(cell: MatrixCell) -> Code:
+    """Why a cell has no value, unless it was waived."""
+    return LogCode.CELL_UNREADABLE if cell.status == "unreadable" else LogCode.CELL_FAILED
+
+
 def failure_of(header: Header, run: ForeignRun) -> Record:
-    """How a run failed that did not end well."""
-    what = f"{run.status}: {run.failure or 'its log does not say why'}"
-    return _record(header, _mode(run), 0, failed=Failure(what))
+    """Why a run did not end well."""
+    reason = run.failure or Coded.of(LogCode.NO_REASON)
+    failure = Failure(f"{run.status}: {reason.text}", code=reason.code, facts=reason.facts)
+    return _record(header, _mode(run), 0, failed=failure)
 
 
 def rank_of(end: str) -> int | None:
@@ -144,7 +152,7 @@ def rank_of(end: str) -> int | None:
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """Between which two ends: ranks are GPUs, a host is none."""
+    """The two ends: ranks are GPUs, a host is none."""
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
     return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}

@@ -1,4 +1,4 @@
-"""What a file in `logs/readers/` offers if it can start its benchmark: arguments to run, text to read, nothing else."""
+"""What a file in `logs/readers/` offers if its benchmark can be run beside ours: arguments to run, text to read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from bench.core.case import Case
-from bench.core.record import Record
+from bench.core.log_traits import ComparedStatistic
+from bench.core.record import Record, Skip
 from bench.core.world import World
+from bench.logs.messages import ToolCode
 
-# What a program is told to call the file of its results: the desk puts a path of the run's folder in its place.
+# Stands for the file of a program's results in its arguments: the controller puts a path of the run's folder there.
 DOCUMENT = "results-of-the-tool.json"
 Build = frozenset[str]  # which of a tool's `marks` a program has
 PLAIN: Build = frozenset()
@@ -22,67 +24,68 @@ _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 class Tool(ABC):
     """A benchmark that is installed beside ours and measures some of the same things."""
 
-    title: str  # as people call it
+    title: str  # its name for people
     variable: str  # environment variable that names the folder of its programs
     transport: str  # the one of ours that moves bytes by the same library
     reductions: tuple[str, ...] = ()  # its patterns that combine data
-    # What its builds differ in, and bytes that a program's file holds only where it has that. So is known what a
-    # program can do before it runs, also where it can not run: on a machine without the GPUs.
+    # What its builds differ in -> bytes that are only in the file of a program that has it. So a program's abilities
+    # are known before it runs, also on a machine without the GPUs.
     marks: ClassVar[Mapping[str, bytes]] = _NO_MARKS
     clock = "host"  # what it times by: "host" or "device"
-    suffix = ""  # what some builds put behind the names of their programs
+    suffix = ""  # what some builds append to the names of their programs
     remedy = ""  # how to get it, in words
+    compared = ComparedStatistic()  # which time of a row of ours is compared with its own (results/parity.py)
 
     @abstractmethod
     def program(self, case: Case) -> str:
-        """The name of its program for the case's pattern; '' when it has none."""
+        """The name of its program for the case's pattern; '' if it has none."""
 
     @abstractmethod
-    def supports(self, case: Case, world: World) -> str | None:
-        """Why it can not measure a case, one of `starts`; None when it can."""
+    def unsupported_reason(self, case: Case, world: World) -> Skip | None:
+        """Why it cannot measure a case, one of `starts`; None if it can."""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """The case in parts, each of which one start of a program measures."""
+        """The case in parts; one start of a program measures one part."""
         return (case,)
 
-    def refuses(self, case: Case, world: World, build: Build) -> str | None:
-        """Why this build of its program can not measure a case that it supports; None when it can."""
+    def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
+        """Why this build of its program cannot measure a case that the tool supports; None if it can."""
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """How many processes this build needs for the ranks of a world: as many, or one that has several GPUs."""
+        """How many processes this build needs for the ranks of a world: as many, or one with several GPUs."""
         return world
 
     @abstractmethod
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """What follows the program's name, so that it measures the case's sizes. It may hold DOCUMENT."""
+        """The words behind the program's name, for the sizes of the case. They may contain DOCUMENT."""
 
     @abstractmethod
     def version(self, text: str) -> str | None:
-        """Its version, from what it printed."""
+        """Its version, from its output."""
 
     def libraries(self, text: str) -> dict[str, str]:
-        """Versions of what it ran on, from what it printed: {"nccl": "2.27.7"}."""
+        """Versions of the libraries that it used, from its output: {"nccl": "2.27.7"}."""
         return {}
 
-    def says(self, case: Case) -> tuple[str, ...]:
-        """Where its definitions of this case are not ours and how they were translated, a sentence each."""
+    def notes(self, case: Case) -> tuple[str, ...]:
+        """How its definitions of this case differ from ours and were translated, a sentence each."""
         return ()
 
     @abstractmethod
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """What it printed, as records in SI units, the sizes as we count them; `document`: the file that it wrote.
+        """Its output as records in SI units, with sizes as we count them; `document`: the file that it wrote.
 
-        A run that failed or was cut gives what is whole, and a failed record with the reason. Raises UsageError for
-        what is no result of this tool, or none of what it was asked for.
+        A run that failed or was cut gives its whole rows, and a failed record with the reason. Raises UsageError if the
+        output is not of this tool, or of another run than the one asked for.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A tool and the programs of it that were found here, by name; `lacks`: what to say where one is missing.
+    """A tool and its programs that were found here, by name.
 
-    `builds`: what each program can do, by name.
+    `lacks`: the words for a missing program. `builds`: the abilities of each program, by name.
     """
 
     tool: Tool
@@ -91,12 +94,12 @@ class Installed:
     builds: Mapping[str, Build] = field(default_factory=dict)
 
     def build(self, case: Case) -> Build:
-        """What the program of a case can do."""
+        """The abilities of the program of a case."""
         return self.builds.get(self.tool.program(case), PLAIN)
 
-    def why_not(self, case: Case, world: World) -> str | None:
-        """Why a case can not be measured by what is installed; None when it can."""
-        reason = self.tool.supports(case, world)
+    def unsupported_reason(self, case: Case, world: World) -> Skip | None:
+        """Why the installed programs cannot measure a case; None if they can."""
+        reason = self.tool.unsupported_reason(case, world)
         if reason is None and self.tool.program(case) not in self.programs:
-            return self.lacks
-        return reason or self.tool.refuses(case, world, self.build(case))
+            return Skip.of(ToolCode.NOT_INSTALLED, text=self.lacks)
+        return reason or self.tool.build_lacks(case, world, self.build(case))

@@ -19,7 +19,7 @@ from bench.predict.compute import Compute, Rates, compute
 from bench.predict.cost import Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.exchanges import Exchanges, has_middle, predicted
-from bench.predict.memory import Need, need
+from bench.predict.memory import DoesNotFitError, Need, need
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
 from bench.predict.training import ParallelLayout, layout
@@ -182,7 +182,7 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
 def _fitting(found: ParallelLayout, gpu: GpuModel) -> Need:
     needed = need(found)
     if gpu.memory_bytes is not None and needed.total > gpu.memory_bytes:
-        raise UsageError(f"does not fit in memory: {needed.sentence(gpu.memory_bytes, gpu.name)}")
+        raise DoesNotFitError(needed, gpu.memory_bytes, gpu.name)
     return needed
 
 

@@ -19,7 +19,6 @@ from bench.results import text
 
 _MOST_PUBLISHED = 3
 _DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends do not multiply"
-_BY_HOST = "copies go through the host"  # how reference.yaml says that peers could not reach each other
 
 
 def lines(each: Candidate) -> list[str]:
@@ -193,7 +192,7 @@ def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
         yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]
     if _same(each, call) or each.instance.links.peer != "host":
         return
-    others = [one for one in reference.collectives() if one.pattern == call.collective and _BY_HOST in (one.note or "")]
+    others = [one for one in reference.collectives() if one.pattern == call.collective and one.peers == "host"]
     others.sort(key=lambda one: -one.best[1])
     for one in others if len(others) < 3 else (others[0], others[-1]):
         yield f"as published for {one.num_ranks} x {one.gpu} without peer access ({one.source})", one.best[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.config import paths
-from bench.core.case import OPTIONS
+from bench.core.case import FACTOR
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 
@@ -65,7 +65,7 @@ def machine_of(args: argparse.Namespace) -> AskedMachine:
 
 def parsed(field: str, text: str) -> Any:
     """One option's text, as every command reads it: sizes, links, ranks_per_node."""
-    return next(option.parse for option in OPTIONS if option.field == field)(text)
+    return FACTOR[field].parse(text)
 
 
 def world_of(machine: AskedMachine, gpus: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.core.errors import UsageError
 from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import OPTIMIZERS
 
@@ -28,10 +29,21 @@ class Need:
         """All of it."""
         return sum(self.parts.values())
 
-    def sentence(self, memory_bytes: float, gpu: str) -> str:
-        """`needs 90.1 GB of the 80 GB of a H100: weights 1.2, ...`, and what would help."""
-        parts = ", ".join(f"{name} {num_bytes / 1e9:.3g} ({self.why[name]})" for name, num_bytes in self.parts.items())
-        return f"needs {self.total / 1e9:.3g} GB of the {memory_bytes / 1e9:.3g} GB of a {gpu}: {parts}"
+    @property
+    def arithmetic(self) -> str:
+        """`weights 1.2 (3e+08 x 4 bytes), ...`: each part in GB with its calculation."""
+        return ", ".join(f"{name} {num_bytes / 1e9:.3g} ({self.why[name]})" for name, num_bytes in self.parts.items())
+
+
+class DoesNotFitError(UsageError):
+    """A job that needs more memory than the GPU has. `need`: what it needs; `summary`: the sentence without `need`."""
+
+    def __init__(self, need: Need, memory_bytes: float, gpu: str) -> None:
+        """`memory_bytes`: of one GPU."""
+        has = f"{memory_bytes / 1e9:.3g} GB of a {gpu}"
+        self.need = need
+        self.summary = f"does not fit in memory: needs {need.total / 1e9:.3g} GB of the {has}"
+        super().__init__(f"{self.summary}: {need.arithmetic}")
 
 
 def need(found: ParallelLayout) -> Need:

@@ -10,14 +10,15 @@ from typing import Any
 
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
+from bench.core.log_traits import log_traits
 from bench.core.record import Header
+from bench.core.traits import traits
 from bench.hardware import curves as published_curves
 from bench.hardware import reference
 from bench.predict import algorithms as engine
 from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
-_OF_GPUS = ("nccl", "nccl_tests", "rccl_tests")  # transports, and tools whose logs were imported
 LAUNCH_S = 5e-6  # what starting one operation takes on a GPU before a byte moves; the fastest published is 7.7 us
 TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # efficiencies by which a curve's busiest link is told; others:
 TYPICAL_OTHER = 0.8
@@ -156,7 +157,7 @@ def _no_evidence(header: Header, row: Summary) -> str | None:
     """Why a row says nothing of GPUs and their links; None when it does."""
     if row.modelled or header.modelled:
         return "modelled, not measured"
-    if row.transport not in _OF_GPUS:
+    if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):
         return f"rows of {row.transport} are not of GPUs' links, or it is not known whether they are"
     if row.pattern not in engine.LIBRARY:
         return f"no prediction is made of {row.pattern}"

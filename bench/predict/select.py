@@ -16,17 +16,24 @@ from bench.hardware.catalogue import Instance
 from bench.predict import cost
 from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.memory import DoesNotFitError
 
 BY = ("cost", "time")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A machine that can not do it, and why."""
+    """A machine that cannot run the workload, and why. `too_large`: set if it lacks memory."""
 
     instance: str
     num_nodes: int
     reason: str
+    too_large: DoesNotFitError | None = None
+
+    @property
+    def code(self) -> str:
+        """`no-memory` or `not-applicable`, for programs."""
+        return "not-applicable" if self.too_large is None else "no-memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,8 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
         try:
             found.append(candidate(instance, num_nodes, question, draws))
         except UsageError as error:
-            refused.append(Refused(instance.name, num_nodes, str(error)))
+            too_large = error if isinstance(error, DoesNotFitError) else None
+            refused.append(Refused(instance.name, num_nodes, str(error), too_large))
     if not found:
         raise UsageError("; ".join(f"{each.num_nodes} x {each.instance}: {each.reason}" for each in refused))
     if by == "cost" and all(each.sample_usd is None for each in found):

@@ -37,7 +37,6 @@ _TITLES = (
 )
 _FEW = 4  # machines, about each of which everything is said
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
-_ARITHMETIC = ": weights "  # where the arithmetic of memory begins in a reason
 _LEFT = ("instance", "bottleneck", "price of")
 
 
@@ -182,17 +181,18 @@ def _decided(selection: Selection) -> list[str]:
 
 
 def _left_out(refused: Sequence[Refused]) -> list[str]:
-    """Each machine with its reason; of many the arithmetic of memory is told once for all that need the same."""
-    lines = [f"left out: {each.num_nodes} x {each.instance}: {each.reason}" for each in refused]
-    if len(refused) <= _FEW:
-        return lines
-    short = [line.partition(_ARITHMETIC)[0] for line in lines]
+    """Each machine with its reason. For many machines, equal calculations of memory are printed once."""
+    few = len(refused) <= _FEW
+    lines: list[str] = []
     needs: dict[str, list[str]] = {}
     for each in refused:
-        told = each.reason.partition(_ARITHMETIC)[2]
-        if told:
-            needs.setdefault(told, []).append(f"{each.num_nodes} x {each.instance}")
-    return short + [f"memory of one GPU of {', '.join(whose)}: weights {told}" for told, whose in needs.items()]
+        machine = f"{each.num_nodes} x {each.instance}"
+        reason = each.reason
+        if each.too_large is not None and not few:
+            reason = each.too_large.summary
+            needs.setdefault(each.too_large.need.arithmetic, []).append(machine)
+        lines.append(f"left out: {machine}: {reason}")
+    return lines + [f"memory of one GPU of {', '.join(whose)}: {sum_}" for sum_, whose in needs.items()]
 
 
 def sentence(verdict: PairDecision) -> str:
@@ -221,7 +221,7 @@ def plain(selection: Selection) -> dict[str, Any]:
         "machines": [_machine(rank, each) for rank, each in enumerate(selection.candidates, 1)],
         "verdicts": [_verdict(each) for each in selection.verdicts],
         "skipped": [
-            {"instance": each.instance, "num_nodes": each.num_nodes, "reason": each.reason}
+            {"instance": each.instance, "num_nodes": each.num_nodes, "reason": each.reason, "code": each.code}
             for each in selection.refused
         ],
         "notes": [*selection.remarks, *selection.reversals],

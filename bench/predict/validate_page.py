@@ -54,7 +54,7 @@ def text(
     blocks = []
     for heading, names, rows in parts:
         shown = columns(names)
-        cells = [[column.shown(row) for column in shown] for row in rows]
+        cells = [[column.cell(row) for column in shown] for row in rows]
         if form == "markdown":
             blocks.append(f"### {heading}\n\n{grid_markdown(shown, cells)}")
         else:

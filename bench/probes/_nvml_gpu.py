@@ -1,6 +1,6 @@
-"""One GPU as NVML describes it. Every question may stay without an answer: an old library, a sandbox, another board.
+"""One GPU as NVML describes it. Any query may fail: old library, sandbox, other board.
 
-Names and arguments are those of nvidia-ml-py; what later versions renamed is asked by both names.
+Names and arguments are those of nvidia-ml-py. Renamed functions are tried under both names.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench.probes import pci
 _SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR, _UNCORRECTED, _AGGREGATE = 1, 2, 0, 1, 1
 _NODE_WORDS, _NODE_SCOPE = 16, 0  # a mask of 1024 memory nodes
 _LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, MB/s of the link that `scopeId` names, before its coding
-_MAX_LINKS = 18  # until NVLink 4; newer libraries say themselves
-_ULL = 3  # which member of a field's union holds its value
+_MAX_LINKS = 18  # until NVLink 4; newer libraries have a constant
+_ULL = 3  # the value type: the member of the union
 _AT_LINK_END = {0: None, 1: "cpu", 2: "switch"}  # a GPU is named by its PCI address
 # GB/s per link and direction that data can have: V100 25, A100 25, H100 25 (its 26.56 are before the coding), B200 50.
 _CARRIES = {
@@ -120,10 +120,10 @@ def _either(nvml: ModuleType, handle: Any, *questions: str) -> Any:
 
 
 def _temperature(nvml: ModuleType, handle: Any) -> float | None:
-    told = ask(nvml, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
-    if told is None:  # leaves with CUDA 14
-        told = ask(nvml, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
-    return None if told is None else float(told)
+    reported = ask(nvml, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
+    if reported is None:  # leaves with CUDA 14
+        reported = ask(nvml, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
+    return None if reported is None else float(reported)
 
 
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
@@ -165,19 +165,19 @@ def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
     return tuple(found)
 
 
-def _rate(told: float | None, version: int | None) -> tuple[float | None, str | None]:
-    """Bytes per second and direction. The driver tells the signal's rate; data has no more than the version carries."""
+def _rate(reported: float | None, version: int | None) -> tuple[float | None, str | None]:
+    """Bytes per second and direction. The driver reports the signalling rate; data is limited by the NVLink version."""
     name, carried = _CARRIES.get(version or 0, (None, None))
-    if carried is not None and (told is None or told >= carried * 1e9):
+    if carried is not None and (reported is None or reported >= carried * 1e9):
         return carried * 1e9, f"NVLink {name}"
-    return told, None if told is None else "driver"
+    return reported, None if reported is None else "driver"
 
 
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
-    """Link -> bytes per second and direction as the driver says it: one question for all."""
-    told = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(_LINK_SPEED, link) for link in links]) if links else None
+    """Link -> bytes per second and direction from the driver, in one query."""
+    reported = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(_LINK_SPEED, link) for link in links]) if links else None
     found = {}
-    for link, value in zip(links, told or (), strict=False):
+    for link, value in zip(links, reported or (), strict=False):
         if value.nvmlReturn == 0:
             speed = value.value.ullVal if value.valueType == _ULL else value.value.uiVal
             if speed > 0:
@@ -189,12 +189,12 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
     kind = _AT_LINK_END.get(ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link))
     if kind is not None:
         return kind
-    told = ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-    return pci.address(text(getattr(told, "busId", None)))
+    reported = ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+    return pci.address(text(getattr(reported, "busId", None)))
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """How far this GPU has joined the others on NVSwitch."""
+    """The state of this GPU in the NVSwitch fabric."""
     for question, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),

@@ -1,4 +1,4 @@
-"""What is between the GPUs of a node, as NVML tells it: in the words of `nvidia-smi topo -m` and `topo -p2p r`."""
+"""The paths between the GPUs of a node from NVML, in the terms of `nvidia-smi topo -m` and `topo -p2p r`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from itertools import combinations
 from types import ModuleType
 from typing import Any
 
-from bench.core.inventory import Gpu, NvLink, Path
+from bench.core.inventory import Gpu, NoAccess, NvLink, Path
 from bench.probes import pci
 from bench.probes._nvml_gpu import ask
 
-# nvmlGpuTopologyLevel_t. 0 is one board with two GPUs, whose switch is on the board.
+# nvmlGpuTopologyLevel_t. 0 is a board with two GPUs and a switch.
 _ANCESTOR = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _READ, _OVER_NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
-_WHY_NOT = {  # nvmlGpuP2PStatus_t; 0 is access, 6 is unknown
-    1: "the chipset does not support it",
-    2: "the GPU does not support it",
-    3: "the topology does not support it",
-    4: "disabled by a setting of the driver",
-    5: "not supported",
+_NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 is access, 6 is unknown
+    1: NoAccess.CHIPSET,
+    2: NoAccess.GPU,
+    3: NoAccess.TOPOLOGY,
+    4: NoAccess.DISABLED,
+    5: NoAccess.UNSUPPORTED,
 }
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """These GPUs with the peers of their NVLinks by name where they are among them: `gpu3`."""
+    """These GPUs with NVLink peers named `gpu3`, if the peer is among them."""
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
     return tuple(replace(each, nvlinks=tuple(_with_name(link, name_of) for link in each.nvlinks)) for each in found)
 
 
 def paths(nvml: ModuleType, gpus: Iterable[Gpu], handles: Mapping[int, Any]) -> tuple[Path, ...]:
-    """One for each two GPUs; none where the driver tells nothing of them."""
+    """The path of each pair of GPUs that the driver reports."""
     found = (_path(nvml, a, b, handles[a.index], handles[b.index]) for a, b in combinations(gpus, 2))
     return tuple(path for path in found if path is not None)
 
@@ -47,12 +47,12 @@ def _path(nvml: ModuleType, a: Gpu, b: Gpu, of_a: Any, of_b: Any) -> Path | None
     )
     if kind is None:
         return None
-    access = None if status not in {0, *_WHY_NOT} else status == 0
-    return Path(f"gpu{a.index}", f"gpu{b.index}", kind, access, _WHY_NOT.get(status))
+    access = None if status not in {0, *_NO_ACCESS} else status == 0
+    return Path.between(f"gpu{a.index}", f"gpu{b.index}", kind, access, _NO_ACCESS.get(status))
 
 
 def num_nvlinks(a: Gpu, b: Gpu) -> int:
-    """Active NVLinks from one GPU to the other, or those of either that lead to switches, if less."""
+    """Active NVLinks from one GPU to the other, else the smaller number of links to switches."""
     direct = sum(1 for link in a.nvlinks if link.active and link.peer == f"gpu{b.index}")
     return direct or min(_to_switch(a), _to_switch(b))
 
@@ -62,7 +62,7 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def _of_unknown_end(gpu: Gpu) -> int:
-    """Virtual machines may hide what is at the other end: neither a switch nor a GPU that is here."""
+    """Active NVLinks whose other end a virtual machine hides: neither a switch nor a GPU of this node."""
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))
 

@@ -1,4 +1,4 @@
-"""The network adapters of this machine with their place among the PCI devices, from /sys."""
+"""The network adapters of this machine and their PCI addresses, from /sys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bench.probes.sysfs import ROOT, node_of, number, read
 
 
 def adapters(root: Path = ROOT) -> tuple[Adapter, ...]:
-    """Ports of RDMA devices (InfiniBand, RoCE, EFA), and of the Ethernet devices that are not one of them, by name.
+    """Ports of RDMA devices (InfiniBand, RoCE, EFA) and of other Ethernet devices, by name.
 
-    A device's only or first port has the device's name, `mlx5_0`; others are `mlx5_0:2`.
+    The first port has the device's name, `mlx5_0`; others are `mlx5_0:2`.
     """
     fabric = [_fabric(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
     known = {adapter.pci_bus for adapter in fabric} - {None}
@@ -42,7 +42,7 @@ def _kind(device: Path, port: Path) -> str:
 
 
 def _ethernet(path: Path) -> Adapter:
-    megabits = number(path / "speed")  # -1 or an error when the port is down or does not know
+    megabits = number(path / "speed")  # -1 or an error if the port is down or has no speed
     return Adapter(
         name=path.name,
         kind="ethernet",
@@ -54,13 +54,13 @@ def _ethernet(path: Path) -> Adapter:
 
 
 def _pci_bus(path: Path) -> str | None:
-    """The innermost PCI device that this one belongs to: a virtio device stands below its own."""
+    """The innermost PCI device above this one: a virtio device is below its PCI device."""
     device = path / "device"
     found = [each for part in device.resolve().parts if (each := pci.address(part))] if device.exists() else []
     return found[-1] if found else None
 
 
 def _numa_node(path: Path) -> int | None:
-    """The device's memory node, or that of the device which it stands below."""
+    """The NUMA node of the device or of its parent."""
     device = (path / "device").resolve()
     return next((node for each in (device, device.parent) if (node := node_of(each)) is not None), None)

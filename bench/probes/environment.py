@@ -1,11 +1,11 @@
-"""Environment variables that can change a figure, and none that could be anybody's secret."""
+"""Environment variables that can change a figure, without secrets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# Only what is listed is kept: everything else in an environment is nobody's business.
+# Only these variables are kept: others are private.
 _PREFIXES = (
     "NCCL_",
     "TORCH_NCCL_",
@@ -64,14 +64,14 @@ _NAMES = frozenset(
 _MASK = "(masked)"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH)_?KEY", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
-    r"://[^/@\s]+:[^/@\s]+@"  # a password in an address
+    r"://[^/@\s]+:[^/@\s]+@"  # a password in a URL
     r"|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bsk-[\w-]{20,}|\bxox[abprs]-|\beyJ[\w-]{10,}\.|-----BEGIN "
-    r"|(?<![\w/.-])(?=[^\s,:]*\d)(?=[^\s,:]*[A-Za-z])[A-Za-z0-9+_]{32,}={0,2}(?![\w/.-])"  # long and without structure
+    r"|(?<![\w/.-])(?=[^\s,:]*\d)(?=[^\s,:]*[A-Za-z])[A-Za-z0-9+_]{32,}={0,2}(?![\w/.-])"  # long and random
 )
 
 
 def allowed(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `env` that may change a figure, by name; what looks like a secret shows as `(masked)`."""
+    """The variables of `env` that may change a figure, by name. Values that look like secrets become `(masked)`."""
     return {name: _masked(name, env[name]) for name in sorted(env) if name in _NAMES or name.startswith(_PREFIXES)}
 
 

@@ -1,7 +1,7 @@
-"""What one host says of itself before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
+"""The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The desk starts it on every host at once. QUESTION is JSON, too: that of `Question` asks for facts, that of `Round` to
-listen and connect. Imports no library that is asked about, so that it answers in a fraction of a second.
+The controller starts it on all hosts at once. QUESTION is JSON: a `HostQuestion` asks for facts, a `Round` to listen
+and connect. It imports none of the libraries in question, so it answers in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MPIRUN_WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostQuestion:
-    """What the desk wants to know. `results`: the run's folder, in which the desk has put an empty file `nonce`.
+    """A question for facts. `results`: the run's folder, where the controller has put an empty file `nonce`.
 
-    `mpirun`: the one that starts ranks, if any. `port`: where ranks will meet, asked of the host that listens there.
-    `node`: also what the host is made of.
+    `mpirun`: the one that starts ranks, if any. `port`: the rendezvous port, for the host that will listen there.
+    `node`: also return the facts of the hardware.
     """
 
     hosts: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class HostQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Listen on `port` for `callers`, connect to `peers` (name -> port), as the host that the desk calls `me`."""
+    """Listen on `port` for `callers`, connect to `peers` (name -> port), as the host that the controller calls `me`."""
 
     me: str
     port: int
@@ -62,34 +62,34 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One host. Sizes in bytes; None is unknown, or without a limit for the two `max_`."""
+    """The facts of one host. Sizes are in bytes. None is unknown, or unlimited for `max_*`."""
 
     host: str
     boot_id: str | None
     software: Mapping[str, str]
     source: str
-    mpi: str | None  # what its mpirun calls itself; None when it was not asked or is not there
-    addresses: Mapping[str, list[str] | str]  # of each name: addresses, or why there are none
+    mpi: str | None  # the version of its mpirun; None if not asked or missing
+    addresses: Mapping[str, list[str] | str]  # by name: addresses, or the error
     own_addresses: list[str] | str
     free_port: int
     port_taken: str | None
-    results_shared: bool | None  # is the desk's folder there? None: not asked
-    results_problem: str | None  # why it can not be written
+    results_shared: bool | None  # does it see the controller's folder? None: not asked
+    results_problem: str | None  # why it cannot be written
     results_free_bytes: int | None
     num_gpus: int
-    memory_bytes: int | None  # that can be taken without swapping
+    memory_bytes: int | None  # available without swapping
     shm_free_bytes: int | None
     max_files: int | None
     max_locked_bytes: int | None
     has_rdma: bool
     interfaces: Sequence[str] = ()  # network devices, by name
     adapters: Sequence[str] = ()  # RDMA devices, by name
-    node: Mapping[str, Any] | None = None  # machine.facts(), where they were asked for
+    node: Mapping[str, Any] | None = None  # machine.facts(), if asked for
 
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The one line that is printed: `facts` to a Question, `reached` (or why not: `problem`) to a Round."""
+    """The printed line: `facts` for a HostQuestion; `reached`, or the `problem`, for a Round."""
 
     schema: str = SCHEMA
     facts: Facts | None = None
@@ -98,7 +98,7 @@ class HostReport:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer the one question. Who asked may be gone, and a name server may be silent: the kernel ends this in time."""
+    """Answer the question. An alarm ends this process: the controller may be gone, or a name server may not answer."""
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
     if "peers" not in asked:
@@ -114,20 +114,20 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(line: str) -> HostReport | None:
-    """An answer from the line that it was printed as; None for any other text, such as another version's."""
+    """The report in a printed line; None for any other text, such as that of another version."""
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
             return None
-        told = Facts(**plain["facts"]) if plain["facts"] is not None else None
+        reported = Facts(**plain["facts"]) if plain["facts"] is not None else None
         reached = {name: ports.PeerReply(**peer) for name, peer in plain["reached"].items()}
-        return HostReport(SCHEMA, told, reached, plain["problem"])
+        return HostReport(SCHEMA, reported, reached, plain["problem"])
     except (ValueError, TypeError, KeyError):
         return None
 
 
 def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
-    """Everything that a Question asks for, of this host."""
+    """The facts of this host."""
     folder = Path(question.results) if question.results is not None else None
     return Facts(
         host=socket.gethostname(),
@@ -155,12 +155,12 @@ def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
 
 
 def _names(folder: Path) -> list[str]:
-    """What the kernel lists there."""
+    """The sorted names in a folder."""
     return sorted(path.name for path in folder.glob("*"))
 
 
 def free_bytes(folder: Path) -> int | None:
-    """What is left for an ordinary user on the file system of a folder."""
+    """Free bytes for ordinary users on the file system of a folder."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -168,7 +168,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Tried, not asked: quotas, read-only mounts and full disks tell nobody before."""
+    """The error of a test write: quotas, read-only mounts and full disks are not visible before."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
             file.write(b"\0" * _TRIED_BYTES)
@@ -180,17 +180,20 @@ def _not_writable(folder: Path) -> str | None:
 
 
 def _mpi(mpirun: str | None) -> str | None:
-    """`MPICH 5.0.2` or `Open MPI 5.0.11`, from what `mpirun --version` says; its first line where that is neither."""
+    """`MPICH 5.0.2` or `Open MPI 5.0.11` from `mpirun --version`; its first line if it is neither."""
     if mpirun is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        reported = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, timeout=_MPIRUN_WAIT_S, check=False
         ).stdout
-        openmpi, hydra = re.search(r"Open MPI\) (\S+)", told), re.search(r"HYDRA.*?Version:\s*(\S+)", told, re.DOTALL)
+        openmpi, hydra = (
+            re.search(r"Open MPI\) (\S+)", reported),
+            re.search(r"HYDRA.*?Version:\s*(\S+)", reported, re.DOTALL),
+        )
         if openmpi or hydra:
             return f"Open MPI {openmpi[1]}" if openmpi else f"MPICH {hydra[1]}" if hydra else None
-        return (told.strip().splitlines() or [""])[0] or None
+        return (reported.strip().splitlines() or [""])[0] or None
     return None
 
 

@@ -1,6 +1,6 @@
-"""What kernel, driver and hypervisor let GPUs and adapters do: settings that slow copies down or send them elsewhere.
+"""Settings of kernel, driver and hypervisor that slow or redirect copies of GPUs and adapters.
 
-Every function takes the root of /sys and /proc, so that recorded trees can be read as well; unknown is None.
+Every function takes the root of /sys and /proc, to read recorded trees. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 
 
 def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | None:
-    """`on`, `passthrough` or `off` for these devices; this kernel's, not that of a host around a virtual machine."""
+    """`on`, `passthrough` or `off` for these devices, in this kernel (not in the host of a virtual machine)."""
     types = {_group_type(address, root) for address in pci_addresses} - {None}
     if not types:
         types = {read(path) for path in (root / "sys/kernel/iommu_groups").glob("*/type")} - {None}
@@ -37,7 +37,7 @@ def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | 
 
 
 def peer_memory(root: Path = ROOT) -> bool | None:
-    """Is a module there that lets adapters reach GPU memory (nvidia_peermem, in old driver packages nv_peer_mem)?"""
+    """Is the module for adapter access to GPU memory loaded (nvidia_peermem, in old drivers nv_peer_mem)?"""
     modules = root / "sys/module"
     if not modules.is_dir():
         return None
@@ -45,21 +45,21 @@ def peer_memory(root: Path = ROOT) -> bool | None:
 
 
 def verbs(root: Path = ROOT) -> bool | None:
-    """Are RDMA devices' files there? Containers show the adapters of their host in /sys, and often not these."""
+    """Do the device files of RDMA devices exist? Containers often show the host's adapters in /sys without them."""
     dev = root / "dev"
     return any((dev / "infiniband").glob("uverbs*")) if dev.is_dir() else None
 
 
 def driver_flavour(root: Path = ROOT) -> str | None:
-    """Which kernel modules drive the GPUs: `open` or `proprietary`."""
-    told = read(root / "proc/driver/nvidia/version")
-    if told is None or "NVRM version" not in told:
+    """The kind of the GPU kernel modules: `open` or `proprietary`."""
+    reported = read(root / "proc/driver/nvidia/version")
+    if reported is None or "NVRM version" not in reported:
         return None
-    return "open" if "Open Kernel Module" in told else "proprietary"
+    return "open" if "Open Kernel Module" in reported else "proprietary"
 
 
 def dmabuf(root: Path = ROOT) -> bool | None:
-    """Can GPU memory be handed to adapters without an extra module? As far as kernel and driver decide it."""
+    """Can adapters access GPU memory without an extra module, as far as kernel and driver decide it?"""
     found = re.match(r"(\d+)\.(\d+)", read(root / "proc/sys/kernel/osrelease") or "")
     flavour = driver_flavour(root)
     if (found and (int(found[1]), int(found[2])) < _DMABUF_SINCE) or flavour == "proprietary":
@@ -68,7 +68,7 @@ def dmabuf(root: Path = ROOT) -> bool | None:
 
 
 def max_locked_bytes() -> int | str | None:
-    """Memory that this process may lock, as adapters need it: bytes, or `unlimited`."""
+    """Memory that this process may lock for RDMA: bytes, or `unlimited`."""
     try:
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     except (OSError, ValueError):
@@ -77,16 +77,16 @@ def max_locked_bytes() -> int | str | None:
 
 
 def shared_memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Size of /dev/shm and what of it is free, which NCCL and MPI use between processes."""
+    """Total and free bytes of /dev/shm, which NCCL and MPI use between processes."""
     try:
-        told = os.statvfs(root / "dev/shm")
+        reported = os.statvfs(root / "dev/shm")
     except OSError:
         return None, None
-    return told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize
+    return reported.f_blocks * reported.f_frsize, reported.f_bavail * reported.f_frsize
 
 
 def virtual_machine(root: Path = ROOT) -> bool | None:
-    """Does a hypervisor run this kernel? Told by x86 processors; elsewhere by the makers of virtual machines."""
+    """Does this kernel run in a virtual machine? Reported by x86 processors; elsewhere by the vendor name."""
     flags = re.search(r"^flags\s*:(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE)
     if flags:
         return "hypervisor" in flags[1].split()
@@ -94,14 +94,14 @@ def virtual_machine(root: Path = ROOT) -> bool | None:
 
 
 def hypervisor(root: Path = ROOT) -> str | None:
-    """Whose virtual machine this is, as its maker calls itself: `Amazon EC2`, `QEMU`, `Google`."""
+    """The vendor of this virtual machine: `Amazon EC2`, `QEMU`, `Google`."""
     if not virtual_machine(root):
         return None
     return read(root / "sys/class/dmi/id/sys_vendor") or read(root / "sys/hypervisor/type")
 
 
 def fabric_manager(root: Path = ROOT) -> bool | None:
-    """Does NVIDIA's fabric manager run here? None where other processes are hidden, as in a container."""
+    """Does NVIDIA's fabric manager run here? None if other processes are hidden, as in a container."""
     processes = [path for path in (root / "proc").glob("[0-9]*") if path.name.isdigit()]
     if any((read(path / "comm") or "") == _FABRIC_MANAGER for path in processes):
         return True

@@ -1,6 +1,6 @@
-"""`lspci -vvv`: the links of GPUs and of the bridges above them, as configuration space tells them.
+"""`lspci -vvv`: the links of GPUs and of the bridges above them, from PCI configuration space.
 
-Needs root to be complete: without, the lines of capabilities read `<access denied>`.
+The text is complete only if root wrote it; otherwise capabilities show `<access denied>`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class PciFunction:
 
     @property
     def bus(self) -> int:
-        """The number of the bus that it is on."""
+        """The number of its bus."""
         return int(self.address.split(":")[1], 16)
 
 
 def recognises(text: str) -> bool:
-    """Does a line begin a device's block?"""
+    """Does a line start a device's block?"""
     return (
         _DEVICE.search(text) is not None
         and re.search(r"^\s+(?:Control|Capabilities|Subsystem):", text, re.M) is not None
@@ -61,7 +61,7 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """NVIDIA's GPUs in the order of their addresses, and what is between them as far as the bridges above are there."""
+    """NVIDIA GPUs in address order, and the paths between them, as far as the text has their bridges."""
     found = devices(text)
     cards = [device for device in found.values() if device.kind in _GPU and "NVIDIA" in device.name]
     gpus = tuple(_gpu(index, card, above(card, found)) for index, card in enumerate(cards))
@@ -86,7 +86,7 @@ def devices(text: str) -> dict[str, PciFunction]:
 
 
 def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFunction, ...]:
-    """The bridges above a device, outermost first, as far as the text has them."""
+    """The bridges above a device in the text, outermost first."""
     chain: list[PciFunction] = []
     bus = device.bus
     while True:
@@ -101,7 +101,7 @@ def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFun
 
 
 def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
-    """In the words of `nvidia-smi topo -m`; None where the text begins below what would tell."""
+    """The path in the terms of `nvidia-smi topo -m`; None if the text lacks the upper bridges."""
     of_a, of_b = above(a, found), above(b, found)
     common = sum(1 for x, y in zip(of_a, of_b, strict=False) if x is y)
     if common:

@@ -1,4 +1,4 @@
-"""The facts of one host, as they stand in the header of a results file."""
+"""The facts of one host, as in the header of a results file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CGROUP = "sys/fs/cgroup"
 
 
 def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
-    """Plain data for JSON: names, counts, bytes, bytes per second; None is unknown. The keys stand in docs/facts.md.
+    """Plain data for JSON: names, counts, bytes, bytes per second; None is unknown. docs/facts.md lists the keys.
 
-    `num_cpus`: logical CPUs that this process may use. `cpu_quota`: how many CPUs' time a container grants it.
-    `under_load`: data goes over the links of all GPUs right now.
+    `num_cpus`: logical CPUs that this process may use. `cpu_quota`: CPUs granted by a container. `under_load`: data
+    crosses the links of all GPUs now.
     """
     found = nvml.gpus(root, under_load=under_load)
     return {
@@ -58,7 +58,7 @@ def _devices(found: nvml.NvmlInventory, root: Path) -> dict[str, Any]:
 
 
 def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
-    """What decides how GPUs reach each other and adapters. Of a machine without GPUs some are not asked."""
+    """Settings that affect paths between GPUs and adapters. Some are skipped on machines without GPUs."""
     shm_bytes, shm_free_bytes = kernel.shared_memory_bytes(root)
     redirected = [pci.redirects(address, root) for address in gpus]
     return {
@@ -78,17 +78,17 @@ def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
 
 
 def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
-    """What a GPU's facts look like once they were JSON: lists in place of tuples."""
+    """A GPU's facts as after JSON: lists instead of tuples."""
     return gpu | {"nvlinks": list(gpu["nvlinks"]), "throttle": list(gpu["throttle"])}
 
 
 def usable_cpus() -> int:
-    """Logical CPUs that this process may be scheduled on: its affinity mask."""
+    """Logical CPUs in this process's affinity mask."""
     return len(os.sched_getaffinity(0))
 
 
 def available_memory_bytes(root: Path = ROOT) -> int | None:
-    """Memory that can be taken without swapping: the kernel's estimate, or what a container's limit leaves if less."""
+    """Memory available without swapping: the kernel's estimate, or the rest of a container's limit if that is less."""
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)
     known = [num_bytes for num_bytes in (free, left) if num_bytes is not None]
@@ -96,18 +96,18 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """CPUs' worth of time that control groups grant (version 2: cpu.max, version 1: cfs quota); None: no limit."""
+    """CPUs granted by control groups (version 2: cpu.max, version 1: cfs quota); None: no limit."""
     granted = []
     for group in _groups(root, ""):
         granted.append(sysfs.read(group / "cpu.max") or "")
     for group in _groups(root, "cpu"):
         granted.append(f"{sysfs.read(group / 'cpu.cfs_quota_us')} {sysfs.read(group / 'cpu.cfs_period_us')}")
-    found = [re.fullmatch(r"(\d+) ([1-9]\d*)", text) for text in granted]  # no match: `max`, -1, not there
+    found = [re.fullmatch(r"(\d+) ([1-9]\d*)", text) for text in granted]  # no match: `max`, -1, or no file
     return min((int(match[1]) / int(match[2]) for match in found if match), default=None)
 
 
 def container(root: Path = ROOT) -> str | None:
-    """The kind of container that this seems to be; None for none that is known."""
+    """The kind of this container; None if it is no known container."""
     for file, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer")):
         if (root / file).exists():
             return kind
@@ -116,7 +116,7 @@ def container(root: Path = ROOT) -> str | None:
 
 
 def _left_of_limit(root: Path) -> int | None:
-    """What the tightest memory limit above this process leaves, file pages that can be dropped not counted as taken."""
+    """Free bytes below the tightest memory limit of this process, not counting file pages that can be dropped."""
     left = []
     for controller, limit, used, dropped in (
         ("", "memory.max", "memory.current", "inactive_file"),
@@ -131,9 +131,9 @@ def _left_of_limit(root: Path) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> list[Path]:
-    """This process's control group and those above it; only the top one where a container hides the others.
+    """This process's control group and its parents; only the top one if a container hides the others.
 
-    `controller` is empty for version 2, whose line in /proc/self/cgroup begins with `0::`.
+    `controller` is empty for version 2, whose line in /proc/self/cgroup starts with `0::`.
     """
     top = root / _CGROUP / controller
     lines = re.findall(r"^\d+:([^:]*):/(.*)$", sysfs.read(root / "proc/self/cgroup") or "", re.MULTILINE)

@@ -1,8 +1,8 @@
 """Topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, read as text.
 
-A topology is a tree of processors, PCI switches and devices; vendors ship such files for their virtual machines, whose
-own /sys shows less. Its `link_speed` and `link_width` are what a link can do at most. A graph holds the ways that NCCL
-chose: how many GPUs, no more.
+A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, whose /sys
+shows less. Its `link_speed` and `link_width` are maxima. A graph holds the paths that NCCL chose, which give only the
+number of GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AMAZON = "0x1d0f"
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A GPU or an adapter where it hangs: its processor, and the PCI devices from there down to its own."""
+    """A GPU or an adapter with its processor and the PCI devices above it."""
 
     name: str
     cpu: str
@@ -32,12 +32,12 @@ class _Device:
 
 
 def recognises(text: str) -> bool:
-    """Is this one of the two kinds of file?"""
+    """Is this a topology or graph file?"""
     return re.search(r"<(?:system|graphs)\s+version=", text) is not None and "<nvidia_smi_log" not in text
 
 
 def inventory(text: str) -> Inventory:
-    """GPUs in the order of their ranks (of the file where it has none), adapters, and what is between all of them."""
+    """GPUs in rank order (in file order without ranks), adapters, and all paths between them."""
     root = _parse(text)
     if root is None:
         return Inventory(lost=("the XML does not end as it should",), nvlinks_told=False)
@@ -57,8 +57,8 @@ def _parse(text: str) -> ElementTree.Element | None:
 
 def _of_graphs(root: ElementTree.Element) -> Inventory:
     numbers = sorted({_whole(gpu.get("dev"), -1) for gpu in root.iter("gpu")} - {-1})
-    told = "a graph tells which ways NCCL takes, not what is between the GPUs"
-    return Inventory(tuple(_unknown(number) for number in numbers), lost=(told,), nvlinks_told=False)
+    reported = "a graph file has the paths that NCCL uses, not those between the GPUs"
+    return Inventory(tuple(_unknown(number) for number in numbers), lost=(reported,), nvlinks_told=False)
 
 
 def _of_system(root: ElementTree.Element) -> Inventory:
@@ -81,9 +81,9 @@ def _of_system(root: ElementTree.Element) -> Inventory:
         else:
             num_unknown += 1
     if gpus and next(root.iter("nvlink"), None) is None:
-        lost.append("no NVLinks are told here: NCCL itself adds those that the driver finds")
+        lost.append("the file has no NVLinks: NCCL adds those that the driver finds")
     if num_unknown:
-        lost.append(f"{num_unknown} PCI devices without a class: which are GPUs and which are adapters is not told")
+        lost.append(f"{num_unknown} PCI devices without a class: they may be GPUs or adapters")
     links = {
         number: tuple(_links(element, {pci.address(e.get("busid")): n for n, _, e in gpus}, number, lost))
         for number, _, element in gpus
@@ -108,7 +108,7 @@ def _of_system(root: ElementTree.Element) -> Inventory:
 
 
 def _leaves(root: ElementTree.Element) -> Iterator[tuple[str, tuple[str, ...], ElementTree.Element]]:
-    """(memory node, addresses of the switches above, device), in the order of the file."""
+    """(NUMA node, addresses of the switches above, device), in file order."""
     for cpu in root.iter("cpu"):
         waiting: list[tuple[tuple[str, ...], ElementTree.Element]] = [((), child) for child in reversed(cpu)]
         while waiting:
@@ -152,7 +152,7 @@ def _node(cpu: str) -> int | None:
 
 
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
-    """The networks that NCCL found on a device by their names and rates; a device without any by its address."""
+    """The networks on a device by name and rate; a device without networks by its address."""
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
         kind = "efa"
@@ -167,21 +167,21 @@ def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> It
 def _links(
     element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
 ) -> Iterator[NvLink]:
-    """`count` links to what stands at `target`; links of a GPU to itself, which files written by hand have, are not."""
+    """`count` links to `target`. Links of a GPU to itself, as in hand-written files, are dropped."""
     index = 0
-    for told in element.iter("nvlink"):
-        other = number_at.get(pci.address(told.get("target")))
+    for reported in element.iter("nvlink"):
+        other = number_at.get(pci.address(reported.get("target")))
         if other == own:
             lost.append("NVLinks of a GPU to itself are no links")
             continue
-        peer = f"gpu{other}" if other is not None else pci.address(told.get("target"))
-        for _ in range(_whole(told.get("count"), 0)):
-            yield NvLink(index, None, None, "switch" if told.get("tclass", "").startswith(_SWITCH_CLASS) else peer)
+        peer = f"gpu{other}" if other is not None else pci.address(reported.get("target"))
+        for _ in range(_whole(reported.get("count"), 0)):
+            yield NvLink(index, None, None, "switch" if reported.get("tclass", "").startswith(_SWITCH_CLASS) else peer)
             index += 1
 
 
 def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
-    """In the words of `nvidia-smi topo -m`; two processors have the link between them."""
+    """The path in the terms of `nvidia-smi topo -m`; between two processors it is SYS."""
     if a.name.startswith("gpu") and b.name.startswith("gpu"):
         of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]
         direct = sum(1 for link in of_a if link.peer == b.name)

@@ -17,14 +17,14 @@ from bench.probes._nvml_gpu import conditions as conditions_of
 from bench.probes._nvml_pairs import named, paths
 from bench.probes.sysfs import ROOT, read
 
-_BROKEN = ("Driver Not Loaded", "version mismatch")  # as NVML says it; CUDA programs fail alike
-_THERE = "; device files of {} GPUs are there: containers get NVML by NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+_BROKEN = ("Driver Not Loaded", "version mismatch")  # messages of NVML; CUDA programs fail, too
+_THERE = "; device files of {} GPUs exist: a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility for NVML"
 _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, what is between them and the driver's versions; or why there are none."""
+    """The GPUs, their paths and the driver's versions; or why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -34,37 +34,37 @@ class NvmlInventory:
 
 
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
-    """GPUs that CUDA programs may use here: those of the driver, as far as CUDA_VISIBLE_DEVICES leaves them.
+    """The number of GPUs for CUDA programs: those of the driver that CUDA_VISIBLE_DEVICES allows.
 
-    Where NVML can not be asked (a container may have CUDA without it, a sandbox may refuse it) device files count.
+    Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted.
     """
     if not has_device(root):
         return 0
     hidden = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
     with _library() as nvml:
-        told = None if isinstance(nvml, str) else ask(nvml, "nvmlDeviceGetCount")
+        reported = None if isinstance(nvml, str) else ask(nvml, "nvmlDeviceGetCount")
         broken = isinstance(nvml, str) and any(word in nvml for word in _BROKEN)
-    count: int = told if told is not None else 0 if broken else len(_device_files(root))
+    count: int = reported if reported is not None else 0 if broken else len(_device_files(root))
     return count if hidden is None else min(count, len(_listed(hidden)))
 
 
 @contextlib.contextmanager
 def held_open() -> Iterator[None]:
-    """NVML stays open meanwhile: where nobody else holds the driver, each opening takes seconds."""
+    """Keep NVML open: if no other process uses the driver, each opening takes seconds."""
     with _library():
         yield
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Has the driver put its device files there? Costs nothing, imports nothing; WSL has a device of its own."""
+    """Do device files of the driver exist? It is cheap and imports nothing; WSL has another device."""
     proc, dev = root / "proc/driver/nvidia/gpus", root / "dev"
     return any(proc.glob("*")) or any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
 
 
 def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
-    """All GPUs that the driver shows, CUDA_VISIBLE_DEVICES or not; a reason in words when there is no driver.
+    """All GPUs of the driver, whatever CUDA_VISIBLE_DEVICES is; without a driver the reason.
 
-    `under_load`: the caller's word that data goes over the links to the host right now (idle ones slow down).
+    `under_load`: the caller guarantees that data crosses the links to the host now (idle links slow down).
     """
     with _library() as nvml:
         if isinstance(nvml, str):
@@ -74,7 +74,7 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
             )
         handles = _handles(nvml)
         if not handles and ask(nvml, "nvmlDeviceGetCount") != 0:
-            return NvmlInventory(reason="NVML is there and answers no question about GPUs")
+            return NvmlInventory(reason="NVML is installed but reports no GPUs")
         found = named(gpu(nvml, index, handle, root, under_load=under_load) for index, handle in handles.items())
         return NvmlInventory(
             gpus=found,
@@ -85,9 +85,9 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 
 
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
-    """What changes while GPUs work, quick enough for before and after a job; empty without a driver.
+    """The changing state of each GPU, fast enough for before and after a job; empty without a driver.
 
-    Of each GPU, keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
+    Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
     `memory_hz`, `power_w`, `temperature_c`, `throttle`.
     """
     if not has_device(root):
@@ -95,12 +95,12 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
     with _library() as nvml:
         if isinstance(nvml, str):
             return []
-        told = {index: conditions_of(nvml, handle) for index, handle in _handles(nvml).items()}
-    return [{"index": index, **each, "throttle": list(each["throttle"])} for index, each in told.items()]
+        reported = {index: conditions_of(nvml, handle) for index, handle in _handles(nvml).items()}
+    return [{"index": index, **each, "throttle": list(each["throttle"])} for index, each in reported.items()]
 
 
 def _handles(nvml: ModuleType) -> dict[int, Any]:
-    """Index -> handle, those left out that do not answer: a GPU that fell off the bus."""
+    """Index -> handle of the GPUs that answer; one that was lost from the bus does not."""
     asked = {
         index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0)
     }
@@ -113,7 +113,7 @@ def _cuda(version: int | None) -> str | None:
 
 @contextlib.contextmanager
 def _library() -> Iterator[ModuleType | str]:
-    """NVML, open; or the reason why it can not be."""
+    """NVML, initialised; or the reason why it cannot be."""
     try:
         import pynvml
     except ImportError:
@@ -122,12 +122,12 @@ def _library() -> Iterator[ModuleType | str]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield f"no NVIDIA driver answers ({error})"
+        yield f"no NVIDIA driver was found ({error})"
         return
     try:
         yield pynvml
     finally:
-        with contextlib.suppress(pynvml.NVMLError):  # of a driver that went away meanwhile
+        with contextlib.suppress(pynvml.NVMLError):  # the driver was unloaded meanwhile
             pynvml.nvmlShutdown()
 
 
@@ -136,13 +136,13 @@ def _device_files(root: Path) -> list[Path]:
 
 
 def _on_bus(root: Path) -> int:
-    """NVIDIA devices that the kernel shows as displays or 3D controllers, driver or not."""
+    """The number of NVIDIA displays and 3D controllers on the PCI bus, with or without a driver."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     return sum(read(one / "vendor") == "0x10de" and (read(one / "class") or "").startswith("0x03") for one in devices)
 
 
 def _listed(visible: str) -> list[str]:
-    """The entries of CUDA_VISIBLE_DEVICES that count: CUDA stops reading at the first one that it can not use."""
+    """The valid entries of CUDA_VISIBLE_DEVICES: CUDA stops at the first invalid one."""
     entries = []
     for entry in (word.strip() for word in visible.split(",")):
         if not entry or entry.startswith("-") or entry == "NoDevFiles":

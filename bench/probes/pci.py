@@ -1,7 +1,7 @@
-"""The tree of PCI devices as the kernel shows it in /sys: what is above a device, what two devices share.
+"""The tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
 
-Every function takes the root of that tree, so that a recorded one can be read as well. An address is the kernel's:
-`0000:9e:00.0`. What can not be read, as in many sandboxes and for anybody but root, is None.
+Every function takes the root of the tree, to read recorded ones. Addresses have the kernel's form: `0000:9e:00.0`.
+Unreadable values, as in many sandboxes and for non-root users, are None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.probes.sysfs import ROOT, node_of, read
 _DEVICES = "sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GENERATION_OF = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # GT/s and lane, PCI-SIG
-# What a virtual machine's bridges claim is made up: QEMU, VMware, VirtualBox, Hyper-V.
+# Vendors of emulated bridges, whose values are not real: QEMU, VMware, VirtualBox, Hyper-V.
 _MADE_UP = {"0x1b36", "0x15ad", "0x80ee", "0x1414"}
 
 # Of a PCI Express device's configuration space (PCI Express Base Specification, chapter 7).
@@ -28,7 +28,7 @@ _REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egre
 
 @dataclass(frozen=True, slots=True)
 class PciPath:
-    """Where a device is: its address, its host bridge, and the bridges between, outermost first."""
+    """A device's address, host bridge, and the bridges between, outermost first."""
 
     address: str
     host_bridge: str
@@ -36,27 +36,27 @@ class PciPath:
     numa_node: int | None
 
 
-def address(told: str | None) -> str | None:
+def address(reported: str | None) -> str | None:
     """The kernel's form of a PCI address: `00000000:9E:00.0`, as NVML writes it, is `0000:9e:00.0`."""
-    found = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", (told or "").strip().lower())
+    found = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", (reported or "").strip().lower())
     return None if found is None else f"{int(found[1] or '0', 16):04x}:{found[2]}"
 
 
 def generation(speed: str | None) -> int | None:
-    """`32.0 GT/s PCIe`, `32GT/s` -> 5; None for `Unknown` and speeds that no generation has."""
+    """`32.0 GT/s PCIe`, `32GT/s` -> 5; None for `Unknown` and other speeds."""
     found = re.match(r"([\d.]+)\s*GT/s", speed or "")
     return None if found is None else _GENERATION_OF.get(float(found[1]))
 
 
 def lanes(width: str | None) -> int | None:
-    """`16`, `x16`, `16x` -> 16; None for 0 and 255, which mean that there is no link."""
+    """`16`, `x16`, `16x` -> 16; None for 0 and 255, which mean no link."""
     found = re.fullmatch(r"x?(\d+)x?", (width or "").strip())
     count = int(found[1]) if found else 0
     return count if 0 < count <= 32 else None
 
 
 def place(at: str | None, root: Path = ROOT) -> PciPath | None:
-    """Where this device hangs; None where /sys does not show it."""
+    """The path of a device in the tree; None if /sys does not show it."""
     link = root / _DEVICES / (at or "-")
     if not link.exists():
         return None
@@ -69,10 +69,10 @@ def place(at: str | None, root: Path = ROOT) -> PciPath | None:
 
 
 def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
-    """What two devices have between them, in the words of `nvidia-smi topo -m`; None where it can not be known.
+    """The path between two devices in the terms of `nvidia-smi topo -m`; None if unknown.
 
-    PIX: one switch (at most one bridge on each side of what both hang under); PXB: several; PHB: the host bridge; NODE:
-    several host bridges of one memory node; SYS: the link between processors. `num_nodes`: memory nodes of the machine.
+    PIX: one switch (at most one bridge on each side below the common one); PXB: several; PHB: the host bridge; NODE:
+    several host bridges of a NUMA node; SYS: the link between processors. `num_nodes`: NUMA nodes of the machine.
     """
     if a is None or b is None:
         return None
@@ -87,7 +87,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 
 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Generation and lanes that the bridge above can do at most; unknown for a bridge that a hypervisor made up."""
+    """Maximum generation and lanes of the bridge above; unknown for an emulated bridge."""
     where = place(at, root)
     if where is None or not where.bridges:
         return None, None
@@ -98,7 +98,7 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
-    """The largest payload of a packet that this device may send: bits 5 to 7 of its Device Control register."""
+    """The maximum payload of this device's packets: bits 5 to 7 of its Device Control register."""
     config = _config(at, root)
     position = _express(config)
     if position is None or position + _DEVICE_CONTROL + 2 > len(config):
@@ -108,19 +108,19 @@ def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
 
 
 def redirects(at: str | None, root: Path = ROOT) -> bool | None:
-    """Does a bridge above this device send what peers tell each other up through the host (ACS)? None: not readable.
+    """Does a bridge above this device redirect peer traffic through the host (ACS)? None: not readable.
 
-    The bits are those that Linux takes for a redirection of peers (drivers/pci/p2pdma.c).
+    The bits are those that Linux checks for redirection (drivers/pci/p2pdma.c).
     """
     where = place(at, root)
-    told = [_redirected(_config(bridge, root)) for bridge in where.bridges] if where else []
-    if True in told:
+    reported = [_redirected(_config(bridge, root)) for bridge in where.bridges] if where else []
+    if True in reported:
         return True
-    return None if not told or None in told else False  # without a bridge to see, as in many virtual machines: unknown
+    return None if not reported or None in reported else False  # no visible bridge (virtual machines): unknown
 
 
 def _redirected(config: bytes) -> bool | None:
-    """None when the extended part, which only root may read, is not there."""
+    """None if the extended configuration is missing; only root may read it."""
     if len(config) <= _EXTENDED + 4:
         return None
     at, seen = _EXTENDED, set[int]()
@@ -134,7 +134,7 @@ def _redirected(config: bytes) -> bool | None:
 
 
 def _express(config: bytes) -> int | None:
-    """Where the PCI Express capability begins."""
+    """The offset of the PCI Express capability."""
     if len(config) <= 64 or not _word(config, _STATUS) & _HAS_CAPABILITIES:
         return None
     at, seen = config[_FIRST_CAPABILITY] & ~3, set[int]()

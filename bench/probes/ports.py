@@ -1,6 +1,6 @@
-"""Can hosts reach each other's ports? Each one listens and connects at the same time, and compares clocks by the way.
+"""Check whether hosts can connect to each other's ports. Each listens and connects at once, and compares clocks.
 
-Not a measurement: it says which directed pairs get through, and how far apart wall clocks are.
+This is no measurement: it reports which directed pairs connect, and the offsets of wall clocks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MOST_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class PeerReply:
-    """What connecting to one peer came to. `error` is None when it answered; then its clock minus mine, in seconds.
+    """The result of connecting to a peer. `error` is None if it answered; then its clock minus this one, in seconds.
 
-    The offset is known to within half of `round_trip_s`.
+    The offset is accurate to half of `round_trip_s`.
     """
 
     error: str | None
@@ -33,7 +33,7 @@ class PeerReply:
 
 
 def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
-    """The addresses of each name, or why it has none, in words."""
+    """The addresses of each name, or the error message."""
     if not names:
         return {}
     with ThreadPoolExecutor(min(_MOST_THREADS, len(names))) as pool:
@@ -41,14 +41,14 @@ def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on just now."""
+    """A TCP port that is free now."""
     with _server(0) as server:
         port: int = server.getsockname()[1]
         return port
 
 
 def taken(port: int) -> str | None:
-    """Why this port of this host can not be listened on; None when it can."""
+    """Why this port cannot be opened for listening; None if it can."""
     try:
         _server(port).close()
     except OSError as error:
@@ -65,13 +65,13 @@ def exchange(
     limit_s: float,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, PeerReply]:
-    """Listen on `port` until all `callers` came, and connect to all `peers` (name -> port); `limit_s` for all of it.
+    """Listen on `port` until all `callers` have connected, and connect to all `peers` (name -> port), within `limit_s`.
 
-    Every host of the round calls this at about the same time: one that does not listen yet is asked again.
-    Raises OSError when `port` can not be listened on.
+    All hosts of the round call this at about the same time. Connections are retried while a peer does not listen yet.
+    Raises OSError if `port` cannot be opened.
     """
     until = time.monotonic() + limit_s
-    heard: set[str] = set()
+    connected: set[str] = set()
     all_came, done = threading.Event(), threading.Event()
     if not set(callers):
         all_came.set()
@@ -82,8 +82,8 @@ def exchange(
             word, _, name = connection.recv(_LINE_BYTES).decode(errors="replace").strip().partition(" ")
             if word == nonce:
                 connection.sendall(f"{nonce} {clock()!r}\n".encode())
-                heard.add(name)
-                if heard >= set(callers):
+                connected.add(name)
+                if connected >= set(callers):
                     all_came.set()
 
     def listen() -> None:
@@ -133,7 +133,7 @@ def _addresses(name: str) -> list[str] | str:
 
 
 def _server(port: int) -> socket.socket:
-    """Listening on every address of this host, IPv6 ones included where it has them, as torch's rendezvous does."""
+    """A socket that listens on every address of this host, IPv6 included, as torch's rendezvous does."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -1,7 +1,7 @@
-"""Processes of our own jobs, found by the variable that each of them inherited, and the only code that ends any.
+"""Processes of our jobs, found by an inherited variable. No other module ends processes.
 
-`python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` does it on the host where it runs, and prints
-one JSON object; `stacks` asks those processes of the job that are ranks for their stacks (SIGUSR1).
+`python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` works on its host and prints a JSON object.
+`stacks` asks the ranks among the processes for their stacks (SIGUSR1).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _KILL_GRACE_S = 2.0
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
-    """Processes on this host whose environment has BENCH_JOB=`job_id`, this one excepted, by id.
+    """Processes of this host with BENCH_JOB=`job_id` in their environment, except this one, by id.
 
-    An environment is read as it was when the program started, so children of children are found wherever they hide
-    (a session of their own, a parent that has ended). Other users' processes can not be read and are left out.
+    The environment at the start of a program is read, so all descendants are found, also in other sessions or without
+    a parent. Other users' processes cannot be read and are skipped.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))
 
 
 def end_job(job_id: str) -> tuple[int, ...]:
-    """End every process of a job on this host: TERM, then KILL for those that stay. Returns the ids of those found.
+    """End every process of a job on this host: TERM, then KILL for the rest. Returns their ids.
 
-    Asks again after each round, since a launcher that is told to end may start helpers of its own.
+    It searches again after each round, because a launcher that is ended may start helpers.
     """
     ended: dict[int, None] = {}
     for _ in range(3):
@@ -48,7 +48,7 @@ def end_job(job_id: str) -> tuple[int, ...]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """TERM, then KILL. A process is known by its id and start time, so an id used again is never hit."""
+    """TERM, then KILL. Processes are identified by id and start time, so a reused id is safe."""
     alive = list(processes)
     for signal_all, grace_s in ((psutil.Process.terminate, _TERM_GRACE_S), (psutil.Process.kill, _KILL_GRACE_S)):
         for process in alive:
@@ -67,7 +67,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """SIGUSR1 to the ranks among a job's processes: it would end anything else."""
+    """Send SIGUSR1 to the ranks among a job's processes: it would end any other process."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:
@@ -82,16 +82,16 @@ def _others() -> Iterator[psutil.Process]:
 def _job_of(process: psutil.Process) -> str | None:
     try:
         return process.environ().get(JOB_VARIABLE)
-    except (psutil.Error, OSError):  # ended meanwhile, or not ours to read
+    except (psutil.Error, OSError):  # it has ended, or belongs to another user
         return None
 
 
 def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
-    """What the desk asks of a host. `ranks`: HOST:PROCESS of every rank, of which this host's are meant."""
+    """Answer the controller. `ranks`: HOST:PROCESS of every rank; only those of this host are used."""
     found = look(job_id)
     if verb == "stacks":
-        told = (rank.rpartition(":") for rank in ranks)
-        ask_for_stacks(job_id, [int(process) for host, _, process in told if host == found["host"]])
+        parts = (rank.rpartition(":") for rank in ranks)
+        ask_for_stacks(job_id, [int(process) for host, _, process in parts if host == found["host"]])
     if verb == "end":
         end_job(job_id)
     return found

@@ -1,7 +1,7 @@
-"""What this host can reach: `python -m bench.probes.reach HOST ...` prints one JSON object.
+"""Hosts that this host can reach: `python -m bench.probes.reach HOST ...` prints a JSON object.
 
-A host that refuses a connection is there: the port asked for is one that nobody listens on. A network device that is
-up without a carrier is a cable that is not in.
+A refused connection shows that the host is up: no program listens on the port. A network device that is up without a
+carrier has an unplugged cable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-_PORT = 61009  # above those that are handed out, in the range that must be open between hosts anyhow
+_PORT = 61009  # above the ephemeral ports, in the range that must be open between hosts
 _TIMEOUT_S = 2.0
 _NET = Path("/sys/class/net")
 
@@ -24,12 +24,12 @@ def look(hosts: Iterable[str]) -> dict[str, Any]:
     """{"unreachable": {host: why}, "unplugged": [device]} as seen from this host."""
     names = list(hosts)
     with ThreadPoolExecutor(max(1, min(64, len(names)))) as pool:
-        reasons = dict(zip(names, pool.map(why_not, names), strict=True))
+        reasons = dict(zip(names, pool.map(unreachable_reason, names), strict=True))
     return {"unreachable": {host: why for host, why in reasons.items() if why}, "unplugged": unplugged()}
 
 
-def why_not(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
-    """Why a host does not answer; None when it does (a refusal is an answer)."""
+def unreachable_reason(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
+    """Why a host does not answer; None if it does (a refusal is an answer)."""
     try:
         socket.create_connection((host, _PORT), timeout=timeout_s).close()
     except ConnectionRefusedError:
@@ -42,7 +42,7 @@ def why_not(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
 
 
 def unplugged(net: Path = _NET) -> list[str]:
-    """Network devices that are up without a carrier, by name. A bridge without ports has none, and no cable."""
+    """Network devices that are up without a carrier, by name; not bridges, which have no cable."""
     devices = (device for device in net.glob("*") if device.name != "lo" and not (device / "bridge").exists())
     return sorted(device.name for device in devices if _carrier(device) == "0")
 
@@ -50,7 +50,7 @@ def unplugged(net: Path = _NET) -> list[str]:
 def _carrier(device: Path) -> str:
     try:
         return (device / "carrier").read_text(encoding="ascii").strip()
-    except OSError:  # a device that is down has none to read
+    except OSError:  # a device that is down has no carrier file content
         return ""
 
 

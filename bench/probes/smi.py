@@ -1,6 +1,6 @@
-"""`nvidia-smi -q`, as text and as XML (`-x`): what the driver said of each GPU at that moment.
+"""`nvidia-smi -q`, as text and as XML (`-x`): the driver's report about each GPU at that moment.
 
-The two forms have other words for the same; both become flat tables of `section/subsection/name`, in small letters.
+The two forms name fields differently. Both become flat tables of `section/subsection/name`, in lower case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.core.inventory import Gpu, Inventory
 TOLD_BY = "nvidia-smi -q"
 _MEBI = 1 << 20
 _UNTOLD = ("", "n/a", "[n/a]", "unknown", "requested functionality has been deprecated")
-# What a field is called: in XML (drivers 515 to 595), then in text. The first that says something counts.
+# The names of a field in XML (drivers 515 to 595), then in text. The first one with a value counts.
 _NAMES = {
     "name": ("product_name", "product name"),
     "uuid": ("uuid", "gpu uuid"),
@@ -57,18 +57,18 @@ _REASONS = re.compile(r"clocks[_ ](?:event|throttle)[_ ]reasons/(?:.*/)?(?:clock
 
 
 def recognises(text: str) -> bool:
-    """Either form."""
+    """Is this the text or the XML form?"""
     return (
         "<nvidia_smi_log" in text or "==NVSMI LOG==" in text or re.search(r"^Attached GPUs +:", text, re.M) is not None
     )
 
 
 def inventory(text: str) -> Inventory:
-    """The GPUs in the order of the text, which is that of the driver. Nothing is told of what is between them."""
+    """The GPUs in the order of the text, which is the driver's. The text has no paths between them."""
     tables = list(_of_xml(text) if "<nvidia_smi_log" in text else _of_text(text))
     lost = []
-    told = re.search(r"<attached_gpus>(\d+)<|^Attached GPUs +: *(\d+)", text, re.MULTILINE)
-    attached = int(told[1] or told[2]) if told else len(tables)
+    reported = re.search(r"<attached_gpus>(\d+)<|^Attached GPUs +: *(\d+)", text, re.MULTILINE)
+    attached = int(reported[1] or reported[2]) if reported else len(tables)
     if attached != len(tables):
         lost.append(f"{attached} GPUs are attached, {len(tables)} are described")
     gpus = tuple(_gpu(index, table) for index, table in enumerate(tables))
@@ -76,55 +76,55 @@ def inventory(text: str) -> Inventory:
 
 
 def versions(text: str) -> dict[str, str]:
-    """`gpu_driver` and `gpu_cuda` as the text's head has them, by these names."""
-    told = {}
+    """`gpu_driver` and `gpu_cuda` from the head of the text."""
+    reported = {}
     for key, tag, name in (
         ("gpu_driver", "driver_version", "Driver Version"),
         ("gpu_cuda", "cuda_version", "CUDA Version"),
     ):
         found = re.search(rf"<{tag}>\s*([^<]*?)\s*<|^{name} +: *(\S+)", text, re.MULTILINE)
         if found and _says(value := found[1] or found[2]):
-            told[key] = value
-    return told
+            reported[key] = value
+    return reported
 
 
 def _gpu(index: int, table: Mapping[str, str]) -> Gpu:
-    def told(field: str) -> str | None:
+    def reported(field: str) -> str | None:
         return next((table[name] for name in _NAMES[field] if _says(table.get(name))), None)
 
-    own, most, slot = _whole(told("own")), _whole(told("most")), _whole(told("slot"))
+    own, most, slot = _whole(reported("own")), _whole(reported("most")), _whole(reported("slot"))
     if slot is None and own is not None and most is not None and most < own:
-        slot = most  # what holds the GPU back is its slot
-    memory = _whole(told("memory"))
+        slot = most  # the slot limits the GPU
+    memory = _whole(reported("memory"))
     return Gpu(
         index=index,
-        name=told("name") or "unknown",
+        name=reported("name") or "unknown",
         memory_bytes=None if memory is None else memory * _MEBI,
-        pci_bus=told("bus"),
-        pcie_generation=_whole(told("now")),
+        pci_bus=reported("bus"),
+        pcie_generation=_whole(reported("now")),
         pcie_max_generation=most,
-        pcie_lanes=_whole(told("lanes")),
-        pcie_max_lanes=_whole(told("most_lanes")),
-        uuid=told("uuid"),
+        pcie_lanes=_whole(reported("lanes")),
+        pcie_max_lanes=_whole(reported("most_lanes")),
+        uuid=reported("uuid"),
         slot_generation=slot,
-        sm_hz=_hertz(told("sm")),
-        sm_max_hz=_hertz(told("most_sm")),
-        memory_hz=_hertz(told("memory_clock")),
-        memory_max_hz=_hertz(told("most_memory_clock")),
-        power_w=_number(told("power")),
-        power_limit_w=_number(told("power_limit")),
-        temperature_c=_number(told("temperature")),
+        sm_hz=_hertz(reported("sm")),
+        sm_max_hz=_hertz(reported("most_sm")),
+        memory_hz=_hertz(reported("memory_clock")),
+        memory_max_hz=_hertz(reported("most_memory_clock")),
+        power_w=_number(reported("power")),
+        power_limit_w=_number(reported("power_limit")),
+        temperature_c=_number(reported("temperature")),
         throttle=tuple(_throttle(table)),
-        ecc=_enabled(told("ecc")),
+        ecc=_enabled(reported("ecc")),
         ecc_uncorrected=_uncorrected(table),
-        mig=_enabled(told("mig")),
-        fabric=_fabric(told("fabric"), told("fabric_status")),
+        mig=_enabled(reported("mig")),
+        fabric=_fabric(reported("fabric"), reported("fabric_status")),
         own_generation=own,
     )
 
 
 def _of_xml(text: str) -> Iterator[dict[str, str]]:
-    """One table for each `<gpu>`; one that the end of the text cuts off is left out."""
+    """One table for each complete `<gpu>`."""
     for block in re.finditer(r"<gpu id=.*?</gpu>", text, re.DOTALL):
         try:
             yield dict(_leaves(ElementTree.fromstring(block[0]), ()))
@@ -142,7 +142,7 @@ def _leaves(element: ElementTree.Element, above: tuple[str, ...]) -> Iterator[tu
 
 
 def _of_text(text: str) -> Iterator[dict[str, str]]:
-    """Sections are told by indentation, four blanks a level."""
+    """Sections by indentation, four blanks per level."""
     table: dict[str, str] | None = None
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -164,7 +164,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Words as those of NVML's bits; an idle GPU is no reason to doubt a figure."""
+    """Throttle reasons with the names of NVML's bits, without `idle`."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):
@@ -172,13 +172,13 @@ def _throttle(table: Mapping[str, str]) -> Iterator[str]:
 
 
 def _uncorrected(table: Mapping[str, str]) -> int | None:
-    """Errors that memory and caches could not correct since the GPU was made."""
-    told = [
+    """Uncorrectable errors of memory and caches over the GPU's lifetime."""
+    reported = [
         _whole(value)
         for name, value in table.items()
         if re.match(r"ecc[_ ]errors/aggregate/(?:.*uncorrect|double[_ ]bit/total)", name)
     ]
-    known = [count for count in told if count is not None]
+    known = [count for count in reported if count is not None]
     return sum(known) if known else None
 
 
@@ -210,5 +210,5 @@ def _number(value: str | None) -> float | None:
 
 
 def _hertz(value: str | None) -> float | None:
-    told = _number(value)
-    return None if told is None else told * 1e6
+    reported = _number(value)
+    return None if reported is None else reported * 1e6

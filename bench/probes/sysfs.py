@@ -1,6 +1,6 @@
-"""The kernel's own description of CPUs, caches, memory nodes and network ports, from the trees /sys and /proc.
+"""CPUs, caches, NUMA nodes and network ports, from /sys and /proc.
 
-Every function takes the root of those trees, so that recorded ones can be read as well; what is not there is None.
+Every function takes the root of these trees, to read recorded ones. Missing values are None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One memory node: its CPUs as the kernel lists them (`0-15,32-47`) and its memory."""
+    """A NUMA node: its CPUs as the kernel lists them (`0-15,32-47`) and its memory."""
 
     node: int
     cpus: str
@@ -41,7 +41,7 @@ class Port:
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
-    """Size of the last cache that CPU 0 reaches, the others being taken alike; shared caches count once."""
+    """Size of the last-level cache of CPU 0, with all others assumed equal; shared caches count once."""
     levels = {}
     for index in (root / _CPUS / "cpu0/cache").glob("index*"):
         level, size = number(index / "level"), _size(read(index / "size"))
@@ -51,7 +51,7 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
 
 def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
-    """Those CPUs as physical cores (each its hardware threads), socket by socket; every CPU its own where unknown."""
+    """These CPUs as physical cores (tuples of hardware threads), socket by socket; if unknown, each CPU is a core."""
     found: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(cpus):
         topology = root / _CPUS / f"cpu{cpu}" / "topology"
@@ -62,7 +62,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
 
 
 def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
-    """The CPUs of the memory node that a PCI device hangs on; empty where the kernel does not tell."""
+    """The CPUs of a PCI device's NUMA node; empty if unknown."""
     device = root / "sys/bus/pci/devices" / pci_address.lower()
     node, listed = number(device / "numa_node"), read(device / "local_cpulist")
     if listed is None or node is None or node < 0:
@@ -75,22 +75,22 @@ def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
 
 
 def num_cores(root: Path = ROOT) -> int | None:
-    """Physical cores: CPUs that are hardware threads of one core count once."""
+    """The number of physical cores."""
     return _distinct(root, "physical_package_id", "core_id")
 
 
 def num_sockets(root: Path = ROOT) -> int | None:
-    """Processor packages."""
+    """The number of processor packages."""
     return _distinct(root, "physical_package_id")
 
 
 def governor(root: Path = ROOT) -> str | None:
-    """How the kernel chooses CPU 0's frequency: `performance`, `powersave`, ...; None where it has no say (clouds)."""
+    """CPU 0's frequency governor: `performance`, `powersave`, ...; None if the kernel does not control it (clouds)."""
     return read(root / _CPUS / "cpu0/cpufreq/scaling_governor")
 
 
 def cpu_model(root: Path = ROOT) -> str | None:
-    """The processor's name: `model name` on x86, the implementer's and the part's numbers on Arm."""
+    """The processor's name: `model name` on x86, implementer and part numbers on Arm."""
     fields = dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE))
     if "model name" in fields:
         return str(fields["model name"])
@@ -100,13 +100,13 @@ def cpu_model(root: Path = ROOT) -> str | None:
 
 
 def memory_bytes(root: Path = ROOT, key: str = "MemTotal") -> int | None:
-    """A line of /proc/meminfo in bytes: all memory, or `MemAvailable`, what can be had without swapping."""
+    """A line of /proc/meminfo in bytes: `MemTotal`, or `MemAvailable`, which is available without swapping."""
     found = re.search(rf"^{key}:\s+(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
     return None if found is None else int(found[1]) << 10
 
 
 def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
-    """The memory nodes, by number."""
+    """The NUMA nodes, by number."""
     nodes = []
     for path in (root / "sys/devices/system/node").glob("node[0-9]*"):
         total = re.search(r"MemTotal:\s+(\d+) kB", read(path / "meminfo") or "")
@@ -116,14 +116,14 @@ def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
 
 
 def ports(root: Path = ROOT) -> tuple[Port, ...]:
-    """Network interfaces, the loopback excepted, and InfiniBand-like ports, by name."""
+    """Network interfaces (without loopback) and InfiniBand-like ports, by name."""
     network = [_interface(path) for path in (root / "sys/class/net").glob("*") if path.name != "lo"]
     fabric = [_fabric_port(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
     return tuple(sorted((*network, *fabric), key=lambda port: port.name))
 
 
 def product(root: Path = ROOT) -> str | None:
-    """What the machine's maker calls it; on AWS this is the instance type: `p4d.24xlarge`."""
+    """The product name of the machine; on AWS the instance type: `p4d.24xlarge`."""
     return read(root / "sys/class/dmi/id/product_name")
 
 
@@ -135,13 +135,13 @@ def clock(root: Path = ROOT) -> str | None:
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:
         namespace = str((root / "proc/self/ns/time").readlink())
-    except OSError:  # before Linux 5.6 there are none
+    except OSError:  # Linux before 5.6 has none
         namespace = "time:[one]"
     return None if boot is None else f"{boot} {namespace}"
 
 
 def read(path: Path) -> str | None:
-    """A file's text without the blanks around it; None when it is not there or can not be read, as many in /sys."""
+    """A file's stripped text; None if it is missing or unreadable, as many in /sys are."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -149,19 +149,19 @@ def read(path: Path) -> str | None:
 
 
 def node_of(device: Path) -> int | None:
-    """The memory node that a device is next to."""
-    node = number(device / "numa_node")  # -1: the firmware does not say
+    """The NUMA node of a device."""
+    node = number(device / "numa_node")  # -1: unknown to the firmware
     return node if node is not None and node >= 0 else None
 
 
 def number(path: Path) -> int | None:
-    """A file that holds one whole number; None for anything else."""
+    """The whole number in a file; None for anything else."""
     text = read(path)
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 
 
 def _interface(path: Path) -> Port:
-    megabits = number(path / "speed")  # -1 or an error when the port is down or does not know
+    megabits = number(path / "speed")  # -1 or an error if the port is down or has no speed
     device = path / "device"
     return Port(
         name=path.name,

@@ -1,8 +1,7 @@
-"""The tables of `nvidia-smi topo -m` and `topo -p2p`, from text that somebody kept.
+"""The tables of `nvidia-smi topo -m` and `topo -p2p`, from recorded texts.
 
-Copies of them went through editors, web pages and terminals: tabs became blanks, colours stayed, tabs got lost and ends
-were cut. A cell is taken only where its column is certain; any other is named as lost and never moved into a
-neighbour's place.
+Copies through editors, web pages and terminals replace or lose tabs, keep colours, and truncate ends. A cell is used
+only if its column is certain. Any other cell is reported as lost and never shifted to another column.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from bench.core.inventory import Adapter, Gpu, Inventory, Path
+from bench.core.inventory import Adapter, Gpu, Inventory, NoAccess, Path
 
 TOLD_BY = "nvidia-smi topo"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WAY = r"NV\d+|PIX|PXB|PHB|NODE|SYS|X"
-_WHY_NOT = {
-    "CNS": "the chipset does not support it",
-    "GNS": "the GPU does not support it",
-    "TNS": "the topology does not support it",
-    "DR": "disabled by a setting of the driver",
-    "NS": "not supported",
+_STATUS = {
+    "CNS": NoAccess.CHIPSET,
+    "GNS": NoAccess.GPU,
+    "TNS": NoAccess.TOPOLOGY,
+    "DR": NoAccess.DISABLED,
+    "NS": NoAccess.UNSUPPORTED,
 }
-_ACCESS = "|".join(("OK", "U", "X", *sorted(_WHY_NOT, key=len, reverse=True)))
+_ACCESS = "|".join(("OK", "U", "X", *sorted(_STATUS, key=len, reverse=True)))
 _NUMBERED = r"(?:GPU|NIC)\d+"
 _NAME = re.compile(rf"{_NUMBERED}|(?!GPU)[A-Za-z]\w*\d\w*")
 _COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s+(\w+)")
-_NO_ACCESS = {"n", "a"}  # tables of `topo -p2p`: NVLink and atomics say nothing of access over PCIe
+_NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which do not show access over PCIe
 
 
 @dataclass(slots=True)
@@ -47,18 +46,18 @@ class TopoTable:
     lost: list[str] = field(default_factory=list)
 
     def cell(self, a: str, b: str) -> str | None:
-        """What is between two devices: their two cells are one fact. None where none was read or both disagree."""
-        told = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
-        return told.pop() if len(told) == 1 else None
+        """The path between two devices, which has two cells. None if neither was read or they disagree."""
+        reported = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
+        return reported.pop() if len(reported) == 1 else None
 
 
 def recognises(text: str) -> bool:
-    """Is there a table in this text?"""
+    """Does this text have a table?"""
     return any(True for _ in tables(text))
 
 
 def inventory(text: str) -> Inventory:
-    """GPUs by number, adapters by the names of the legend, and all paths between them that were read."""
+    """GPUs by number, adapters by their names in the legend, and the paths between them."""
     found = list(tables(text))
     ways = next((table for table in found if table.words == _WAY), None)
     access = [table for table in found if table.words == _ACCESS]
@@ -70,26 +69,26 @@ def inventory(text: str) -> Inventory:
     lost = [*first.lost, *(words for table in access if table is not first for words in table.lost)]
     absent = [name for name in first.names if name not in first.rows]
     if absent:
-        lost.append(f"no rows of {', '.join(absent)}: what is between these is not known")
+        lost.append(f"no rows of {', '.join(absent)}: their paths are unknown")
     paths = []
     for a, b in combinations(first.names, 2):
         way = ways.cell(a, b) if ways else None
         if ways and way is None and {a, b} & ways.rows:
             reason = "the table contradicts itself" if (a, b) in ways.cells and (b, a) in ways.cells else "lost"
             lost.append(f"{called[a]} to {called[b]}: {reason}")
-        allowed, why_not = _allowed(access, a, b)
+        allowed, why = _allowed(access, a, b)
         if way is not None or allowed is not None:
-            paths.append(Path(called[a], called[b], way or "unknown", allowed, why_not))
+            paths.append(Path.between(called[a], called[b], way or "unknown", allowed, why))
     return Inventory(gpus, adapters, tuple(paths), tuple(dict.fromkeys(lost)), nvlinks_told=ways is not None)
 
 
 def tables(text: str) -> Iterator[TopoTable]:
-    """Every table in the order of the text, prompts and legends left aside."""
+    """All tables in the order of the text, without prompts and legends."""
     table, command = None, None
-    whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # a text that ends in NV1 may have been cut in NV18
+    whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # NV1 at the end of a text may be a truncated NV18
     for line in whole.splitlines():
-        told = _COMMAND.search(line)
-        command = told[1] if told else command
+        reported = _COMMAND.search(line)
+        command = reported[1] if reported else command
         names = _heading(line)
         if names is not None:
             if table is not None and table.words:
@@ -105,7 +104,7 @@ def tables(text: str) -> Iterator[TopoTable]:
 
 
 def _heading(line: str) -> tuple[str, ...] | None:
-    """The names of the columns when the line names devices and nothing else; a row has a cell after its name."""
+    """The column names, if the line has only device names; a row has a cell after its name."""
     glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
     words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]
     if not words or not re.fullmatch(r"GPU\d+", words[0]) or not all(_NAME.fullmatch(word) for word in words):
@@ -119,13 +118,13 @@ def _all_numbered(word: str) -> bool:
 
 
 def _take(table: TopoTable, line: str) -> None:
-    """One row: cells up to the last that is certain."""
+    """One row: the cells up to the last certain one."""
     parts = line.strip().split("\t")
     fields = [word for part in parts for word in part.split() or [""]]
-    name, told = fields[0], fields[1:]
+    name, reported = fields[0], fields[1:]
     table.rows.add(name)
-    table.words = table.words or (_ACCESS if _is_access(told) else _WAY)
-    cells, rest = _cells(told, len(table.names), table.words)
+    table.words = table.words or (_ACCESS if _is_access(reported) else _WAY)
+    cells, rest = _cells(reported, len(table.names), table.words)
     own, known = table.names.index(name), len(cells)
     if known < len(table.names) or (rest and re.fullmatch(table.words, rest[0])):
         known = own + 1  # as many cells as columns there are not: what stands before the row's own X has been counted
@@ -135,39 +134,39 @@ def _take(table: TopoTable, line: str) -> None:
         return
     for column, cell in zip(table.names[:known], cells[:known], strict=False):
         if cell is None:
-            table.lost.append(f"row {name}: the cell of {column} can not be read")
+            table.lost.append(f"row {name}: the cell of {column} cannot be read")
         elif column != name:
             table.cells[name, column] = cell
     table.rest[name] = tuple(word for each in rest for word in each.split())
 
 
-def _cells(told: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
-    """The row's cells and what follows. Words that lost the tab between them are taken apart: PIXNODE is two cells."""
+def _cells(reported: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
+    """The row's cells and the rest. Words without the tab between them are split: PIXNODE is two cells."""
     cells: list[str | None] = []
-    for position, word in enumerate(told):
-        if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # affinities begin with a number
-            return cells, told[position:]
+    for position, word in enumerate(reported):
+        if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # CPU affinities start with a number
+            return cells, reported[position:]
         glued = re.fullmatch(f"(?:{words})+", word)
         cells.extend(re.findall(words, word) if glued else [None])
     return cells, ()
 
 
-def _is_access(told: Iterable[str]) -> bool:
-    return any(re.fullmatch(_ACCESS, word) for word in told if word != "X")
+def _is_access(reported: Iterable[str]) -> bool:
+    return any(re.fullmatch(_ACCESS, word) for word in reported if word != "X")
 
 
-def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, str | None]:
-    """Access between two GPUs; where the command is not told, a no may be of NVLink alone and proves nothing."""
+def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
+    """Access between two GPUs. If the command is unknown, "no" may refer to NVLink only; treat it as unknown."""
     for table in tables_of_access:
         word = table.cell(a, b)
         if word == "OK" and table.command not in _NO_ACCESS:
             return True, None
-        if word in _WHY_NOT and table.command is not None and table.command not in _NO_ACCESS:
-            return False, _WHY_NOT[word]
+        if word in _STATUS and table.command is not None and table.command not in _NO_ACCESS:
+            return False, _STATUS[word]
     return None, None
 
 
 def _gpu(name: str, rest: Sequence[str]) -> Gpu:
-    """`rest`: CPUs, memory nodes, the node of the GPU's own memory; a range of nodes is none."""
+    """`rest`: CPUs, NUMA nodes, the node of the GPU's own memory. A range of nodes counts as unknown."""
     node = int(rest[1]) if len(rest) > 1 and rest[1].isdigit() else None
     return Gpu(int(name[3:]), "unknown", None, None, None, None, None, None, numa_node=node)

@@ -1,4 +1,4 @@
-"""The devices of a node and what is between them: asked of this machine, or read from what somebody recorded."""
+"""The devices of a node and the paths between them: of this machine, or from a recorded text."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from bench.probes import lspci, nccl_xml, nvml, pci, smi, topo_matrix
 from bench.probes.adapters import adapters
 from bench.probes.sysfs import ROOT, numa_nodes
 
-# What reads a recorded text, and what only such a text holds.
+# The readers of recorded texts.
 _READERS = (smi, nccl_xml, lspci, topo_matrix)
 
 
 def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
-    """This machine's GPUs, adapters and all paths that are known. `found`: what NVML was already asked."""
-    told = nvml.gpus(root) if found is None else found
+    """This machine's GPUs, adapters and known paths. `found`: the answer of NVML, if there already is one."""
+    reported = nvml.gpus(root) if found is None else found
     cards = adapters(root)
-    return Inventory(told.gpus, cards, (*told.paths, *_to_adapters(told.gpus, cards, root)))
+    return Inventory(reported.gpus, cards, (*reported.paths, *_to_adapters(reported.gpus, cards, root)))
 
 
 def inventory_of(text: str) -> Inventory | None:
-    """What a recorded text tells; its format is recognised by its contents. None for a text of no known format.
+    """The devices in a recorded text, whose format is detected; None for an unknown format.
 
-    Read are `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv` and the
-    topology and graph files of NCCL, lines around them left aside. What could not be read is named in `lost`.
+    Formats: `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology
+    and graph files of NCCL. Other lines are ignored. `lost` lists what could not be read.
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     return None if reader is None else reader.inventory(text)
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """The same as the facts of a node in a header, with what wrote the text and the `file` where it stands."""
+    """The same as the facts of a node in a header, with the program that wrote the text and its `file`."""
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
         return None
-    told = {"told_by": reader.TOLD_BY, "file": file, **(smi.versions(text) if reader is smi else {})}
-    return asdict(reader.inventory(text)) | told
+    reported = {"told_by": reader.TOLD_BY, "file": file, **(smi.versions(text) if reader is smi else {})}
+    return asdict(reader.inventory(text)) | reported
 
 
 def _to_adapters(gpus: tuple[Gpu, ...], cards: tuple[Adapter, ...], root: Path) -> Iterator[Between]:

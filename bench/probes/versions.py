@@ -1,4 +1,4 @@
-"""Which versions made a figure: the suite and its commit, Python, the libraries installed, kernel and system."""
+"""Versions of the suite and its commit, of Python, installed libraries, kernel and system."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _GIT_WAIT_S = 5.0
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of everything that is there; what is not installed is left out. Imports none of it."""
-    told = commit(Path(bench.__file__).resolve().parent.parent)
-    found: dict[str, str | None] = {**software(), "commit": told}
-    if told is None:  # a copy of the files, git missing, or a checkout of another user: the files name themselves
+    """Name -> version of everything installed. It imports none of it."""
+    reported = commit(Path(bench.__file__).resolve().parent.parent)
+    found: dict[str, str | None] = {**software(), "commit": reported}
+    if reported is None:  # no git, or no own checkout: identify the files by a hash
         found["source"] = source()
     found |= {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}", "system": system()}
     found |= {"libc": " ".join(platform.libc_ver()).strip() or None}
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """The part that all hosts of a run must have alike: the suite, Python and the libraries. Imports none of them."""
+    """The versions that must be equal on all hosts of a run: suite, Python and libraries. It imports none of them."""
     found = {"bench": bench.__version__}
     found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     libraries = {name: installed(name) for name in _DISTRIBUTIONS}
@@ -45,7 +45,7 @@ def software() -> dict[str, str]:
 
 
 def source(package: Path = Path(bench.__file__).parent) -> str:
-    """Twelve digits that name the contents of the suite's own files: alike on two hosts when these run the same."""
+    """A 12-digit hash of the suite's files: equal on two hosts with the same version."""
     files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".c", ".yaml") and path.is_file())
     digest = hashlib.sha256()
     for path in files:
@@ -55,7 +55,7 @@ def source(package: Path = Path(bench.__file__).parent) -> str:
 
 
 def installed(distribution: str) -> str | None:
-    """The version of an installed distribution; None when it is not there."""
+    """The version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -63,19 +63,19 @@ def installed(distribution: str) -> str | None:
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a git checkout, `-dirty` when files differ from it; None for another folder, or without git."""
+    """The commit of a git checkout, with `-dirty` if files differ; None for other folders or without git."""
     if not (checkout / ".git").exists():
         return None
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        told = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=_GIT_WAIT_S, check=True)
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=_GIT_WAIT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def system() -> str | None:
-    """The distribution's own name: `Ubuntu 24.04.1 LTS`."""
+    """The name of the Linux distribution: `Ubuntu 24.04.1 LTS`."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:

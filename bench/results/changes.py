@@ -1,4 +1,4 @@
-"""What two runs do not have in common beside their figures: versions, variables, settings, machines."""
+"""How two runs differ apart from their figures: versions, variables, settings, machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bench.core.record import Header
 from bench.results.launches import OF_ONE_START
 
-# Another value every time, or an identity: they say nothing of what could change a figure.
+# These differ at every start or identify one machine; they do not explain a different figure.
 _OF_A_MOMENT = frozenset(
     (
         "nodes.gpus.uuid",
@@ -33,9 +33,9 @@ _PARTS = ("versions", "facts", "environment", "settings")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that differs, by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
+    """One difference, by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
 
-    Values in words, several ones by commas (a run has many headers); None where a run does not have it at all.
+    A run has many headers: several values are separated by commas. None: the run has no value at all.
     """
 
     what: str
@@ -44,7 +44,7 @@ class Change:
 
 
 def changes(base: Iterable[Header], new: Iterable[Header]) -> tuple[Change, ...]:
-    """What differs between the headers of two runs, in the order in which headers tell it."""
+    """The differences between the headers of two runs, in the order of the header's fields."""
     before, after = _values(base), _values(new)
     return tuple(
         Change(what, _words(before.get(what)), _words(after.get(what)))
@@ -56,13 +56,13 @@ def changes(base: Iterable[Header], new: Iterable[Header]) -> tuple[Change, ...]
 def _values(headers: Iterable[Header]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for header in headers:
-        for what, value in _told(header):
+        for what, value in _facts(header):
             if value is not None and what not in _OF_A_MOMENT:
                 found.setdefault(what, set()).add(str(value))
     return found
 
 
-def _told(header: Header) -> Iterator[tuple[str, Any]]:
+def _facts(header: Header) -> Iterator[tuple[str, Any]]:
     for part in _PARTS:
         yield from _flat(part, getattr(header, part))
     yield "clock", header.clock
@@ -78,7 +78,7 @@ def _told(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Plain data as (path, leaf); members of a list share their path."""
+    """Nested data as (path, leaf); members of a list share their path."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             yield from _flat(f"{name}.{key}", member)

@@ -1,11 +1,11 @@
-"""Clocks of several hosts: how far each is from the reference, how fast it drifts, and how well that is known.
+"""Clocks of several hosts: each one's offset from the reference, its drift, and the bounds of both.
 
-An offset is a clock's reading less the reference's at the same moment. Messages there and back bound it (SKaMPI; Hunold
-and Carpen-Amarie, ReproMPI): the reference reads s0, sends, the client reads t and answers, the reference reads s1, so
-t - s1 <= offset <= t - s0. Which part of s1 - s0 was the way there can not be told from such readings: a constant
-asymmetry of the way is inside the bound, half of the best round trip, and no number of messages lessens it.
+An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
+Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So
+t - s1 <= offset <= t - s0. Such readings cannot separate the way there from the way back. A constant asymmetry stays
+inside the bound, half of the best round trip, however many messages are sent.
 
-Everything here is arithmetic on readings in seconds; measuring is rank/clocks.py.
+This module only computes on readings in seconds; rank/clocks.py measures them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-# Quartz is within 1e-4 of its frequency, and Linux steers it by 5e-4 at most: no two clocks part faster than this.
+# Quartz is within 1e-4 of its frequency and Linux steers it by at most 5e-4, so no two clocks drift apart faster.
 MAX_DRIFT = 1.2e-3
-# How much a drift may have changed since a clock was last compared: temperature moves quartz by less.
+# The most by which a drift changes between comparisons; temperature changes quartz by less.
 WANDER = 1e-6
-# A round trip within this of the best one so far is as good: more of them would tell little more.
+# A round trip within this factor of the best one is as good; more of them would add little.
 GOOD_ENOUGH = 1.10
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings: the reference's when it sent, the client's on arrival, the reference's when the answer came."""
+    """Three readings: of the reference when it sent, of the client on arrival, of the reference on the answer."""
 
     sent_s: float
     client_s: float
@@ -37,7 +37,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock less the reference at the reference's time `at_s`: `offset_s`, wrong by `bound_s` at most."""
+    """A clock minus the reference at the reference's time `at_s`; the error is at most `bound_s`."""
 
     at_s: float
     offset_s: float
@@ -45,7 +45,7 @@ class Offset:
 
 
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
-    """Can a burst end? After `most` round trips, or `least` with the latest about as short as the best before it."""
+    """Whether a burst can end: after `most` round trips, or after `least` if the last is about as short as the best."""
     if len(took_s) < least:
         return False
     return len(took_s) >= most or took_s[-1] <= GOOD_ENOUGH * min(took_s[:-1])
@@ -55,10 +55,10 @@ def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
 class Clock:
     """A clock that drifts linearly, from offsets spread in time: least squares, weights 1 / bound^2.
 
-    A fitted value is a weighted sum of the measured offsets, so it is wrong by the sum of |weight| x bound at most: the
-    bound grows by itself with the distance from the measurements. Where an offset lies off the line by more than its
-    own bound the drift is not constant, and the excess is added; outside the measurements so is WANDER for each second.
-    Without any offset it is the reference itself.
+    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound; the
+    bound grows with the distance from the measurements. If an offset is off the line by more than its own bound, the
+    drift is not constant and the excess is added. Outside the measurements WANDER is added for each second. Without any
+    offset the clock is the reference itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -97,7 +97,7 @@ class Clock:
 
     @cached_property
     def _fit(self) -> _Fit:
-        """Computed from the first offset on, so that large readings lose no digits."""
+        """The line, relative to the first offset: large readings would lose digits."""
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
         values = np.array([each.offset_s - first.offset_s for each in self.offsets])
@@ -115,7 +115,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """offset(t) = offset_s + drift (t - middle_s), in which each measured one weighs share + slope (t - middle_s)."""
+    """offset(t) = offset_s + drift (t - middle_s); the weight of a measured offset is share + slope (t - middle_s)."""
 
     middle_s: float
     offset_s: float
@@ -123,18 +123,18 @@ class _Fit:
     shares: Any
     slopes: Any
     bounds: Any
-    bent_s: float  # by which an offset lies off the line beyond its own bound, at most
+    bent_s: float  # the most by which an offset is off the line beyond its own bound
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """The offset during a burst of round trips: the middle of what all of them allow, with half of that as the bound.
+    """The offset during a burst of round trips: the middle of the range that all of them allow, half of it as bound.
 
-    It holds at the middle of the shortest round trip; what the others allow is widened by the most that clocks may have
-    drifted in between. Where the burst was sent by the `parent`'s clock, which is known within bounds only, these are
-    added. Raises ValueError for no round trips, or for readings that no drift up to MAX_DRIFT explains.
+    It holds at the middle of the shortest round trip. The ranges of the others are widened by the largest drift in
+    between, and by the bounds of the `parent`'s clock if that clock sent the burst. Raises ValueError for no round
+    trips, or if no drift up to MAX_DRIFT explains the readings.
     """
     if not trips:
-        raise ValueError("no round trips: nothing is known of this clock")
+        raise ValueError("no round trips: the offset of this clock is unknown")
     seen = [(parent.to_reference(trip.sent_s), trip.client_s, parent.to_reference(trip.back_s)) for trip in trips]
     (sent_s, _), near_s, (back_s, _) = min(seen, key=lambda trip: trip[2][0] - trip[0][0])
     at_s, rounding_s = (sent_s + back_s) / 2, _rounding_s(near_s, sent_s)
@@ -144,15 +144,15 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
         low_s = max(low_s, client_s - back_s - back_bound_s - drifted_s - rounding_s)
         high_s = min(high_s, client_s - sent_s + sent_bound_s + drifted_s + rounding_s)
     if low_s > high_s:
-        raise ValueError(f"round trips contradict each other by {low_s - high_s:.3g} s: a clock was set meanwhile")
+        raise ValueError(f"round trips contradict each other by {low_s - high_s:.3g} s: a clock was set in between")
     return Offset(at_s, (low_s + high_s) / 2, (high_s - low_s) / 2)
 
 
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """(reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) rounds of disjoint ones.
+    """(reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
 
-    A binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k the first 2^k are known, and
-    each of them compares one more.
+    A binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k the first 2^k clocks are known,
+    and each of them compares one more.
     """
     rounds, known = [], 1
     while known < num:
@@ -162,5 +162,5 @@ def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 
 
 def _rounding_s(*readings_s: float) -> float:
-    """What a difference of readings loses in double precision."""
+    """The rounding error of a difference of readings in double precision."""
     return float(4 * np.spacing(max(map(abs, readings_s))))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.results import summary
 from bench.results.document import Document
@@ -14,31 +15,33 @@ from bench.store import jsonl, runs
 
 
 def find(name: str, results: Path) -> Path:
-    """A run's folder, or the results file, that is meant. Raises UsageError when there is neither."""
+    """The run's folder or results file. Raises UsageError if there is neither."""
     return Path(name) if Path(name).is_file() else runs.find(results, name)
 
 
 def document(path: Path) -> Document:
-    """Everything measured in a run's folder or in one results file. Raises UsageError when there is nothing to read."""
+    """Everything measured in a run's folder or in one results file. Raises UsageError if there is nothing to read."""
     return document_of(path, *runs.attempts(path))
 
 
 def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """The same of what was already read of it."""
+    """The document of attempts that were read already; `warnings` become notes."""
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
-    told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    found = summary.document(told, notes=(*warnings, *doubts))
+    runs_read = [(job, attempt.header, attempt.records) for job, attempt in attempts]
+    found = summary.document(runs_read, notes=[Coded.uncoded(text) for text in (*warnings, *doubts)])
     return replace(found, failures=(*found.failures, *_failures(outcomes)))
 
 
 def nothing(path: Path) -> Document:
     """The document of a run's folder without a results file: how its jobs failed, where that is known."""
     outcomes, doubts = _ends(path)
-    return replace(summary.document([], notes=doubts), failures=tuple(_failures(outcomes)))
+    return replace(
+        summary.document([], notes=[Coded.uncoded(text) for text in doubts]), failures=tuple(_failures(outcomes))
+    )
 
 
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """How jobs ended, and a sentence where the file that tells it can not be read: it may have told of failures."""
+    """How jobs ended, and a sentence if that file cannot be read: it may hold failures."""
     try:
         return runs.outcomes_or_error(path), []
     except UsageError as error:
@@ -48,6 +51,7 @@ def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
 def _failures(outcomes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"job": job, "what": outcome["what"], "rank": outcome.get("rank"), "host": outcome.get("host")}
+        | {name: outcome[name] for name in ("code", "facts") if name in outcome}
         for job, outcome in outcomes.items()
         if outcome.get("what")
     ]

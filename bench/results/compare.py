@@ -1,6 +1,6 @@
-"""Two runs beside each other: which of their rows can be compared, and what their launches allow to be said of each.
+"""Compare two runs: which of their rows are comparable, and the verdict that the launches of each row allow.
 
-Rows are compared where they differ in nothing (results/launches.py: FACTORS) but in what was named as meant to differ.
+Two rows are compared if they differ in no factor (results/launches.py: FACTORS) but those that were allowed to differ.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
+from bench.core.record import Flag
 from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
 from bench.results.inference import LEAST_LAUNCHES
 from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, varied_variables
+from bench.results.messages import ReasonCode
 from bench.results.pairing import listed, word
 
-# What a comparison can say of a row. Only the first four are verdicts; the next three have a ratio alone.
+# Only the first four are verdicts; the next three have only a ratio.
 VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")
 
 
@@ -27,8 +30,8 @@ VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "mo
 class Compared:
     """One row in both runs, with the medians (seconds) of their launches.
 
-    `factors`: of BASE; `differs`: factor -> (BASE, NEW) where the two differ. `estimate` and `p_corrected` only from 5
-    launches of each run on. `reason`: why the row is not comparable.
+    `factors`: of BASE; `differs`: factor -> (BASE, NEW) if the two differ. `estimate` and `p_corrected` need 5 launches
+    of each run. `reason`: why the row is not comparable (ReasonCode).
     """
 
     place: RowKey
@@ -37,7 +40,7 @@ class Compared:
     base_jobs: tuple[str, ...]
     new_jobs: tuple[str, ...]
     verdict: str
-    reason: str | None = None
+    reason: Coded | None = None
     base_launches_s: tuple[float, ...] = ()
     new_launches_s: tuple[float, ...] = ()
     estimate: inference.RatioEstimate | None = None
@@ -61,23 +64,25 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedRow:
-    """A row that one run has and the other has not. `why`: by what it differs from the row that both have, or what the
-    other run says of its lack; None where neither is known.
+    """A row that only one run has.
+
+    `reason`: in which factors it differs from the row that both runs have, or why the other run did not measure it;
+    None if neither is known.
     """
 
     place: RowKey
     factors: Factors
-    why: str | None
+    reason: Coded | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that two runs say together. `delta`: the change that matters (0.05 is 5 %); `fdr`: the level of all rows."""
+    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate over all rows."""
 
     rows: tuple[Compared, ...]
     only_base: tuple[UnmatchedRow, ...]
     only_new: tuple[UnmatchedRow, ...]
-    allowed: tuple[str, ...]  # factors that were named as meant to differ
+    allowed: tuple[str, ...]  # factors that may differ
     changes: tuple[Change, ...]
     delta: float
     fdr: float
@@ -93,14 +98,14 @@ def compare(
 ) -> Comparison:
     """NEW against BASE, row by row.
 
-    Raises UsageError when runs differ in a factor that `allow_diff` does not name, when it names what is no factor, and
-    when no row can be compared.
+    Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if it names an unknown factor, and
+    if no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
     base_cells = cells(base.headers, base.summaries, variables)
     new_cells = cells(new.headers, new.summaries, variables)
-    pairing.refuse_a_model_beside_a_measurement(base_cells, new_cells)
+    pairing.refuse_model_against_measurement(base_cells, new_cells)
     pairing.refuse_other_factors(base_cells, new_cells, allowed)
     pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
     rows = _judged([_compared(*pair, allowed) for pair in pairs], delta, fdr)
@@ -110,8 +115,8 @@ def compare(
     new_jobs = dict.fromkeys(job for row in rows for job in row.new_jobs)
     return Comparison(
         rows=tuple(rows),
-        only_base=_alone(left_base, rows, new),
-        only_new=_alone(left_new, rows, base),
+        only_base=_unmatched(left_base, rows, new),
+        only_new=_unmatched(left_new, rows, base),
         allowed=tuple(dict.fromkeys(allow_diff)),
         changes=changes((base.headers[job] for job in base_jobs), (new.headers[job] for job in new_jobs)),
         delta=delta,
@@ -120,14 +125,14 @@ def compare(
 
 
 def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
-    """The pair before any verdict: ratio and launches, or the reason why there is no ratio."""
+    """A pair of rows without a verdict: its launches, or the reason why it has no ratio."""
     differs = {
         name: (base.factors[name], new.factors[name])
         for name in base.factors
         if base.factors[name] != new.factors[name]
     }
     row = Compared(base.place, base.factors, differs, _jobs_of(base), _jobs_of(new), "exploratory")
-    reason = _why_not(base, new, differs, allowed)
+    reason = _not_comparable(base, new, differs, allowed)
     if reason is not None:
         return replace(row, verdict="not comparable", reason=reason)
     if any(each.imported for cell in (base, new) for each in cell.rows.values()):
@@ -137,53 +142,51 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """The seconds of rows of which one side is another tool's mean: no test is made of them."""
+    """The seconds of each row; another tool's mean on either side excludes a test."""
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
 def _seconds(row: Summary) -> float | None:
-    """A median, or the mean that stands in its place; of a log that prints a rate only, the time that it means."""
+    """The median, else the mean; if a log prints only a rate, the time that it implies."""
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
 
 
-def _why_not(
+def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
-) -> str | None:
-    """Why a pair has no ratio; None where it has one."""
+) -> Coded | None:
+    """Why a pair has no ratio; None if it has one."""
     if "modelled" in differs:
-        sides = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
-        return "modelled in {}, measured in {}".format(*sides)
-    apart = [
-        f"{name} is {word(before)} in BASE and {word(after)} in NEW"
-        for name, (before, after) in differs.items()
-        if name not in allowed
-    ]
+        modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
+        return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
+    apart = {name: both for name, both in differs.items() if name not in allowed}
     if apart:
-        return "; ".join(apart)
-    for name, cell in (("BASE", base), ("NEW", new)):
+        words = [f"{name} is {word(old)} in BASE and {word(after)} in NEW" for name, (old, after) in apart.items()]
+        return Coded.of(ReasonCode.FACTORS_DIFFER, differences=words, factors=list(apart))
+    for side, cell in (("BASE", base), ("NEW", new)):
         for row in cell.rows.values():
-            reason = _unusable(row)
-            if reason is not None:
-                return f"{reason} in {name} ({row.job})"
+            code = _unusable(row)
+            if code is not None:
+                return Coded.of(code, side=side, job=row.job, num=row.num_samples)
     return None
 
 
-def _unusable(row: Summary) -> str | None:
+def _unusable(row: Summary) -> ReasonCode | None:
+    """Why a row has no time to compare; None if it has one."""
     if row.verified is False:
-        return "INVALID: wrong data were received"
+        return ReasonCode.WRONG_DATA
     if row.imported:
-        return "no time was printed" if not _seconds(row) else None
+        return None if _seconds(row) else ReasonCode.NO_TIME_PRINTED
     if row.median_s is None:
-        return "samples that are no times" if "bad-samples" in row.flags else "no median"
-    if row.num_samples < 2 and not row.modelled and "reported" not in row.flags:
-        return f"only {row.num_samples} sample"
+        return ReasonCode.BAD_SAMPLES if Flag.BAD_SAMPLES in row.flags else ReasonCode.NO_MEDIAN
+    if row.num_samples < 2 and not row.modelled and Flag.REPORTED not in row.flags:
+        return ReasonCode.FEW_SAMPLES
     return None
 
 
 def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """The rows with a verdict where both runs have launches enough, all of them corrected together."""
+    """The rows, with a verdict if both runs have enough launches; all of them are corrected together."""
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
     p_values = inference.corrected([each.p for each in found])
@@ -195,42 +198,45 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared
 
 
 def num_launches(row: Compared) -> int:
-    """The launches of the run that has fewer of them."""
+    """The number of launches of the run that has fewer."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
 def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_new: Sequence[RowLaunches]) -> str:
-    """Why no row at all has a ratio, as one sentence."""
+    """Why no row has a ratio, in one sentence."""
     if rows:
-        reason, number = Counter(row.reason for row in rows).most_common(1)[0]
+        reason, number = Counter(row.reason.text for row in rows if row.reason is not None).most_common(1)[0]
         return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"
     if not left_base or not left_new:
         return f"nothing can be compared: {'NEW' if left_base else 'BASE'} holds no measured row"
     if {cell.place for cell in left_base} & {cell.place for cell in left_new}:
-        return "with what may differ, several rows of one run fit one of the other: name less, or compare single files"
-    told = "BASE ({}) and NEW ({}) have no row of the same pattern, mode, group and size to compare"
-    return told.format(
-        *(
-            listed({cell.place.pattern for cell in side}) + ", " + listed({cell.place.mode for cell in side})
-            for side in (left_base, left_new)
-        )
+        return "several rows of one run match one of the other: allow fewer factors to differ, or compare single files"
+    base, new = (
+        f"{listed({cell.place.pattern for cell in side})}, {listed({cell.place.mode for cell in side})}"
+        for side in (left_base, left_new)
     )
+    return f"BASE ({base}) and NEW ({new}) have no row of the same pattern, mode, group and size"
 
 
-def _alone(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
-    """What is left of one run, with how it differs from the row that both have, or why the other lacks it."""
-    said: dict[tuple[Any, ...], str] = {}
+def _unmatched(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
+    """The rows that only one run has, with the factors in which they differ, or why the other run lacks them."""
+    lacking: dict[tuple[Any, ...], Coded] = {}
     for row in (*other.skipped, *other.failures):
         key = tuple(row.get(name) for name in ("pattern", "transport", "mode", "group", "payload_bytes"))
-        said[key] = f"failed there: {row['what']}" if row.get("what") else f"skipped there: {row.get('reason')}"
+        if row.get("what"):
+            lacking[key] = Coded.of(ReasonCode.FAILED_THERE, reason=row["what"], cause=row.get("code"))
+        else:
+            lacking[key] = Coded.of(ReasonCode.SKIPPED_THERE, reason=row.get("reason"), cause=row.get("code"))
     there = {(row.place, row.factors["transport"]): row.factors for row in rows}
     found = []
     for cell in left:
         place, transport = cell.place, cell.factors["transport"]
-        why = said.get((place.pattern, transport, place.mode, place.group, place.payload_bytes))
-        beside = there.get((place, transport), cell.factors)
-        apart = [f"{name} {word(value)}" for name, value in cell.factors.items() if beside[name] != value]
-        found.append(UnmatchedRow(place, cell.factors, ", ".join(apart) or why))
+        reason = lacking.get((place.pattern, transport, place.mode, place.group, place.payload_bytes))
+        shared = there.get((place, transport), cell.factors)
+        apart = [f"{name} {word(value)}" for name, value in cell.factors.items() if shared[name] != value]
+        if apart:
+            reason = Coded.of(ReasonCode.OTHER_FACTORS, factors=apart)
+        found.append(UnmatchedRow(place, cell.factors, reason))
     return tuple(found)
 
 

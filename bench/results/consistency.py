@@ -1,12 +1,12 @@
-"""Bounds that need no data sheet: what a library's own rows say that another row can be at most.
+"""Contradictions between rows of one run: bounds that need no data sheet.
 
 After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than
 others that do its work. Every rule is `time of the first <= sum of the times of the others`, at the same payload S of
-docs/metrics.md, between rows of one run that share everything else. Nothing is deleted or corrected: a conflict says
-that two rows can not both be right, or that the library would do better to call the other.
+docs/metrics.md, between rows of one run that share everything else. A conflict means that one of the rows is wrong, or
+that the library would be faster if it called the other operations. No row is deleted or corrected.
 
-Beyond noise: the lower end of the first row's interval is above the others' upper ends by more than a tolerance, in
-every launch that measured both. Rows without an interval, that drift or that are invalid are not judged.
+A conflict is beyond noise: the lower end of the first row's interval is above the others' upper ends by more than a
+tolerance, in every launch that measured both. Rows that drift, are invalid or have no interval are not judged.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from itertools import product
 from typing import Any
 
 from bench.core.case import Case, from_argv
+from bench.core.codes import Coded
 from bench.core.errors import BenchError
 from bench.core.pattern import WINDOW_BYTES
-from bench.core.record import Header
-from bench.core.units import format_bytes, format_duration
+from bench.core.record import Flag, Header
+from bench.core.units import format_bytes
 from bench.results.document import Conflict, Summary
+from bench.results.messages import ConflictCode
 
-# The intervals are of one launch. Rows of one job share their launch: 5 % is for what an interval can not know.
+# Intervals are within one launch. Rows of one job share their launch; 5 % covers what an interval does not.
 SAME_LAUNCH_TOLERANCE = 0.05
-# Rows of two jobs are of two launches, which differ by a standard deviation of up to 10 % in MPI: two of them by 14 %,
-# of which 25 % is 1.8.
+# Rows of two jobs are of two launches. Launches of MPI have a standard deviation of up to 10 %, so the difference of two
+# has 14 %; 25 % is 1.8 of these.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
 _SYNCHRONISED = ("isolated",)
@@ -35,7 +37,7 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation and what can do its work at the same S, one after the other, in which modes, and how."""
+    """An operation, the operations that can do its work one after the other at the same S, in which modes, and how."""
 
     pattern: str
     by: tuple[str, ...]
@@ -43,10 +45,10 @@ class Replacement:
     how: str
 
 
-# Calls in a row of one operation can always be replaced by as many of one other. Two operations taken in turns do not
-# overlap as each does with itself, so that their pipelined times can not be added: such rules are for isolated mode.
-# Left out, because what they copy on the side costs as much as the operation itself where ranks share memory: allgather
-# by alltoall (the block n times), gather by alltoall, alltoall by allgather (n times the bytes).
+# Consecutive calls of one operation can be replaced by as many calls of one other. Two alternating operations do not
+# overlap as each does with itself, so their pipelined times cannot be added: such rules are for isolated mode.
+# Left out are allgather by alltoall (the block n times), gather by alltoall and alltoall by allgather (n times the
+# bytes): if ranks share memory, their extra copies cost as much as the operation itself.
 REPLACEMENTS = (
     Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
     Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
@@ -59,7 +61,7 @@ REPLACEMENTS = (
     Replacement("reduce", ("reducescatter", "gather"), _SYNCHRONISED, "blocks are reduced, then gathered on the root"),
 )
 
-# What of a case is no condition of its time, or is compared rule by rule (pattern, mode, direction, root, operation).
+# Fields of a case that do not affect its time, or that the rules compare (pattern, mode, direction, root, operation).
 _NOT_CONDITIONS = frozenset(
     {
         "pattern",
@@ -77,13 +79,13 @@ _NOT_CONDITIONS = frozenset(
         "matrix",
     }
 )
-# Variables by which launchers tell launches and ranks apart.
+# Variables by which launchers identify launches and ranks.
 _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI_MCA_orte_ess", "PRTE_")
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A summary beside its header, and the conditions that it shares with whatever it may be compared with."""
+    """A summary with its header, and the conditions that it shares with every row it is compared with."""
 
     summary: Summary
     header: Header
@@ -102,13 +104,13 @@ class _Row:
 
     @property
     def in_flight(self) -> int:
-        """Messages that a pipelined pair has under way before it waits for an acknowledgement."""
+        """Messages that a pipelined pair has in flight before it waits for an acknowledgement."""
         return max(1, min(self.window, WINDOW_BYTES // max(self.summary.payload_bytes, 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One comparison in one launch: the rule's first row, the row (or sum of rows) that bounds it, and the excess."""
+    """One comparison in one launch; `beyond`: the intervals are apart by more than the tolerance."""
 
     key: tuple[Any, ...]  # the comparison without its launch
     conflict: Conflict
@@ -116,7 +118,7 @@ class _Judged:
 
 
 def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Conflict, ...]:
-    """Every pair of rows that contradict each other, the gravest first; `headers` by the jobs of the summaries."""
+    """Every pair of rows that contradict each other, largest ratio first; `headers` by the jobs of the summaries."""
     judged_rows = [row for row in summaries if _may_be_judged(row, headers)]
     conditions = {job: _conditions(headers[job]) for job in dict.fromkeys(row.job for row in judged_rows)}
     rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in judged_rows]
@@ -138,18 +140,18 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
         and row.median_s is not None
         and known
         and row.verified is not False
-        and not ({"drift", "reported", "invalid"} & set(row.flags))
+        and not ({Flag.DRIFT, Flag.REPORTED, Flag.INVALID} & set(row.flags))
     )
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """What a header's rows share with those that they may be compared with, hashable; and its window."""
+    """The conditions of a header's rows as a hashable key, and its window."""
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
     try:
         case = from_argv(header.case)
-    except (BenchError, IndexError):  # of another program: its words are its conditions
+    except (BenchError, IndexError):  # of another program: its arguments are its conditions
         case = Case(header.pattern)
         return (*known, header.case[1:], tuple(environment)), case.window
     options = tuple((each.name, getattr(case, each.name)) for each in fields(Case) if each.name not in _NOT_CONDITIONS)
@@ -160,9 +162,9 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
 
 
 def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """Pipelined <= isolated: operations back to back can at worst be done one after the other.
+    """Pipelined <= isolated: at worst, operations back to back are done one after the other.
 
-    A one-way pair also waits for an acknowledgement after its window, which takes no longer than one isolated message.
+    A one-way pair also waits for an acknowledgement after its window, for at most the time of an isolated message.
     """
     isolated = _indexed(rows, "isolated")
     for row in rows:
@@ -171,15 +173,14 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
         acknowledged = 1 / row.in_flight if row.summary.direction == "one-way" else 0.0
         for other in isolated.get((*_place(row), row.summary.pattern, row.summary.direction), ()):
             if row.summary.job.partition("#")[0] == other.summary.job.partition("#")[0]:
-                how = "operations back to back can be done one after the other"
-                yield _judge("pipelined <= isolated", how, row, (other,), 1 + acknowledged, SAME_LAUNCH_TOLERANCE)
+                code, rule = ConflictCode.PIPELINED_SLOWER, "pipelined <= isolated"
+                yield _judge(code, rule, row, (other,), 1 + acknowledged, SAME_LAUNCH_TOLERANCE)
 
 
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """One way alone takes no longer than with the other way beside it: both ways carry at most twice one.
+    """One-way <= two-way: two-way traffic is at most twice one-way traffic; our two-way rate is of one direction.
 
-    Our two-way bandwidth is that of one direction, so that the rule reads: time of one-way <= time of two-way. In
-    pipelined mode only the one-way window ends with an acknowledgement, of at most one isolated message.
+    In pipelined mode only the one-way window ends with an acknowledgement, which takes at most one isolated message.
     """
     by_place = {mode: _indexed(rows, mode) for mode in _BOTH}
     for row in rows:
@@ -194,12 +195,12 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
             allowed_s = max(other.high_s or 0.0 for other in alone) / row.in_flight
         for other in by_place[summary.mode].get((*_place(row), summary.pattern, "two-way"), ()):
             factor = 1 + allowed_s / (other.summary.median_s or 1.0)
-            how = "one direction alone is no slower than beside the other: two-way is at most twice one-way"
-            yield _judge("two-way <= 2 x one-way", how, row, (other,), factor, OTHER_LAUNCH_TOLERANCE)
+            code, rule = ConflictCode.ONE_WAY_SLOWER, "two-way <= 2 x one-way"
+            yield _judge(code, rule, row, (other,), factor, OTHER_LAUNCH_TOLERANCE)
 
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    # One rank alone sends nothing: in place its operation is empty, else it copies, and neither replaces the other.
+    # A single rank sends nothing: in place its operation is empty, otherwise it copies.
     rows = [row for row in rows if row.summary.num_ranks != 1]
     for mode in _BOTH:
         indexed = _indexed(rows, mode)
@@ -208,13 +209,13 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
                 if row.summary.mode != mode or row.summary.pattern != rule.pattern or mode not in rule.modes:
                     continue
                 for others in product(*(indexed.get((*_place(row), name, None), ()) for name in rule.by)):
-                    if _alike((row, *others)):
-                        name = f"{rule.pattern} <= {' + '.join(rule.by)}"
-                        yield _judge(name, rule.how, row, others, 1.0, OTHER_LAUNCH_TOLERANCE)
+                    if _same_root_and_operation((row, *others)):
+                        code, name = ConflictCode.REPLACEABLE, f"{rule.pattern} <= {' + '.join(rule.by)}"
+                        yield _judge(code, name, row, others, 1.0, OTHER_LAUNCH_TOLERANCE, how=rule.how)
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Rows of one mode by their place, pattern and direction; a row that was measured again stands for itself alone."""
+    """Rows of one mode by their place, pattern and direction; a row that was measured again replaces the first."""
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
     for row in rows:
         if row.summary.mode == mode:
@@ -224,44 +225,43 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """All that two rows must share: conditions, launch, group, size, and whether the caches were cold."""
+    """What two compared rows share: conditions, launch, group, size, and the cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)
 
 
-def _alike(rows: Sequence[_Row]) -> bool:
-    """One root and one operation, among those that have any."""
+def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
+    """Whether the rows that have a root or an operation have the same one."""
     roots = {row.summary.root for row in rows} - {None}
     operations = {row.summary.reduce_op for row in rows} - {None, ""}
     return len(roots) <= 1 and len(operations) <= 1
 
 
-def _judge(rule: str, how: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float) -> _Judged:
+def _judge(
+    code: ConflictCode, rule: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float, **facts: Any
+) -> _Judged:
     """`row` against the sum of `others` times `factor`; beyond when their intervals are apart by the tolerance."""
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
     median_s, lowest_s = row.summary.median_s or 0.0, row.low_s or 0.0
     first, second = _named((row,)), _named(others)
-    size = f" of {format_bytes(row.summary.payload_bytes)}" if row.summary.payload_bytes else ""
-    sentence = (
-        f"{rule}: {first['pattern']}{size} took {format_duration(median_s)} {_where(first)}, at most "
-        f"{format_duration(most_s)} by {second['pattern']} {_where(second)}: {how}"
-    )
-    key = (rule, *_identity(row), *map(_identity, others))
+    words = {"row": _row_words(first), "other": _row_words(second)}
+    found = Coded.of(code, rule=rule, seconds=median_s, limit_s=most_s, **words, **facts)
     ratio = median_s / most_s if most_s else float("inf")
-    return _Judged(key, Conflict(rule, sentence, first, second, ratio), lowest_s > highest_s * (1 + tolerance))
+    conflict = Conflict(rule, found.text, first, second, ratio, found.code, found.facts)
+    return _Judged((rule, *_identity(row), *map(_identity, others)), conflict, lowest_s > highest_s * (1 + tolerance))
 
 
 def _identity(row: _Row) -> tuple[Any, ...]:
-    """A row without its launch."""
+    """What identifies a row apart from its launch."""
     summary = row.summary
     conditions, _, *place = _place(row)
     return (conditions, *place, summary.pattern, summary.mode, summary.direction, summary.root, summary.reduce_op)
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """What a conflict says of a row, or of several done one after the other."""
+    """One side of a conflict: a row, or several done one after the other."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {
@@ -275,8 +275,10 @@ def _named(rows: Sequence[_Row]) -> dict[str, Any]:
     }
 
 
-def _where(named: Mapping[str, Any]) -> str:
+def _row_words(named: Mapping[str, Any]) -> str:
+    """`allreduce of 1 MiB [allreduce-mpi-1x2, pipelined]`."""
     words = [named["mode"], *([named["direction"]] if named["direction"] else [])]
     if named["group"] != "world":
         words.append(f"group {named['group']}")
-    return f"[{named['job']}, {', '.join(words)}]"
+    size = f" of {format_bytes(named['payload_bytes'])}" if named["payload_bytes"] else ""
+    return f"{named['pattern']}{size} [{named['job']}, {', '.join(words)}]"

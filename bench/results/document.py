@@ -1,6 +1,6 @@
-"""What follows from records: summaries and what rows say together, as reports and figures see it.
+"""What is derived from records: summaries of rows, and results of several rows, for reports and figures.
 
-Rates are bytes per second and times seconds. None is "unknown", never -1, 0.0 or infinity. Nothing of it is stored.
+Rates are bytes per second, times are seconds. None is "unknown", never -1, 0.0 or infinity. Nothing here is stored.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.record import Header
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything derived from one record. Rates in bytes per second; None where it is unknown or not allowed."""
+    """Everything derived from one record. Rates in bytes per second; None if unknown or not allowed."""
 
     job: str
     pattern: str
@@ -61,23 +62,24 @@ class Summary:
     stop_reason: str | None
     flags: tuple[str, ...]
     calls_per_sample: int | None = None
-    loop: str | None = None  # what took the samples: compiled, python, virtual
+    loop: str | None = None  # the loop that took the samples: compiled, python, virtual
     rotation: float | None = (
-        None  # mean of the slowest rank's times / slowest rank's mean: 1 when it is always the same
+        None  # mean over samples of the slowest time / largest mean of a rank: 1 if the same rank is always the slowest
     )
-    slowest_counts: tuple[int, ...] = ()  # of each member: in how many samples it was the slowest; empty where unknown
-    clock_bound_s: float | None = None  # one-way: the most by which a time is wrong because two clocks differ
-    software_s: float | None = None  # what the call costs without communication, measured at start; never subtracted
-    compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples as other tools would print them
-    mean_s: float | None = None  # what another tool reports in the place of a median; None for samples of ours
-    imported: bool = False  # read from another tool's log: one mean, no samples, often one launch
-    wire_bytes_per_s: float | None = None  # through one node's NICs and direction, if nothing is reduced on the way
-    flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None of other patterns
-    peak_flops_per_s: float | None = None  # the dense rate of this GPU's data sheet for this type; None: unknown
+    slowest_counts: tuple[int, ...] = ()  # by member: in how many samples it was the slowest; empty if unknown
+    clock_bound_s: float | None = None  # one-way: the largest error of a time because two clocks differ
+    software_s: float | None = None  # call overhead without communication, measured at start; never subtracted
+    compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples in other tools' statistics
+    mean_s: float | None = None  # another tool's mean, if it reports no median; None for our samples
+    imported: bool = False  # from another tool's log: one mean, no samples, often one launch
+    wire_bytes_per_s: float | None = None  # through one node's NICs per direction, if no switch reduces on the way
+    flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None for other patterns
+    peak_flops_per_s: float | None = None  # the data sheet's dense rate of this GPU for this type
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
-    host_median_s: float | None = None  # where a device's clock told the times: until the host saw them complete
-    enqueue_fraction: float | None = None  # of that, until the last call was issued; median over samples
-    compared: str | None = None  # how much of the data: "full" or "sampled"; None where nothing was
+    host_median_s: float | None = None  # if a device's clock measured the times: until the host saw them complete
+    enqueue_fraction: float | None = None  # the part of that until the last call was issued; median over samples
+    compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
+    first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Segment:
     bytes_per_s: float | None  # None: the time does not grow with the size here
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
-    half_bytes: float | None  # n1/2, the size at which half of the bandwidth is reached; None where it may be any
+    half_bytes: float | None  # n1/2, the size that reaches half of the bandwidth; None if it is undetermined
     max_residual: float  # largest |measured / fitted - 1|
     half_bytes_low: float | None = None
     half_bytes_high: float | None = None
@@ -128,7 +130,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The model of one curve (job, mode, group). `fits`: no residual is above the limit; else there is no headline."""
+    """The model of one curve (job, mode, group). `fits`: no residual is above the limit; else it has no headline."""
 
     job: str
     pattern: str
@@ -138,27 +140,32 @@ class Fit:
     segments: tuple[Segment, ...]
     max_residual: float
     fits: bool
-    max_residual_bytes: int | None = None  # the size at which it is
-    num_launches: int = 1  # whole launches: from 3 on the intervals are over launches, below over residuals
+    max_residual_bytes: int | None = None  # the size of the largest residual
+    num_launches: int = 1  # complete launches: from 3 on intervals are over launches, below over residuals
     ninety_bytes: int | None = None  # the smallest size at which 90 % of the best bandwidth was measured
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that can not both be right, beyond their noise. `ratio`: measured / most that it may be."""
+    """Two measured rows that cannot both be right, beyond their noise. `ratio`: measured / the most that it may be.
+
+    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: that in words.
+    """
 
     rule: str
     sentence: str
     first: Mapping[str, Any]  # job, pattern, mode, payload_bytes, median_s
     second: Mapping[str, Any]
     ratio: float
+    code: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Another tool beside ours at one size, alternated launches. `ratio` ours / theirs, with its 95 % interval.
+    """Ours against another tool at one size, from alternating launches. `ratio`: ours / theirs, with its 95 % interval.
 
-    `case`: the options that the case has beside its sizes. `statistic`: what the two times are, in words.
+    `case`: the options apart from the sizes. `statistic`: what the two times are (parity.Statistic).
     """
 
     tool: str
@@ -178,11 +185,11 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A row beside its reference, from which it differs in `factor` only: "nodes", "ranks per node" or "order".
+    """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
 
     `value` and `reference`: of that factor. `time_ratio`: time / the reference's. `efficiency`: busbw / the
-    reference's, None where there is no busbw. Both with 95 % intervals over "launches" or "samples" (`interval_over`).
-    `bound_fraction`: busbw / the bound of this very world; `floor_fraction`: latency floor / time, isolated only.
+    reference's, None if there is no busbw. Both with 95 % intervals over "launches" or "samples" (`interval_over`).
+    `bound_fraction`: busbw / the bound of this world; `floor_fraction`: latency floor / time, isolated only.
     """
 
     job: str
@@ -210,7 +217,7 @@ class Scaling:
     bound_fraction: float | None
     bound_name: str | None
     floor_fraction: float | None
-    oversubscribed: bool  # more ranks than CPUs on a node: what it lost is not the links' doing
+    oversubscribed: bool  # more ranks than CPUs on a node: the links may not be the cause of a loss
     modelled: bool
 
 
@@ -219,7 +226,7 @@ class Interference:
     """A row without and with aggressors. `factor`: time with / time without, the median over pairs of blocks.
 
     Its 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors' rates are
-    bytes per second of their pattern's busbw, while they disturbed and alone. `num_blocks_not_covered`: disturbed
+    bytes per second of their pattern's busbw, during the disturbance and alone. `num_blocks_not_covered`: disturbed
     blocks in which they hardly sent; with any of them, the factor is too low.
     """
 
@@ -252,11 +259,13 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """An allreduce alone and beside products of matrices. `factor`: its time with them / without, the median over pairs
-    of blocks; `product_factor`: that of the products' time with the allreduce / without.
+    """An allreduce alone and with overlapping products of matrices.
+
+    `factor`: its time with products / without, the median over pairs of blocks. `product_factor`: the products' time
+    with the allreduce / without.
 
     Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`: of
-    one rank's products alone. `num_not_covered` of `num_samples`: see Overlap.
+    one rank's products alone. `num_not_covered` of `num_samples`: see core/record.py, OverlapSamples.
     """
 
     job: str
@@ -289,11 +298,11 @@ class Overlapped:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """One rank beside the others that did the same at the same time. Rates in `unit`: "FLOP/s", or "B/s" of busbw.
+    """One rank compared with the others that did the same work at the same time.
 
-    `gpu`: which of its host's, None where it worked in host memory. `behind`: what is missing of the median of all
-    `num`, as a fraction (negative: ahead); `z`: its distance in robust standard deviations. `slow`: beyond what chance
-    explains, and enough to matter (results/gpus.py).
+    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: its index on the host, None for host memory. `behind`: the
+    fraction by which it is below the median of all `num` (negative: above); `z`: that distance in robust standard
+    deviations. `slow`: see results/gpus.py.
     """
 
     job: str
@@ -316,7 +325,7 @@ class RankComparison:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A group of `topology` while all its groups run, beside the same group alone (`TOPOLOGY in turn`).
+    """A group of `topology` while all its groups run, compared with the same group alone (`TOPOLOGY in turn`).
 
     `factor`: time at once / time alone, with its 95 % interval over "launches" or "samples" (`interval_over`).
     """
@@ -337,7 +346,7 @@ class Sharing:
     factor_high: float | None
     interval_over: str | None
     num_launches: int
-    oversubscribed: bool  # more ranks than CPUs on a node: idle groups may take time from the one that is alone
+    oversubscribed: bool  # more ranks than CPUs on a node: idle groups may slow the group that is alone
     modelled: bool
 
 
@@ -346,7 +355,7 @@ DOCUMENT_SCHEMA = "bench.document/1"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A run as reports and figures see it: `headers` by job, derived summaries, and what was not measured.
+    """A run for reports and figures: `headers` by job, summaries, derived results, and what was not measured.
 
     `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
     """
@@ -356,7 +365,7 @@ class Document:
     summaries: tuple[Summary, ...]
     skipped: tuple[Mapping[str, Any], ...] = ()
     failures: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Coded, ...] = ()
     spreads: tuple[Spread, ...] = ()
     fits: tuple[Fit, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
@@ -366,4 +375,3 @@ class Document:
     sharings: tuple[Sharing, ...] = ()
     overlaps: tuple[Overlapped, ...] = ()
     standings: tuple[RankComparison, ...] = ()
-    show: tuple[str, ...] = ()  # columns that tables show in addition: "wire"

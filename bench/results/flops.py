@@ -1,8 +1,8 @@
-"""Products of matrices: operations per second, and what the data sheet promises of them.
+"""Products of matrices: operations per second, and the peak of the data sheet.
 
-A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the dense rate
-(no sparsity) that the maker gives for the type at a boost clock of its choice: a GPU that is kept within its power
-limit stays below it, and one that runs faster may exceed it, so it is a reference and no limit.
+A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the maker's
+dense rate (no sparsity) for the type at a boost clock of its choice. A GPU at its power limit stays below it and a GPU
+at a higher clock may exceed it: the peak is a reference, not a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "
 
 
 def of_payload(payload_bytes: int, dtype: str) -> int | None:
-    """Operations of one product whose factors have this size each; None for a type that is not known."""
+    """Operations of one product of two matrices of this size each; None for an unknown type."""
     known = DTYPES.get(dtype)
     return None if known is None or not payload_bytes else Product(order_of(payload_bytes, known.num_bytes)).flops
 
@@ -37,19 +37,20 @@ def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | 
 
 
 def kind(header: Header) -> str:
-    """How the products of a run were made, as data sheets call it: bf16, fp32, tf32."""
+    """The arithmetic of a run's products, as data sheets call it: bf16, fp32, tf32."""
     short = _SHORT.get(header.dtype, header.dtype)
     return "tf32" if short == "fp32" and _asked(header, "tf32") else short
 
 
 def gpu_of(header: Header) -> str | None:
-    """Our word for the GPUs that a run used, one by each rank; None where there were none, or they are not known."""
-    told = header.facts.get("gpu") if header.clock == "device" and not _asked(header, "share_gpu") else None
-    return None if told is None else catalogue.gpu_printed(told)
+    """The catalogue's name of the GPUs of a run, one for each rank; None if there are none or they are unknown."""
+    if header.clock != "device" or _asked(header, "share_gpu") or "gpu" not in header.facts:
+        return None
+    return catalogue.gpu_printed(header.facts["gpu"])
 
 
 def peak(header: Header) -> tuple[float, str] | None:
-    """(dense operations per second, "bf16 of H200-SXM-141GB") of the data sheet; None where it is not known.
+    """(dense operations per second, "bf16 of H200-SXM-141GB") of the data sheet; None if unknown.
 
     Ranks that share a GPU have no peak.
     """
@@ -61,9 +62,9 @@ def peak(header: Header) -> tuple[float, str] | None:
 
 
 def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
-    """Operations per second by (GPU model, type as data sheets call it): what the slowest GPU reaches at its best size.
+    """Operations per second of the slowest GPU at its best size, by (GPU model, type as data sheets call it).
 
-    A step of training waits for the slowest. Rows with wrong data have no rate.
+    A training step waits for the slowest GPU. Rows with wrong data have no rate.
     """
     best: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in rows:

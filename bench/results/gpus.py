@@ -1,9 +1,9 @@
-"""Which GPU is slower than the others that do the same at the same time?
+"""Slow GPUs: which one is slower than the others that do the same work at the same time.
 
-Rows of one job, mode and size whose groups are single ranks: a rate each. How far a GPU is from the median of all is
-judged in robust standard deviations (1.4826 x the median absolute deviation, which half of the GPUs can not move; 0.5 %
-at least: no two GPUs are more alike). One is slow that is further off than chance makes one of so many in a thousand
-runs, and that lacks a part that matters.
+The rows are those of one job, mode and size whose groups are single ranks; each has a rate. The distance of a GPU from
+the median is in robust standard deviations: 1.4826 x the median absolute deviation, which half of the GPUs cannot move,
+and at least 0.5 % of the median. A GPU is slow if it is at least MATTERS below the median, and further below than
+chance puts one of so many GPUs in one of a thousand runs.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from statistics import NormalDist, median
 
 from bench.core.case import from_argv
 from bench.core.errors import UsageError
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.core.topology import rounds
 from bench.core.world import World
 from bench.results.document import RankComparison, Summary
 
-LEAST = 3  # of two that differ nobody knows which is wrong
+LEAST = 3  # of two GPUs that differ, either may be the wrong one
 MATTERS = 0.03  # of the median rate
 _FLOOR = 0.005
 _CHANCE = 1e-3
 
 
 def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[RankComparison, ...]:
-    """Each GPU beside the others, for each job, mode and size that at least LEAST of them have measured rightly.
+    """Each GPU compared with the others, for each job, mode and size with correct data of at least LEAST GPUs.
 
-    Ranks that share one are no GPUs.
+    Ranks that share a GPU are left out.
     """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         single = row.num_ranks == 1 and (headers[row.job].num_ranks or 0) >= LEAST
-        sound = not row.modelled and row.verified is not False and "shared_gpu" not in row.flags
+        sound = not row.modelled and row.verified is not False and Flag.SHARED_GPU not in row.flags
         if single and sound and _rate(row) is not None:
             alike.setdefault((row.job, row.mode, row.payload_bytes), []).append(row)
     found: list[RankComparison] = []
     for (job, _, _), of_size in alike.items():
         ranks = _ranks_of_groups(headers[job])
-        latest = {row.group: row for row in of_size if row.group in ranks}  # of a row that was taken again, the last
+        latest = {row.group: row for row in of_size if row.group in ranks}  # the last of repeated rows
         if len(latest) >= LEAST:
-            found += _beside(headers[job], list(latest.values()), ranks)
+            found += _compared(headers[job], list(latest.values()), ranks)
     return tuple(found)
 
 
 def threshold(num: int) -> float:
-    """How many robust standard deviations the slowest of `num` alike is off in one of 1/_CHANCE runs.
+    """Robust standard deviations by which the slowest of `num` equal GPUs is off in one of 1/_CHANCE runs.
 
-    The spread of a few is itself not known well: for 8 of them half as much again.
+    The spread of few GPUs is itself uncertain: for 8 of them the limit is half as much again.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
 
-def _beside(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -> list[RankComparison]:
+def _compared(header: Header, rows: Sequence[Summary], ranks: Mapping[str, int]) -> list[RankComparison]:
     rates = [_rate(row) or 0.0 for row in rows]
     middle = median(rates)
     spread = max(_FLOOR * middle, 1.4826 * median(abs(rate - middle) for rate in rates))
@@ -89,7 +89,7 @@ def _rate(row: Summary) -> float | None:
 
 
 def _ranks_of_groups(header: Header) -> dict[str, int]:
-    """The rank of each group of one, by the group's name."""
+    """The rank of each group that is a single rank, by the group's name."""
     if not header.num_nodes or not header.ranks_per_node:
         return {}
     try:

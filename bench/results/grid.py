@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-NOTHING = "-"
+from bench.results.table import NOTHING, Column, as_csv, as_json
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """`title`: above it; `shown`: the cell of a row; `right`: numbers stand at the right."""
-
-    title: str
-    shown: Callable[[Mapping[str, Any]], str]
-    right: bool = True
+__all__ = ["NOTHING", "Column", "as_csv", "markdown", "pipes", "render", "table"]
 
 
 def render(
@@ -32,10 +21,10 @@ def render(
     """Rows as `form` (table, json, csv, markdown). JSON: schema, rows, notes and `more`; CSV: the rows alone."""
     if form == "json":
         document = {"schema": schema, "rows": list(rows), **(more or {}), "notes": list(remarks)}
-        return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+        return as_json(document)
     if form == "csv":
         return as_csv(rows)
-    cells = [[column.shown(row) for column in columns] for row in rows]
+    cells = [[column.cell(row) for column in columns] for row in rows]
     return markdown(columns, cells, remarks) if form == "markdown" else table(columns, cells, remarks)
 
 
@@ -65,21 +54,3 @@ def pipes(words: Iterable[str]) -> str:
 def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int]) -> str:
     told = zip(columns, texts, widths, strict=True)
     return "  ".join(text.rjust(width) if column.right else text.ljust(width) for column, text, width in told).rstrip()
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
-    """A line of `names` (of all that rows have, in the order of their appearance) and one for each row."""
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row)) if names is None else names
-    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return "; ".join(map(str, value))
-    return json.dumps(value) if isinstance(value, dict) else value

@@ -100,24 +100,6 @@ def ratio_interval(
     return value / other * math.exp(-below), value / other * math.exp(above)
 
 
-def row_ratio(
-    base: Sequence[float],
-    around_base: tuple[float, float] | None,
-    new: Sequence[float],
-    around_new: tuple[float, float] | None,
-) -> tuple[float, float | None, float | None, str | None]:
-    """(new / base, its 95 % interval, over what) of two rows' launch medians in seconds, one or more of each.
-
-    Over "launches" where both have two or more, over "samples" where both have one and its interval, else none.
-    """
-    if len(new) > 1 and len(base) > 1:
-        return *time_ratio(base, new), "launches"
-    ratio = median(new) / median(base)
-    if len(new) > 1 or len(base) > 1 or around_base is None or around_new is None:
-        return ratio, None, None, None
-    return ratio, *ratio_interval(new[0], around_new, base[0], around_base), "samples"
-
-
 def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) -> str:
     """slower, faster, equivalent or inconclusive.
 

@@ -13,53 +13,13 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
-from bench.core import plugins
-from bench.core.case import own_case
-from bench.core.record import THROUGH_HOST, Header
+from bench.core.case import COMPARED
+from bench.core.record import Flag, Header
 from bench.results.document import Spread, Summary
 from bench.results.model import case_of
 from bench.results.stats import CONFIDENCE
 
 LEAST_FOR_INTERVAL = 3
-
-# What tells two measurements of the same pattern, mode, group and size apart. Environment variables that a scenario
-# tries several values of are factors too, by their own names.
-FACTORS = (
-    "transport",
-    "num_ranks",
-    "num_nodes",
-    "ranks_per_node",
-    "dtype",
-    "reduce_op",
-    "root",
-    "in_place",
-    "direction",
-    "topology",
-    "order",
-    "matrix",
-    "aggressor",
-    "split",
-    "window",
-    "cache",
-    "alignment",
-    "binding",
-    "data",
-    "clock",
-    "sync",
-    "loop",
-    "mpi_thread_level",
-    "library",
-    "like",
-    "tf32",
-    "engine",
-    "access",
-    "memory",
-    "via",
-    "graph",
-    "share_gpu",
-    "through_host",
-    "modelled",
-)
 
 # Set by launchers for themselves: another value for every start.
 OF_ONE_START = frozenset(
@@ -72,10 +32,6 @@ OF_ONE_START = frozenset(
         "OMPI_MCA_initial_wdir",
     )
 )
-
-# The fact that says which library moved the bytes; the first that a header has. NCCL's name a torch beside it.
-_LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
-
 
 Factors = Mapping[str, str | None]
 
@@ -217,40 +173,9 @@ def _spread(cell: RowLaunches, rows: Sequence[Summary], first: Header) -> Spread
 
 
 def _header_factors(header: Header) -> dict[str, str | None]:
-    """The factors that a header tells, and None for the others, in the order of FACTORS."""
-    case = own_case(header.case)
-    told: dict[str, Any] = {
-        name: getattr(header, name)
-        for name in (
-            "transport",
-            "num_ranks",
-            "num_nodes",
-            "ranks_per_node",
-            "dtype",
-            "root",
-            "direction",
-            "topology",
-            "clock",
-        )
-    }
-    told |= {
-        "reduce_op": header.reduce_op or None,
-        "modelled": "yes" if header.modelled else "no",
-        "cache": header.settings.get("cache"),
-        "data": header.settings.get("data"),
-        "sync": header.settings.get("sync"),
-        "binding": header.settings.get("binding"),
-        "alignment": header.facts.get("buffer_alignment_bytes"),
-        "mpi_thread_level": header.facts.get("mpi_thread_level"),
-        "library": _library(header.facts),
-    }
-    if case is not None:
-        matrix = ";".join(",".join(map(str, weights)) for weights in case.matrix)
-        told |= {"order": case.order, "window": case.window, "matrix": matrix or None, "like": case.like or None}
-        told |= {name: getattr(case, name) for name in _pattern_factors(case.pattern) - {"tf32"}}
-        told |= {name: "yes" for name in ("tf32", "graph", "share_gpu") if getattr(case, name)}
-        told |= {"aggressor": case.aggressor, "split": case.split} if case.aggressor else {}
-    return {name: None if told.get(name) is None else str(told[name]) for name in FACTORS}
+    """The factors that a header reports, and None for the others, in the order of COMPARED."""
+    found = {fact.name: fact.read(header) for fact in COMPARED}
+    return {name: None if value is None else str(value) for name, value in found.items()}
 
 
 def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
@@ -262,17 +187,5 @@ def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"
-    staged = "yes" if THROUGH_HOST in row.flags else None
+    staged = "yes" if Flag.THROUGH_HOST in row.flags else None
     return {"in_place": "yes" if row.in_place else "no", "cache": cache, "loop": row.loop, "through_host": staged}
-
-
-def _pattern_factors(name: str) -> frozenset[str]:
-    known = name in plugins.names("pattern")
-    return plugins.load("pattern", name).PATTERN.factors if known else frozenset()
-
-
-def _library(facts: Mapping[str, str]) -> str | None:
-    for name, prefix in _LIBRARIES:
-        if name in facts:
-            return prefix + " ".join(str(facts[name]).split())
-    return None

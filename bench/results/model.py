@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.core.codes import Coded
 from bench.core.record import Header
 from bench.results import flops
 from bench.results.document import Fit, Segment, Summary
+from bench.results.messages import NoFitCode
 
 LEAST_POINTS = 4  # of a segment, and so of a curve
 LARGEST_RESIDUAL = 0.15  # above it the model is not the curve's
@@ -51,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The times of one case, mode and group, sizes rising. `why_not`: the reason why no model is fitted to it."""
+    """The times of one case, mode and group, sizes rising. `no_fit`: why no model is fitted to it."""
 
     job: str
     pattern: str
@@ -59,12 +61,12 @@ class Curve:
     mode: str
     group: str
     points: tuple[Point, ...]
-    why_not: str | None = None
+    no_fit: Coded | None = None
 
 
 def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Fit, ...]:
     """The model of every curve that can have one: at least four sizes, and no row whose data were wrong."""
-    return tuple(_fit_of(curve) for curve in curves(headers, summaries) if curve.why_not is None)
+    return tuple(_fit_of(curve) for curve in curves(headers, summaries) if curve.no_fit is None)
 
 
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
@@ -124,13 +126,13 @@ def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
             # Measured again by a later attempt of the same launch: the later one holds.
             sizes.setdefault(row.payload_bytes, {})[headers[row.job].launch] = row
     points = tuple(_point(size, sizes[size]) for size in sorted(sizes))
-    why_not = None
+    no_fit = None
     if any(row.verified is False for row in rows):
-        why_not = "a row received wrong data"
+        no_fit = Coded.of(NoFitCode.WRONG_DATA)
     elif len(points) < LEAST_POINTS:
-        why_not = f"{len(points)} sizes, and a model needs at least {LEAST_POINTS}"
+        no_fit = Coded.of(NoFitCode.FEW_SIZES, num=len(points), least=LEAST_POINTS)
     return Curve(
-        case_of(first.job, headers[first.job]), first.pattern, first.transport, first.mode, first.group, points, why_not
+        case_of(first.job, headers[first.job]), first.pattern, first.transport, first.mode, first.group, points, no_fit
     )
 
 

@@ -1,174 +1,351 @@
-"""The sentences below a table: what marks mean, what a reader must know, what was skipped and what failed."""
+"""What a reader must know below a table: notes with codes, the most urgent first, and the few lines that are shown.
+
+`notes` gives all of them (`--notes`). `brief` gives at most TEN lines: those that change what the reader does next,
+and counts of the others.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.core.record import Header
+from bench.core.codes import Coded, fill
+from bench.core.dtypes import DTYPES
+from bench.core.record import Flag, Header
+from bench.core.sweep import order_of
 from bench.core.units import format_size
-from bench.results.document import Conflict, Summary
-from bench.results.text import MARKS, significant
+from bench.results import text
+from bench.results.document import Conflict, Document, RankComparison, Summary
+from bench.results.gpus import MATTERS, threshold
+from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES, NoteCode
+from bench.results.run_table import replaces
 
-# Flags without a mark: nothing about the figure is in doubt.
-_REMARKS = {
-    "outliers": "with samples far from the median (beyond 10 scaled MAD), which are kept",
-    "ranks-not-kept": "of which only the slowest rank's times are in the file",
-    "may-overlap": "of rooted operations back to back, which may overlap: a rate, not the time of one",
-    "software-bound": "whose time is less than 3 times what the call costs without communication",
-    "launch-bound": "whose calls took the host more than 90 % of the time to issue: the device waited for the software",
-    "sync-limited": "in which ranks that start apart count for more than 5 %",
-    "contradicts": "that contradict another row of this run",
-    "through-host": "copied through the host's memory, as their GPUs do not reach each other: not of a peer link",
-    "shared_gpu": "of ranks that share a GPU: they show that it works, not how fast",
-}
+TEN = 10
+_WIDTH = 126  # characters of a line on the terminal behind its "# "
 _MOST_STRAGGLERS = 8
-
-# Said in the row itself.
-_SAID_ELSEWHERE = ("invalid", "modelled")
-
-
-def floor_lines(summaries: Iterable[Summary]) -> list[str]:
-    """What the latency floors of these rows are, a line for each kind."""
-    names = dict.fromkeys(row.floor_name for row in summaries if row.floor_s is not None and row.floor_name)
-    pings = any(name.startswith("ping-pong") for name in names)
-    what = "a reference: a library may do without messages where ranks share memory" if pings else "of the links alone"
-    return [f"floor: {', '.join(names)}, {what}"] if names else []
+_MOST_SIZES = 8
+_LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # explain what the rows show
 
 
-def overhead_lines(headers: Iterable[Header]) -> list[str]:
-    """What small messages' times hold beside the message, as measured at start; nothing is subtracted."""
-    headers = list(headers)
-    software = _range(header.calibration.get("software_s") for header in headers)
-    skew = _range(header.calibration.get("sync_skew_p50_s") for header in headers)
-    enqueue = _range(header.calibration.get("enqueue_s") for header in headers)
-    lines = []
-    if enqueue:
-        lines.append(f"software: issuing a call takes the host {enqueue} us; a device that is done sooner waits")
-    if software:
-        lines.append(f"software: {software} us of every time is the call itself, without communication; not subtracted")
-    if skew:
-        lines.append(f"skew: ranks leave the synchronisation before an isolated call {skew} us apart (median)")
-    return lines
+def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
+    """All notes of a run, in the order of NoteCode. `letters`: those beside figures, by (name, kind) of the bound."""
+    rows = document.summaries
+    found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
+    found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
+    found += [*contradictions(document.conflicts), *skips(document.skipped)]
+    found += [*_bounds(rows, letters), *_flags(rows), *_overheads(document.headers.values()), *_floors(rows)]
+    if not document.spreads and any(not (row.modelled or row.imported) for row in rows):
+        found.append(Coded.of(NoteCode.SINGLE_LAUNCH))
+    found += [*_repeated(rows), *_rounded(rows), *_sampled(rows), *_stragglers(rows), *_slowest(rows), *_products(rows)]
+    order = {code.value: place for place, code in enumerate(NoteCode)}
+    uncoded = order[NoteCode.WARNING]  # words of files and other programs
+    return sorted(found, key=lambda note: order.get(note.code, uncoded))
 
 
-def _range(values: Iterable[float | None]) -> str:
-    """`0.031` or `0.031 to 0.054` microseconds; '' where all are unknown."""
-    known = sorted(value for value in values if value is not None)
-    ends = dict.fromkeys(significant(value * 1e6, 2) for value in known[:1] + known[-1:])
-    return " to ".join(ends)
+def texts(found: Iterable[Coded]) -> list[str]:
+    """All notes in words, none twice."""
+    return list(dict.fromkeys(note.text for note in found))
 
 
-def mark_lines(summaries: Sequence[Summary]) -> list[str]:
-    """What the marks and the remaining flags of these rows mean, and how many rows of which mode bear them."""
-    lines = []
-    for flag in [*MARKS, *sorted({flag for row in summaries for flag in row.flags} - set(MARKS))]:
-        modes = Counter(row.mode for row in summaries if flag in row.flags)
-        if modes and flag not in _SAID_ELSEWHERE:
-            mark, meaning = MARKS.get(flag, (" ", f"rows {_REMARKS[flag]}" if flag in _REMARKS else flag))
-            counts = ", ".join(f"{number} {mode}" for mode, number in modes.items())
-            lines.append(f"{mark} {meaning} ({counts})")
-    return lines
+def brief(document: Document, found: Sequence[Coded]) -> list[str]:
+    """At most TEN printed lines. The last one counts the notes that are left out."""
+    by_code: dict[str, list[Coded]] = {}
+    for note in found:
+        by_code.setdefault(note.code if note.code in _CODES else NoteCode.WARNING, []).append(note)
+    lines: dict[str, str] = {}
+    left_out: Counter[str] = Counter()
+    for code, of_code in by_code.items():
+        if code in FOLDED:
+            left_out.update(_counts(NoteCode(code), of_code))
+        else:
+            lines[code] = _one_line(document, NoteCode(code), of_code)
+    if _height(lines.values()) >= TEN:
+        lines = {code: line if code in _LEGENDS else _cut(line, _WIDTH) for code, line in lines.items()}
+    for code in reversed(list(lines)):
+        if _height(lines.values()) >= TEN and code not in _LEGENDS:
+            left_out[code.replace("-", " ")] = len(by_code[code])
+            del lines[code]
+    if not left_out:
+        return list(lines.values())
+    counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
+    return [*lines.values(), _cut(f"more (--notes): {', '.join(counts)}", _WIDTH)]
 
 
-def finding_lines(summaries: Sequence[Summary]) -> list[str]:
-    """What a reader must know about the rows beyond their figures, a sentence each."""
-    lines = []
-    invalid = [row for row in summaries if row.verified is False]
-    if invalid:
-        sizes = ", ".join(dict.fromkeys(format_size(row.payload_bytes) for row in invalid))
-        share = f"{len(invalid)} of {len(summaries)} rows"
-        lines.append(f"INVALID: {share} received wrong data ({sizes}) and show no figure")
-    for row in summaries:
-        if row.also_requested_bytes:
-            asked = ", ".join(format_size(size) for size in (row.requested_bytes, *row.also_requested_bytes))
-            lines.append(f"the sizes {asked} are all {row.payload_bytes} bytes in whole blocks: measured once")
-    sampled = [format_size(row.payload_bytes) for row in summaries if row.compared == "sampled"]
-    if sampled:
-        lines.append(
-            f"of the data at {', '.join(dict.fromkeys(sampled))} both edges and every hundredth page are compared"
-        )
-    lines += _straggler_lines(summaries)
-    slowest = Counter(row.slowest_rank for row in summaries if row.slowest_rank is not None)
-    judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in summaries)
-    for rank, number in slowest.most_common(3):
-        lines.append(f"rank {rank} was the slowest in more than half of the samples in {number} of {judged} rows")
-    return list(dict.fromkeys(lines))
+_CODES = frozenset(NoteCode)
 
 
-def replaces(later: Summary, earlier: Summary) -> bool:
-    """Is a row shown in the place of an earlier one of the same job, size, group and mode?"""
-    return not later.imported and earlier.verified is not False and later.verified is not False
+def _height(lines: Iterable[str]) -> int:
+    """Lines as they are printed."""
+    return sum(len(textwrap.wrap(line, _WIDTH)) or 1 for line in lines)
 
 
-def repeated_lines(summaries: Iterable[Summary]) -> list[str]:
-    """How many rows stand in the place of what an interrupted attempt left."""
-    last: dict[tuple[Any, ...], Summary] = {}
-    num = 0
-    for row in summaries:
-        key = (row.job, row.payload_bytes, row.dtype, row.reduce_op, row.group, row.mode)
-        num += key in last and replaces(row, last[key])
-        last[key] = row
-    if not num:
+def _cut(line: str, most: int) -> str:
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
+    """The last line's words for notes that wait for --notes, with their number; of a flag the number of its rows."""
+    if code == NoteCode.FLAG:
+        return {note.facts["flag"]: note.facts["num"] for note in of_code}
+    return {FOLDED[code]: len(of_code)}
+
+
+def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
+    """One note in full; of several their number and the first, or the legend."""
+    if code == NoteCode.MARK:
+        return _legend(document.summaries)
+    if code == NoteCode.BOUND:
+        names = "; ".join(note.text for note in of_code)
+        return _cut(names, 2 * _WIDTH)
+    found = texts(of_code)
+    if len(found) > 1 and code in SUMMARIES:
+        what, first = SUMMARIES[code]
+        example = fill(first, {"text": found[0], **of_code[0].facts})
+        return _cut(f"{what.format(num=len(found))} (--notes lists them); {example}", 2 * _WIDTH)
+    return _cut("; ".join(found), 2 * _WIDTH)
+
+
+def _legend(rows: Iterable[Summary]) -> str:
+    """`* not converged (36)  ~ drift or warm-up (9)`: the marks that occur, and in how many rows."""
+    num = Counter(mark for row in rows for mark in text.marks(row.flags))
+    return "   ".join(f"{mark} {words} ({num[mark]})" for mark, words in MARKS.items() if num[mark])
+
+
+# -- what went wrong
+
+
+def _invalid(rows: Sequence[Summary]) -> list[Coded]:
+    invalid = [row for row in rows if row.verified is False]
+    if not invalid:
         return []
-    again = "1 row was" if num == 1 else f"{num} rows were"
-    return [f"{again} measured again (--resume, --retest): the later figures are shown, JSON and CSV keep both"]
+    sizes = list(dict.fromkeys(format_size(row.payload_bytes) for row in invalid))
+    places = ", ".join(sizes[:_MOST_SIZES])
+    if len(sizes) > _MOST_SIZES:
+        places += f" and {len(sizes) - _MOST_SIZES} more sizes"
+    return [Coded.of(NoteCode.INVALID, num=len(invalid), of=len(rows), places=places, sizes=sizes)]
 
 
-def conflict_lines(conflicts: Iterable[Conflict]) -> list[str]:
-    """Pairs of rows that can not both be right: of each rule, job and mode the gravest, and the other sizes."""
-    alike: dict[tuple[Any, ...], list[Conflict]] = {}
-    for conflict in conflicts:  # the gravest first
-        alike.setdefault((conflict.rule, conflict.first["job"], conflict.first["mode"]), []).append(conflict)
-    lines = []
-    for first, *others in alike.values():
-        sizes = ", ".join(format_size(size) for size in sorted({other.first["payload_bytes"] for other in others}))
-        lines.append(f"CONTRADICTION {first.sentence}{f'; likewise at {sizes}' if sizes else ''}")
-    return lines
+def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
+    """What went wrong, on which rank and host if known."""
+    found = []
+    for row in rows:
+        words = _row_words(row)
+        if row.get("requested_bytes"):
+            words += f" at {format_size(row['requested_bytes'])}"
+        if "rank" not in (row.get("facts") or {}):  # else the reason names it
+            words += f" on rank {row['rank']}" if row.get("rank") is not None else ""
+            words += f" ({row['host']})" if row.get("host") else ""
+        reason = str(row.get("what") or "for an unknown reason")
+        found.append(Coded.of(NoteCode.FAILED, row=words, reason=reason, cause=row.get("code")))
+    return found
 
 
-def _straggler_lines(summaries: Sequence[Summary]) -> list[str]:
-    """How often each rank was the slowest of isolated calls, where there are three or more, and how that changed."""
-    rows = [row for row in summaries if row.mode == "isolated" and row.group == "world" and len(row.slowest_counts) > 2]
-    if not rows:
-        return []
-    most = max(len(row.slowest_counts) for row in rows)
-    counts = [sum(row.slowest_counts[rank] for row in rows if rank < len(row.slowest_counts)) for rank in range(most)]
-    ranked = sorted(range(most), key=lambda rank: -counts[rank])[:_MOST_STRAGGLERS]
-    shares = ", ".join(f"rank {rank} {100 * counts[rank] / sum(counts):.0f} %" for rank in ranked if counts[rank])
-    rotations = sorted(row.rotation for row in rows if row.rotation is not None)
-    ends = " to ".join(dict.fromkeys(f"{value:.2f}" for value in rotations[:1] + rotations[-1:]))
-    return [f"slowest of an isolated call: {shares}; rotation {ends} (1: always the same rank)"] if shares else []
-
-
-def skipped_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
     """What was not measured and why; sizes with the same reason together."""
-    sizes: dict[tuple[str, str], dict[str, None]] = {}
+    sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
-        key = (_what(row), str(row.get("reason", "no reason given")))
-        told = row.get("requested_bytes")
-        sizes.setdefault(key, {}).update({format_size(told): None} if told else {})
-    return [f"skipped {what}{' at ' + ', '.join(at) if at else ''}: {reason}" for (what, reason), at in sizes.items()]
+        key = (_row_words(row), str(row.get("reason") or "no reason given"), row.get("code"))
+        of_key = sizes.setdefault(key, {})
+        if row.get("requested_bytes"):
+            of_key[format_size(row["requested_bytes"])] = None
+    found = []
+    for (words, reason, cause), at in sizes.items():
+        words += f" at {', '.join(at)}" if at else ""
+        found.append(Coded.of(NoteCode.SKIPPED, row=words, reason=reason, cause=cause, sizes=list(at)))
+    return found
 
 
-def failure_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What went wrong, where that is known, on which rank and host."""
-    lines = []
-    for row in rows:
-        size = f" at {format_size(row['requested_bytes'])}" if row.get("requested_bytes") else ""
-        rank = f" on rank {row['rank']}" if row.get("rank") is not None else ""
-        host = f" ({row['host']})" if row.get("host") else ""
-        why = str(row.get("what", "for a reason unknown"))
-        where = "" if f"rank {row.get('rank')} on {row.get('host')}" in why else f"{rank}{host}"  # it says so itself
-        lines.append(f"FAILED {_what(row)}{size}{where}: {why}")
-    return list(dict.fromkeys(lines))
+def contradictions(conflicts: Iterable[Conflict]) -> list[Coded]:
+    """Pairs of rows that cannot both be right: of each rule, job and mode the largest, and the other sizes."""
+    alike: dict[tuple[Any, ...], list[Conflict]] = {}
+    for conflict in conflicts:  # the largest first
+        alike.setdefault((conflict.rule, conflict.first["job"], conflict.first["mode"]), []).append(conflict)
+    found = []
+    for first, *others in alike.values():
+        sizes = [format_size(size) for size in sorted({other.first["payload_bytes"] for other in others})]
+        sentence = f"{first.sentence}; likewise at {', '.join(sizes)}" if sizes else first.sentence
+        found.append(
+            Coded.of(NoteCode.CONTRADICTION, sentence=sentence, rule=first.rule, cause=first.code, sizes=sizes)
+        )
+    return found
 
 
-def _what(row: Mapping[str, Any]) -> str:
+def _row_words(row: Mapping[str, Any]) -> str:
     words = str(row.get("pattern") or row.get("job") or "a job")
     if row.get("transport"):
         words += f" over {row['transport']}"
     if row.get("group") not in (None, "", "world"):
         words += f", group {row['group']}"
     return words
+
+
+# -- slow ranks
+
+
+def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
+    """The slow ranks of each job, mode and size; if none is slow, how far the last one is behind."""
+    alike: dict[tuple[str, str, int], list[RankComparison]] = {}
+    for one in standings:
+        alike.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)
+    found = []
+    for of_size in alike.values():
+        slow = sorted((one for one in of_size if one.slow), key=lambda one: one.rate)
+        for one in slow:
+            rate = f"{text.gigabytes(one.rate)} GB/s"
+            if one.unit == "FLOP/s":
+                rate = f"{text.teraflops(one.rate)} TFLOP/s"
+            found.append(Coded.of(NoteCode.SLOW_RANK, rate=rate, **_rank_facts(one)))
+        if not slow:
+            last = max(of_size, key=lambda one: one.behind)
+            limits = {"limit": MATTERS, "limit_z": threshold(last.num)}
+            found.append(Coded.of(NoteCode.NO_SLOW_RANK, **_rank_facts(last), **limits))
+    return found
+
+
+def _rank_facts(one: RankComparison) -> dict[str, Any]:
+    gpu = "" if one.gpu is None else f"GPU {one.gpu} of "
+    return {
+        "rank": one.rank,
+        "place": f"{gpu}host {one.host}",
+        "row": f"{one.pattern} {format_size(one.payload_bytes)}, {one.mode}",
+        "behind": one.behind,
+        "num": one.num,
+        "z": one.z,
+    }
+
+
+# -- how to read the figures
+
+
+def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
+    """What the letters beside figures mean."""
+    bounds = text.bound_ranges(rows)
+    found = []
+    for (name, kind), letter in letters.items():
+        kind_words = "hard bound" if kind == "hard" else f"{kind}, not a limit"
+        facts = {"letter": letter, "rate": bounds[name, kind], "name": name, "kind": kind_words}
+        found.append(Coded.of(NoteCode.BOUND, **facts))
+    return found
+
+
+def _flags(rows: Sequence[Summary]) -> list[Coded]:
+    """What each flag of these rows means, and how many rows of which mode have it."""
+    found = []
+    known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
+    others = sorted({flag for row in rows for flag in row.flags} - set(Flag))
+    for flag in [*known, *others]:
+        modes = Counter(row.mode for row in rows if flag in row.flags)
+        if modes:
+            mark, meaning = FLAGS.get(flag, ("", str(flag)))
+            counts = ", ".join(f"{number} {mode}" for mode, number in modes.items())
+            facts = {"flag": str(flag), "meaning": meaning, "counts": counts, "num": modes.total(), "mark": mark}
+            found.append(Coded.of(NoteCode.MARK if mark else NoteCode.FLAG, **facts))
+    return found
+
+
+def _overheads(headers: Iterable[Header]) -> list[Coded]:
+    """What a small message's time holds besides the message, as measured at start."""
+    calibrations = [header.calibration for header in headers]
+    found = []
+    for code, key in (
+        (NoteCode.ENQUEUE, "enqueue_s"),
+        (NoteCode.CALL_OVERHEAD, "software_s"),
+        (NoteCode.START_SKEW, "sync_skew_p50_s"),
+    ):
+        known = sorted(value for value in (calibration.get(key) for calibration in calibrations) if value is not None)
+        if known:
+            ends = dict.fromkeys(text.significant(value * 1e6, 2) for value in (known[0], known[-1]))
+            found.append(Coded.of(code, range=" to ".join(ends), low_s=known[0], high_s=known[-1]))
+    return found
+
+
+def _floors(rows: Iterable[Summary]) -> list[Coded]:
+    names = list(dict.fromkeys(row.floor_name for row in rows if row.floor_s is not None and row.floor_name))
+    if not names:
+        return []
+    pings = any(name.startswith("ping-pong") for name in names)
+    meaning = "of the links alone"
+    if pings:
+        meaning = "a reference: a library may need no messages if ranks share memory"
+    return [Coded.of(NoteCode.FLOOR, names=names, meaning=meaning)]
+
+
+# -- what else the rows say
+
+
+def _repeated(rows: Iterable[Summary]) -> list[Coded]:
+    """How many rows replace what an interrupted attempt left."""
+    last: dict[tuple[Any, ...], Summary] = {}
+    num = 0
+    for row in rows:
+        key = (row.job, row.payload_bytes, row.dtype, row.reduce_op, row.group, row.mode)
+        num += key in last and replaces(row, last[key])
+        last[key] = row
+    return [Coded.of(NoteCode.REPEATED, num=num)] if num else []
+
+
+def _rounded(rows: Iterable[Summary]) -> list[Coded]:
+    found = []
+    for row in rows:
+        if row.also_requested_bytes:
+            asked = [format_size(size) for size in (row.requested_bytes, *row.also_requested_bytes)]
+            found.append(Coded.of(NoteCode.ROUNDED_SIZES, asked=asked, bytes=row.payload_bytes))
+    return found
+
+
+def _sampled(rows: Iterable[Summary]) -> list[Coded]:
+    sizes = list(dict.fromkeys(format_size(row.payload_bytes) for row in rows if row.compared == "sampled"))
+    return [Coded.of(NoteCode.SAMPLED_CHECK, sizes=sizes)] if sizes else []
+
+
+def _stragglers(rows: Iterable[Summary]) -> list[Coded]:
+    """How often each of three or more ranks was the slowest of isolated calls, and whether that changed."""
+    rows = [row for row in rows if row.mode == "isolated" and row.group == "world" and len(row.slowest_counts) > 2]
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts.update({rank: number for rank, number in enumerate(row.slowest_counts) if number})
+    if not counts:
+        return []
+    ranked = sorted(counts, key=lambda rank: (-counts[rank], rank))[:_MOST_STRAGGLERS]
+    shares = ", ".join(f"rank {rank} {100 * counts[rank] / counts.total():.0f} %" for rank in ranked)
+    rotations = sorted(row.rotation for row in rows if row.rotation is not None)
+    ends = " to ".join(dict.fromkeys(f"{value:.2f}" for value in rotations[:1] + rotations[-1:]))
+    return [Coded.of(NoteCode.STRAGGLERS, shares=shares, rotation=ends)]
+
+
+def _slowest(rows: Sequence[Summary]) -> list[Coded]:
+    slowest = Counter(row.slowest_rank for row in rows if row.slowest_rank is not None)
+    judged = sum(row.num_ranks is not None and row.num_ranks > 2 for row in rows)
+    return [
+        Coded.of(NoteCode.SLOWEST_RANK, rank=rank, num=number, judged=judged) for rank, number in slowest.most_common(3)
+    ]
+
+
+def _products(rows: Sequence[Summary]) -> list[Coded]:
+    """The rates of products of matrices for each job, mode and size: from the slowest rank to the fastest."""
+    alike: dict[tuple[str, str, int], list[Summary]] = {}
+    for row in rows:
+        if row.flops_per_s is not None:
+            alike.setdefault((row.job, row.mode, row.payload_bytes), []).append(row)
+    found = []
+    for of_size in alike.values():
+        ends = sorted(of_size, key=lambda row: row.flops_per_s or 0.0)
+        slowest, fastest = ends[0], ends[-1]
+        rate = "..".join(dict.fromkeys(map(text.teraflops, (slowest.flops_per_s, fastest.flops_per_s))))
+        peak = ""
+        if slowest.peak_flops_per_s is not None:
+            share = "..".join(dict.fromkeys(map(text.peak_share, (slowest, fastest))))
+            rated = f"{text.teraflops(slowest.peak_flops_per_s)} TFLOP/s ({slowest.peak_name}, dense, boost clock)"
+            peak = f", {share} % of {rated}"
+        facts = {
+            "dtype": slowest.dtype,
+            "order": order_of(slowest.payload_bytes, DTYPES[slowest.dtype or "float32"].num_bytes),
+            "mode": slowest.mode,
+            "ranks": f", {len(of_size)} ranks" if len(of_size) > 1 else "",
+            "rate": rate,
+            "peak": peak,
+        }
+        found.append(Coded.of(NoteCode.PRODUCT, **facts))
+    return found

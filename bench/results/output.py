@@ -1,4 +1,4 @@
-"""The run that is shown, `--format` and `--output`, alike in every command that prints a table."""
+"""How a command writes what it shows: which run, in which format, to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -12,57 +12,69 @@ from pathlib import Path
 from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
+from bench.results.table import Report
 
-FORMATS = ("table", "json", "csv", "markdown")
+# Of commands that choose between the forms themselves instead of showing a Report.
+BY_HAND = ("table", "json", "csv", "markdown")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which run is to be shown."""
+    """Declare which run is shown."""
     parser.add_argument(
-        "run", nargs="?", default="latest", help="a run's path or name, a .jsonl file, or latest (default)"
+        "run", nargs="?", default="latest", help="path or name of a run, a .jsonl file, or latest (default)"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
-    """Declare both options; the first format is the default. A path that can not be written is refused at once."""
-    parser.add_argument("--format", choices=formats, default=formats[0], help=f"how to print (default {formats[0]})")
-    parser.add_argument("--output", type=_writable, metavar="FILE", help="write there instead of to stdout")
+def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = ()) -> None:
+    """Declare `--format` and `--output`. `formats`: all files of results/formats/ by default, `table` first.
+
+    A path that cannot be written is refused when arguments are parsed.
+    """
+    known = formats or ("table", *(name for name in plugins.names("format") if name != "table"))
+    parser.add_argument("--format", choices=known, default=known[0], help=f"output format (default {known[0]})")
+    parser.add_argument("--output", type=_writable, metavar="FILE", help="write to this file instead of stdout")
 
 
-def add_show_argument(parser: argparse.ArgumentParser) -> None:
-    """What tables can show in addition."""
-    words = "in addition: wire, the rate through a node's NICs"
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the tables of a run show in addition."""
+    words = "additional columns: wire, the rate through a node's NICs"
     parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
+    parser.add_argument("--notes", action="store_true", help="all notes below the tables instead of the urgent ones")
+
+
+def show(report: Report, args: argparse.Namespace) -> None:
+    """Write a report in the format that was asked for. Raises UsageError when the file cannot be written."""
+    emit(plugins.load("format", args.format).render(report), args)
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
     """Write `text`, ended by one line end, to `args.output` (as a whole or not at all), else to stdout.
 
-    Raises UsageError when the file can not be written.
+    Raises UsageError when the file cannot be written.
     """
     emit_pieces((text.rstrip("\n"), "\n"), args)
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """The same of a text that comes in parts, the last of which ends its last line."""
+    """Write a text that comes in pieces; the last piece ends with a line end."""
     args.emitted = True
     path: Path | None = args.output
     if path is None:
         sys.stdout.writelines(pieces)
         return
     try:
-        if path.exists() and not path.is_file():  # /dev/stderr, a named pipe: there is nothing to replace
+        if path.exists() and not path.is_file():  # /dev/stderr or a named pipe: nothing to replace
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(pieces)
         else:
             replace_file(path, b"".join(piece.encode() for piece in pieces))
     except OSError as error:
-        raise UsageError(f"--output {path} can not be written: {error.strerror}") from None
+        raise UsageError(f"--output {path} cannot be written: {error.strerror}") from None
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` into a file, as a whole or not at all; a link is followed, permissions stay. Raises OSError."""
+    """Replace a file's content as a whole or not at all; follow links, keep permissions. Raises OSError."""
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -75,30 +87,32 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
-    """One JSON document also after a failure, where JSON was asked for and none was printed yet."""
+    """Print one JSON document also after a failure, if JSON was asked for and nothing was printed yet."""
     if getattr(args, "format", None) != "json" or getattr(args, "emitted", False):
         return
+    from bench.results.run_report import RunReport
+
     failure = {"job": None, "what": str(error) or type(error).__name__, "rank": None, "host": None}
-    emit(plugins.load("format", "json").render(Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))), args)
+    show(RunReport(Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))), args)
 
 
 def drawing(word: str) -> Path:
-    """What `--plot` names, whose ending says the form; refused before anything is reckoned, as `--output` is."""
+    """The path of `--plot`, checked before anything is computed. Raises UsageError."""
     path = Path(word)
     if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--plot {path}: name a file that ends in .png, .svg or .pdf")
+        raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path} can not be written: there is no folder {path.parent}")
+        raise UsageError(f"--plot {path} cannot be written: there is no folder {path.parent}")
     return path
 
 
 def _writable(word: str) -> Path:
-    """Said before anything is measured: the folder is not there, or the path is one."""
+    """The path of `--output`, checked before anything is measured. Raises UsageError."""
     path = Path(word)
     if path.is_dir():
         raise UsageError(f"--output {path} is a folder: name a file in it")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--output {path} can not be written: there is no folder {path.parent}")
+        raise UsageError(f"--output {path} cannot be written: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise UsageError(f"--output {path} can not be written: permission denied")
+        raise UsageError(f"--output {path} cannot be written: permission denied")
     return path

@@ -1,35 +1,40 @@
-"""Another tool beside ours: the ratio of the same statistic at each size, from launches that took turns.
+"""Ours against another tool: the ratio of the same statistic at each size, from alternating launches.
 
-The statistic is the tool's own: OSU's and nccl-tests' mean over ranks of each rank's mean (`compat.osu_mean_s`,
-`compat.nccl_tests_s`), nvbandwidth's median, which its rate stands for; of nccl-tests' isolated samples our median.
-Rows are of the same case but for how it was started. A launch of ours and the launch of theirs beside it are
-neighbours in time, so their ratio does not hold what drifts slowly; the interval is the t interval of the mean of its
-logarithms over launches.
+The statistic is the tool's own: for OSU and nccl-tests the mean over ranks of each rank's mean (`compat.osu_mean_s`,
+`compat.nccl_tests_s`), for nvbandwidth the median that its rate implies; for nccl-tests' isolated samples our median.
+Rows belong to the same case, however it was started. The interval is the t interval of the mean log ratio over pairs of
+launches.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from functools import lru_cache
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import NamedTuple
 
-from bench.core.case import Case, alike, from_argv, to_argv
+from bench.core.case import Case, from_argv, preset_fields, to_argv
 from bench.core.errors import UsageError
+from bench.core.log_traits import compared_statistic
 from bench.core.record import Header
+from bench.results import paired_ratio
 from bench.results.document import Parity, Summary
-from bench.results.launches import t_quantile
 
-_MEANS = {"osu": "osu_mean_s", "nccl_tests": "nccl_tests_s"}
-# How a case is started and how long, not what it is.
+# Fields that say how a case is started and for how long, not what it is.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
-_MEDIAN, _MEAN = "median over samples", "mean over ranks of means"
+
+
+class Statistic(StrEnum):
+    """What two times are."""
+
+    MEDIAN = "median over samples"
+    MEAN = "mean over ranks of means"
 
 
 class _Place(NamedTuple):
-    """What a row of ours and one of theirs have in common. `case`: what else was asked for, in words."""
+    """What a row of ours and one of theirs have in common. `case`: the other options, as typed."""
 
     pattern: str
     case: str
@@ -42,7 +47,7 @@ _Times = dict[int, float]  # by launch
 
 
 def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Parity, ...]:
-    """One for each tool, case, group and size that both have measured in the same launches."""
+    """One for each tool, case, group and size that both sides measured in the same launches."""
     ours: dict[tuple[str, _Place], _Times] = {}
     theirs: dict[tuple[str, _Place], _Times] = {}
     tools = {str(header.facts["tool"]) for header in headers.values() if header.facts.get("tool")}
@@ -52,62 +57,63 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
         header = headers[row.job]
         own = header.facts.get("tool")
         for tool in (own,) if own else tools:
-            group = "world" if tool in _MEANS else row.group  # these measure everybody together, a pair as well
+            # A tool with a mean over ranks measures all of them together, also of a pair.
+            group = "world" if compared_statistic(tool).mean else row.group
             place = _Place(row.pattern, _case(header.case), group, row.mode, row.payload_bytes)
             seconds = None if row.verified is False else _seconds(tool, row)
             if seconds is not None:
                 (theirs if own else ours).setdefault((tool, place), {})[header.launch] = seconds
     found = []
     for (tool, place), times in theirs.items():
-        beside = ours.get((tool, place), {})
-        both = sorted(times.keys() & beside.keys())
+        own_times = ours.get((tool, place), {})
+        both = sorted(times.keys() & own_times.keys())
         if both:
-            found.append(_parity(tool, place, [beside[one] for one in both], [times[one] for one in both]))
+            ours_s, theirs_s = [own_times[launch] for launch in both], [times[launch] for launch in both]
+            found.append(_parity(tool, place, ours_s, theirs_s))
     return tuple(found)
 
 
-def statistic(tool: str, mode: str) -> str:
-    """What is compared, in words."""
-    return _MEAN if tool in _MEANS and (mode != "isolated" or tool == "osu") else _MEDIAN
+def statistic(tool: str, mode: str) -> Statistic:
+    """The statistic that a tool reports in a mode."""
+    compared = compared_statistic(tool)
+    if compared.mean and (mode != "isolated" or compared.isolated_mean):
+        return Statistic.MEAN
+    return Statistic.MEDIAN
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
-    """The time of a row by a tool's statistic, ours and its own alike; None where it has none."""
-    if statistic(tool, row.mode) == _MEAN:
-        return row.compat.get(_MEANS[tool])
-    if tool == "nvbandwidth" and row.median_s is None and row.algbw_bytes_per_s:  # the median of its rates
+    """The time of a row of ours or of the tool's, by the tool's statistic; None if it has none."""
+    compared = compared_statistic(tool)
+    if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:
+        return row.compat.get(compared.mean)
+    if compared.rate_is_median and row.median_s is None and row.algbw_bytes_per_s:
         return row.payload_bytes / row.algbw_bytes_per_s
     return row.median_s
 
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """What was asked for but for the sizes, how a start divides them and what `--like` fixes: options as typed."""
+    """The options of a case as typed, without sizes, how a start divides them, and what `--like` fixes."""
     try:
         case = from_argv(argv)
     except UsageError:
         return " ".join(argv[1:])
     plain = Case(case.pattern)
     same = {name: getattr(plain, name) for name in _STARTING}
-    same |= {name: getattr(plain, name) for name in alike(case.like, case.pattern)}
+    same |= {name: getattr(plain, name) for name in preset_fields(case.like, case.pattern)}
     return " ".join(to_argv(replace(case, **same))[1:])
 
 
 def _parity(tool: str, place: _Place, ours: list[float], theirs: list[float]) -> Parity:
-    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
-    middle, half = fmean(logs), None
-    if len(logs) > 2:
-        half = t_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    ratio = paired_ratio.of_launches(theirs, ours)
     return Parity(
         tool=tool,
         pattern=place.pattern,
         payload_bytes=place.payload_bytes,
         ours_s=median(ours),
         theirs_s=median(theirs),
-        ratio=math.exp(middle),
-        ratio_low=None if half is None else math.exp(middle - half),
-        ratio_high=None if half is None else math.exp(middle + half),
-        num_launches=len(logs),
+        **ratio.named("ratio"),
+        num_launches=ratio.num_pairs,
         mode=place.mode,
         group=place.group,
         case=place.case,

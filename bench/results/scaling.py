@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.core.record import Header, known
 from bench.results.document import Scaling, Summary
-from bench.results.inference import row_ratio
 from bench.results.launches import RowLaunches, cells, launch_medians
+from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 
 # What follows from the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
@@ -37,11 +37,6 @@ class _Point:
     @property
     def median_s(self) -> float:
         return median(self.medians)
-
-    @property
-    def interval_s(self) -> tuple[float, float] | None:
-        low, high = self.first.ci_low_s, self.first.ci_high_s
-        return None if low is None or high is None else (low, high)
 
     @property
     def useful_bytes(self) -> float | None:
@@ -102,7 +97,7 @@ def _world_of(point: _Point) -> tuple[Any, ...]:
 
 def _beside(point: _Point, reference: _Point, factor: str) -> Scaling:
     row = point.first
-    ratio, low, high, over = (1.0, None, None, None) if point is reference else _time_ratio(point, reference)
+    ratio = _time_ratio(point, reference)
     share = None
     if point.useful_bytes is not None and reference.useful_bytes is not None:
         share = point.useful_bytes / reference.useful_bytes
@@ -122,14 +117,12 @@ def _beside(point: _Point, reference: _Point, factor: str) -> Scaling:
         ranks_per_node=point.ranks_per_node,
         num_launches=len(point.medians),
         median_s=point.median_s,
-        time_ratio=ratio,
-        time_ratio_low=low,
-        time_ratio_high=high,
-        interval_over=over,
+        **ratio.named("time_ratio"),
+        interval_over=ratio.over,
         busbw_bytes_per_s=rate,
-        efficiency=None if share is None else share / ratio,
-        efficiency_low=None if share is None or high is None else share / high,
-        efficiency_high=None if share is None or low is None else share / low,
+        efficiency=None if share is None else share / ratio.value,
+        efficiency_low=None if share is None or ratio.high is None else share / ratio.high,
+        efficiency_high=None if share is None or ratio.low is None else share / ratio.low,
         bound_fraction=None if rate is None or not row.bound_bytes_per_s else rate / row.bound_bytes_per_s,
         floor_fraction=None if row.floor_s is None or row.mode != "isolated" else row.floor_s / point.median_s,
         bound_name=row.bound_name,
@@ -144,8 +137,10 @@ def _value(point: _Point, factor: str) -> str:
     return str(point.first.num_nodes if factor == "nodes" else point.ranks_per_node)
 
 
-def _time_ratio(point: _Point, reference: _Point) -> tuple[float, float | None, float | None, str | None]:
-    """(time / time of the reference, its 95 % interval, over what): launches where both have two or more."""
+def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
+    """The point's time / the reference's; the interval is over launches if both have two or more."""
+    if point is reference:
+        return PairedRatio(1.0)
     if point.first.modelled:
-        return point.median_s / reference.median_s, None, None, None
-    return row_ratio(reference.medians, reference.interval_s, point.medians, point.interval_s)
+        return PairedRatio(point.median_s / reference.median_s)
+    return of_rows(reference.medians, interval_of(reference.first), point.medians, interval_of(point.first))

@@ -10,9 +10,9 @@ from typing import Any
 from bench.core.record import Header, known
 from bench.core.topology import IN_TURN
 from bench.results.document import Sharing, Summary
-from bench.results.inference import row_ratio
 from bench.results.launches import RowLaunches, cells, launch_medians
 from bench.results.model import case_of
+from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:
@@ -50,9 +50,9 @@ def _size_of(one: Sharing) -> tuple[Any, ...]:
 
 def _beside(cell: RowLaunches, row: Summary, cell_alone: RowLaunches, row_alone: Summary, header: Header) -> Sharing:
     at_once, alone = launch_medians(cell), launch_medians(cell_alone)
-    factor, low, high, over = row_ratio(alone, _interval_of(row_alone), at_once, _interval_of(row))
-    if row.modelled:  # its launches are all alike
-        low, high, over = None, None, None
+    ratio = of_rows(alone, interval_of(row_alone), at_once, interval_of(row))
+    if row.modelled:
+        ratio = ratio.without_interval()
     cpus = [node["num_cpus"] for node in header.nodes.values() if node.get("num_cpus")]
     return Sharing(
         job=case_of(row.job, header),
@@ -66,15 +66,9 @@ def _beside(cell: RowLaunches, row: Summary, cell_alone: RowLaunches, row_alone:
         num_groups=0,
         alone_s=median(alone),
         at_once_s=median(at_once),
-        factor=factor,
-        factor_low=low,
-        factor_high=high,
-        interval_over=over,
+        **ratio.named("factor"),
+        interval_over=ratio.over,
         num_launches=min(len(at_once), len(alone)),
         oversubscribed=any((header.ranks_per_node or 0) > num for num in cpus),
         modelled=row.modelled,
     )
-
-
-def _interval_of(row: Summary) -> tuple[float, float] | None:
-    return None if row.ci_low_s is None or row.ci_high_s is None else (row.ci_low_s, row.ci_high_s)

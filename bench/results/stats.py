@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.core.record import StopReason
+
 CONFIDENCE = Fraction(95, 100)
 
 # Below these an interval met early by chance ends the run: thirty samples often hide how alike they are. Looked at
@@ -233,13 +235,13 @@ def should_stop(
     zero or below) can never meet the interval, but the limits still end them.
     """
     if len(samples) >= n_min and _precise(samples, target):
-        return "ci"
+        return StopReason.CONVERGED
     if len(samples) >= n_max:
-        return "max_n"
+        return StopReason.MAX_SAMPLES
     if elapsed_s >= max_s and len(samples) >= n_min:
-        return "max_time"
+        return StopReason.MAX_TIME
     if elapsed_s >= HARD_TIME_LIMIT_FACTOR * max_s and len(samples) >= LEAST_SAMPLES_AT_HARD_LIMIT:
-        return "max_time"
+        return StopReason.MAX_TIME
     return None
 
 

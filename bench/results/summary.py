@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.links import Bound
-from bench.core.record import Header, Record
+from bench.core.record import LIMIT_REACHED, Flag, Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.results import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, sharing
 from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interference, Overlapped, Summary
+from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
 # A median above a hard bound by more than its own uncertainty is a mistake in the bound, the clock or the data.
@@ -26,8 +28,8 @@ SKEW_SHARE = 0.05
 CLOCK_SHARE = 0.1
 
 
-def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[str] = ()) -> Document:
-    """Everything that `runs`, (job, header, records) each, can show. `notes` are sentences about the whole."""
+def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
+    """Everything that `runs`, (job, header, records) each, can show. `notes` are about the whole."""
     headers: dict[str, Header] = {}
     rows = DocumentBuilder()
     for job, header, records in runs:
@@ -79,14 +81,10 @@ class DocumentBuilder:
             self.skipped.append(_row(job, header, record) | skipped)
         return row
 
-    def document(self, headers: Mapping[str, Header], notes: Sequence[str] = ()) -> Document:
+    def document(self, headers: Mapping[str, Header], notes: Sequence[Coded] = ()) -> Document:
         """What the held rows show, each by itself and together."""
         if self.num_left_out:
-            notes = (
-                *notes,
-                f"{self.num_left_out:,} rows more than the {self.most:,} that are held for what is said of all: "
-                "they are above and in the results file",
-            )
+            notes = (*notes, Coded.of(NoteCode.ROWS_NOT_HELD, num=self.num_left_out, most=self.most))
         notes = (*notes, *_throttled(headers))
         # What says something by samples or launches says nothing of a log's rows, which have neither.
         own = {job: header for job, header in headers.items() if not header.imported}
@@ -111,19 +109,19 @@ class DocumentBuilder:
         )
 
 
-def _throttled(headers: Mapping[str, Header]) -> list[str]:
-    """Which GPUs ran slower than they could, as far as the looks before and after the rows tell."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
+    """The GPUs that were throttled when they were read before and after the rows."""
+    found: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for header in headers.values():
         for host, node in header.nodes.items():
             for key, when in (("gpus", "before"), ("gpus_at_end", "after")):
                 for gpu in node.get(key) or ():
                     if gpu.get("throttle"):
-                        name = (host, f"gpu{gpu.get('index')}", ", ".join(map(str, gpu["throttle"])))
+                        name = (host, f"gpu{gpu.get('index')}", tuple(map(str, gpu["throttle"])))
                         found.setdefault(name, []).append(when)
     return [
-        f"THROTTLED {gpu} of {host} ran slower than it could {' and '.join(dict.fromkeys(when))} the rows: {why}"
-        for (host, gpu, why), when in found.items()
+        Coded.of(NoteCode.THROTTLED, gpu=gpu, host=host, when=list(dict.fromkeys(when)), reasons=list(reasons))
+        for (host, gpu, reasons), when in found.items()
     ]
 
 
@@ -136,7 +134,7 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
         for job in row["job"].split(" + ")
     }
     return tuple(
-        replace(row, flags=(*row.flags, "contradicts"))
+        replace(row, flags=(*row.flags, Flag.CONTRADICTS))
         if (row.job, row.mode, row.group, row.payload_bytes) in bad
         else row
         for row in summaries
@@ -176,8 +174,8 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *times.flags,
         *_disturbances(header, record, times),
         *record.flags,
-        *("clock-limited",) * coarse,
-        *("above-bound",) * _above(bound, fraction),
+        *(Flag.CLOCK_LIMITED,) * coarse,
+        *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )
     return Summary(
         job=job,
@@ -240,6 +238,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         host_median_s=times.host_median_s,
         enqueue_fraction=times.enqueue_fraction,
         compared=record.compared,
+        first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
     )
 
 
@@ -261,24 +260,24 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     return algbw * record.node_bytes / record.payload_bytes
 
 
-def _disturbances(header: Header, record: Record, times: Times) -> list[str]:
+def _disturbances(header: Header, record: Record, times: Times) -> list[Flag]:
     """What a small message's time holds beside the message: the call itself, and ranks that start apart."""
     middle = times.seconds["median_s"]
     software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")
     flags = []
     if middle is not None and software_s is not None and middle < SOFTWARE_FACTOR * software_s:
-        flags.append("software-bound")
+        flags.append(Flag.SOFTWARE_BOUND)
     apart = record.mode == "isolated" and record.clock_bound_s is None  # a one-way message waits for its receiver
     if middle is not None and skew_s is not None and apart and skew_s > SKEW_SHARE * middle:
-        flags.append("sync-limited")
+        flags.append(Flag.SYNC_LIMITED)
     return flags
 
 
 def _record_flags(record: Record) -> tuple[str, ...]:
     flags = {
-        "invalid": record.verified is False,
-        "modelled": record.modelled,
-        "not-converged": (record.stop_reason or "").startswith("max_"),
+        Flag.INVALID: record.verified is False,
+        Flag.MODELLED: record.modelled,
+        Flag.NOT_CONVERGED: record.stop_reason in LIMIT_REACHED,
     }
     return tuple(flag for flag, holds in flags.items() if holds)
 

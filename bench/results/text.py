@@ -1,11 +1,10 @@
-"""The words and numbers that every text format shares: rates, marks, bounds, and what a run is."""
+"""How figures and runs are written in every text format: units, digits, marks, bounds, the facts of a run."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from string import ascii_lowercase
 
@@ -13,26 +12,16 @@ from bench.core import hostlist
 from bench.core.record import Header
 from bench.core.units import format_size
 from bench.results.document import Summary
+from bench.results.messages import FLAGS, MARKS
+from bench.results.table import NOTHING as NOTHING
 
-NOTHING = "-"
-
-# What a flag means to a reader, and the mark that stands beside a figure for it.
-MARKS = {
-    "above-bound": ("!", "above a hard bound: the bound, the clock or the data is wrong"),
-    "not-converged": ("*", "not converged: the median is known less well than was asked"),
-    "few-samples": ("?", "too few independent samples for a 95 % interval"),
-    "bad-samples": ("?", "samples that are no times: no figure can be given"),
-    "clock-limited": ("?", "one way between two clocks, which are compared too coarsely: the time is not exact"),
-    "drift": ("~", "the samples drift: the median depends on when it was taken"),
-    "warmup-residue": ("~", "the first samples are still warm-up"),
-    "imported": ("m", "imported from another tool's log: a mean without samples, not a median"),
-    "reported": ("m", "taken over from another tool's report, by its own statistic (a mean, where a time is shown)"),
+_MODES = {
+    "isolated": "isolated: one operation at a time, each after a synchronisation",
+    "pipelined": "pipelined: operations back to back, one completion",
 }
-ISOLATED = "isolated: one operation at a time, each after a synchronisation"
-PIPELINED = "pipelined: operations back to back, one completion"
-STATISTICS = "times are the slowest rank's; median, 95 % interval of the median within this launch, nearest-rank p95"
-IMPORTED = "imported: figures are what the tool printed, a mean of one start; no samples, no interval, no verdict"
-WIRE = "wire: bytes per second through one node's NICs and direction, if no switch reduces on the way"
+STATISTICS = "times: of the slowest rank; median, its 95 % interval within this launch, nearest-rank p95"
+IMPORTED = "imported: figures as the tool printed them, a mean of one start; no samples, no interval, no verdict"
+WIRE = "wire: bytes per second through one node's NICs, per direction, if no switch reduces on the way"
 _LIKE = {
     "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",
     "osu": "as OSU: avg, min and max over ranks of each rank's mean; one hot buffer",
@@ -40,16 +29,16 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """The tool in whose statistics a run asked to be shown; '' for ours."""
+    """The tool whose statistics a run shows (`--like`); empty for ours."""
     case = list(header.case)
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
 
-def reading(tool: str, imported: bool = False) -> tuple[str, ...]:
-    """How the figures are to be read, in sentences."""
+def reading(modes: Sequence[str], tool: str, imported: bool = False) -> list[str]:
+    """How to read the columns, one sentence each. `tool`: the one whose statistics are shown, empty for ours."""
     if imported:
-        return (IMPORTED,)
-    return (_LIKE[tool],) if tool else (ISOLATED, PIPELINED, STATISTICS)
+        return [IMPORTED]
+    return [_LIKE[tool]] if tool else [*(_MODES[mode] for mode in modes), STATISTICS]
 
 
 def significant(value: float, digits: int = 4) -> str:
@@ -73,26 +62,36 @@ def gigabytes(bytes_per_s: float | None) -> str:
     return "<0.001" if rate < 0.001 else significant(rate, 4 if rate >= 1 else 3)
 
 
+def teraflops(flops_per_s: float | None) -> str:
+    """A rate in TFLOP/s (10^12), 4 digits; '-' when unknown."""
+    return NOTHING if flops_per_s is None else significant(flops_per_s / 1e12)
+
+
+def peak_share(row: Summary) -> str:
+    """FLOP/s as a share of the data sheet's dense rate, in percent; '-' when that is unknown."""
+    if row.flops_per_s is None or not row.peak_flops_per_s:
+        return NOTHING
+    return percent(row.flops_per_s / row.peak_flops_per_s)
+
+
 def percent(fraction: float | None) -> str:
     """A fraction in percent with one decimal; '-' when unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
 
 
 def size(summary: Summary) -> str:
-    """The payload in binary units; '-' where a log does not tell how much was copied."""
+    """The payload in binary units; '-' if a log does not state it."""
     return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
 def time(summary: Summary) -> str:
-    """The median in microseconds; the mean of a tool that reports no more (its row has the mark `m`)."""
+    """The median in microseconds; the mean if a tool reports nothing else (mark `m`)."""
     return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
-def interval(summary: Summary) -> str:
-    """The interval of the median in microseconds, `12.1..12.6`."""
-    if summary.ci_low_s is None or summary.ci_high_s is None:
-        return NOTHING
-    return f"{microseconds(summary.ci_low_s)}..{microseconds(summary.ci_high_s)}"
+def interval(low_s: float | None, high_s: float | None) -> str:
+    """An interval in microseconds, `12.1..12.6`; '-' when unknown."""
+    return NOTHING if low_s is None or high_s is None else f"{microseconds(low_s)}..{microseconds(high_s)}"
 
 
 def wrong(summaries: Iterable[Summary]) -> str:
@@ -105,53 +104,33 @@ def wrong(summaries: Iterable[Summary]) -> str:
     return "N/A" if any(row.verified is None for row in rows) else "0"
 
 
-def marks(summary: Summary) -> str:
-    """The marks beside a figure, the gravest first."""
-    return _marks(summary.flags)
-
-
 @lru_cache(maxsize=1024)
-def _marks(flags: tuple[str, ...]) -> str:
-    return "".join(dict.fromkeys(mark for flag, (mark, _) in MARKS.items() if flag in flags))
-
-
-@dataclass(frozen=True, slots=True)
-class BoundLine:
-    """One bound that rows name, with the letter that stands for it and the range of its values."""
-
-    letter: str
-    name: str
-    kind: str
-    low_bytes_per_s: float
-    high_bytes_per_s: float
-
-    def __str__(self) -> str:
-        values = gigabytes(self.low_bytes_per_s)
-        if gigabytes(self.high_bytes_per_s) != values:
-            values += f" to {gigabytes(self.high_bytes_per_s)}"
-        kind = "hard bound" if self.kind == "hard" else f"{self.kind}, not a limit"
-        return f"{values} GB/s of busbw: {self.name} ({kind})"
+def marks(flags: tuple[str, ...]) -> str:
+    """The marks that stand for some flags, the gravest first."""
+    of_flags = {FLAGS[flag][0] for flag in flags if flag in FLAGS}
+    return "".join(mark for mark in MARKS if mark in of_flags)
 
 
 def letter(index: int) -> str:
-    """What stands for the bound that rows name first (0), second, ..."""
+    """The letter of the bound that rows name first (0), second, ..."""
     return ascii_lowercase[index % len(ascii_lowercase)]
 
 
-def bound_lines(summaries: Iterable[Summary]) -> dict[tuple[str, str], BoundLine]:
-    """The bounds that rows name, lettered a, b, ... in the order of their appearance, by (name, kind)."""
+def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
+    """`12.50`, or `11.62 to 44.27`: the GB/s of each bound that rows name, by (name, kind)."""
     rates: dict[tuple[str, str], list[float]] = {}
     for row in summaries:
         if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
             rates.setdefault((row.bound_name, row.bound_kind), []).append(row.bound_bytes_per_s)
-    return {
-        (name, kind): BoundLine(letter(index), name, kind, min(values), max(values))
-        for index, ((name, kind), values) in enumerate(rates.items())
-    }
+    found = {}
+    for key, values in rates.items():
+        ends = dict.fromkeys((gigabytes(min(values)), gigabytes(max(values))))
+        found[key] = " to ".join(ends)
+    return found
 
 
 def facts(header: Header) -> list[tuple[str, str]]:
-    """(name, value) of what a reader must know of a run before its figures."""
+    """(name, value) of what identifies a run: its case, hosts, GPUs, clock and versions."""
     world = _world(header)
     if header.topology != "world":
         world += f", topology {header.topology}"
@@ -168,17 +147,18 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 
 def _gpus(header: Header) -> str:
-    """The GPUs of all hosts and their drivers; the one that a rank told of where the driver told none."""
+    """The GPUs of all hosts and their drivers; the GPU that a rank reported if the driver reports none."""
     gpus: Counter[str] = Counter()
     for node in header.nodes.values():
         driver = f", driver {node['gpu_driver']}" if node.get("gpu_driver") else ""
         gpus.update(f"{gpu.get('name') or 'unknown'}{driver}" for gpu in node.get("gpus") or ())
-    told = header.facts.get("gpu")
-    return "; ".join(f"{number} x {name}" for name, number in gpus.items()) or str(told or "")
+    if not gpus:
+        return str(header.facts.get("gpu") or "")
+    return "; ".join(f"{number} x {name}" for name, number in gpus.items())
 
 
 def job_line(job: str, header: Header) -> str:
-    """One line that tells a job from the others of its run."""
+    """The heading of a job among the others of its run."""
     world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
@@ -186,7 +166,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """The sentence that a modelled run must carry; None for a measured one."""
+    """The sentence that every modelled run carries; None for a measured one."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""

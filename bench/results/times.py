@@ -6,24 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.core.record import Header, Record, Samples
+from bench.core.log_traits import log_traits
+from bench.core.record import Flag, Header, Record, Samples
 from bench.results import flops, stats
 from bench.results.shares import RankShares
 
 # A device that waits for its host for nearly all of a time was not measured.
 _LAUNCH_SHARE = 0.9
 
-# The statistics of a row. A foreign tool's are taken over by these names; a mean is none of them: it is `mean_s`.
-_NCCL_NAMES = {
-    "mean_s": "nccl_tests_s",
-    "algbw_bytes_per_s": "nccl_tests_algbw_bytes_per_s",
-    "busbw_bytes_per_s": "nccl_tests_busbw_bytes_per_s",
-}
-_THEIR_NAMES = {
-    "osu": {"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
-    "nccl_tests": _NCCL_NAMES,
-    "rccl_tests": _NCCL_NAMES,
-}
+# The statistics of a row, under which names those of another tool are kept, too. A mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
@@ -51,18 +42,18 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
     """Samples that are no times give no number and the flag "bad-samples"."""
     taken = samples.seconds
     if not stats.usable(taken):
-        return Times(len(taken), flags=("bad-samples",))
+        return Times(len(taken), flags=(Flag.BAD_SAMPLES,))
     told = stats.describe(taken)
     middle, around = told.median_s, told.interval_s
     flags = {
-        "few-samples": around is None and not record.modelled,
-        "drift": told.drift is not None and told.drift.significant,
-        "warmup-residue": told.warmup_residue > 0,
-        "outliers": told.num_outliers > 0,
+        Flag.FEW_SAMPLES: around is None and not record.modelled,
+        Flag.DRIFT: told.drift is not None and told.drift.significant,
+        Flag.WARMUP_RESIDUE: told.warmup_residue > 0,
+        Flag.OUTLIERS: told.num_outliers > 0,
     }
     on_host = _middle(samples.host_s)
     enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
-    flags["launch-bound"] = enqueued is not None and enqueued > _LAUNCH_SHARE
+    flags[Flag.LAUNCH_BOUND] = enqueued is not None and enqueued > _LAUNCH_SHARE
     moves = record.payload_bytes and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
     shares = RankShares(header, record, samples)
@@ -97,7 +88,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 def from_reported(header: Header, record: Record) -> Times:
     """A foreign tool's statistics, under the names that they have there."""
-    reported, names = record.reported or {}, _THEIR_NAMES.get(header.transport, {})
+    reported, names = record.reported or {}, log_traits(header.transport).statistics
     return Times(
         num_samples=int(reported.get("num_samples", 0)),
         seconds={name: reported.get(name) for name in _TIMES},
@@ -105,5 +96,5 @@ def from_reported(header: Header, record: Record) -> Times:
         compat={names[name]: value for name, value in reported.items() if name in names},
         algbw_bytes_per_s=reported.get("algbw_bytes_per_s"),
         busbw_bytes_per_s=reported.get("busbw_bytes_per_s"),
-        flags=("imported" if header.imported else "reported",),
+        flags=(Flag.IMPORTED if header.imported else Flag.REPORTED,),
     )

@@ -2,21 +2,21 @@
 
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
-  bench.results/2   `seconds` is left out where `by_rank` is kept: it is the largest of each sample; `rank_mean_s` and
-                    `slowest_counts` where it is not; `launch` in the header
-  bench.results/3   `contention` where others disturbed a row; a line of type `clocks` after the rows: what is then
-                    known of each host's clock, in the place of the header's `calibration.clocks`; `clock_bound_s` of
-                    one-way rows
-  bench.results/4   `imported` in the header of rows that another tool's log gave; `num_ranks`, `num_nodes`,
+  bench.results/2   `seconds` is omitted if `by_rank` is kept: it is the maximum of each sample; `rank_mean_s` and
+                    `slowest_counts` if it is not; `launch` in the header
+  bench.results/3   `contention` of rows with aggressors; a line of type `clocks` after the rows, which replaces the
+                    header's `calibration.clocks`; `clock_bound_s` of one-way rows
+  bench.results/4   `imported` in the header of rows from another tool's log; `num_ranks`, `num_nodes` and
                     `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown
-  bench.results/5   `host_s` and `enqueue_s` in the samples of rows that a device's clock timed; `compared` of each row:
-                    full or sampled; a line of type `end` after the rows: each host's GPUs as they were then, which go
-                    beside its facts in the header as `gpus_at_end`; `overlap` where
-                    products of matrices ran beside a row
-  bench.results/6   `skipped` is {`code`, `facts`, `text`}, a text before; `failed` has `code` and `facts`
+  bench.results/5   `host_s` and `enqueue_s` in samples timed by a device's clock; `compared` of each row: full or
+                    sampled; a line of type `end` after the rows: each host's GPUs at the end, added to its facts in the
+                    header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
+  bench.results/6   `skipped` is {`code`, `facts`, `text`}, before only the text; `failed` has `code` and `facts`;
+                    `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
+                    of a row, before in a flag "wrong: ..."
 
-A file is complete by itself. A launch that completes an earlier one appends a header of its own; records belong to the
-header above them. A last line cut short (the process was killed, the disk was full) is left out and said.
+A file is complete by itself. A launch that completes an earlier one appends its own header; records belong to the
+header above them. A truncated last line (the process was killed, the disk was full) is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,17 +35,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip
-from bench.store import _kinds, older
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
+from bench.core.remarks import CodedRemark
+from bench.store import older
 
 SCHEMA = "bench.results/6"
-_AT_ONCE = 256  # records written before the disk is waited for
+_AT_ONCE = 256  # records per fsync
 _READABLE = (*(f"bench.results/{number}" for number in range(1, 6)), SCHEMA)
-_ALWAYS = ("num_ranks", "num_nodes")  # told even where they are unknown: a line without them is not whole
+_ALWAYS = ("num_ranks", "num_nodes")  # written even if unknown: a line without them is invalid
 _TIMES = ("seconds", "host_s", "enqueue_s")
 _OF_HEADER, _OF_RECORD = (tuple(each.name for each in fields(kind)) for kind in (Header, Record))
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
+_PLAIN: dict[str, type | tuple[type, ...]] = {"str": str, "bool": bool, "int": int, "float": (int, float)}
+_MANY = re.compile(r"(tuple|Mapping)\[(?:str, )?(\w+)(?:, \.\.\.)?\]")
+_LARGEST = 1 << 1000  # larger numbers do not fit in a float
 
 T = TypeVar("T")
 
@@ -59,31 +64,31 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that a results file holds, and what could not be read of it, in words."""
+    """The contents of a results file, and warnings about lines that could not be read."""
 
     attempts: tuple[Attempt, ...]
     warnings: tuple[str, ...] = ()
 
 
 class Writer:
-    """Appends a header and records to a results file, each safely on disk when the call returns."""
+    """Appends a header and records to a results file. Each is on disk when the call returns."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Open (or continue) the file and write the header. Raises MeasurementError when it can not be written."""
+        """Open or continue the file and write the header. Raises MeasurementError if that fails."""
         self._path = path
         self._write(_headed(header), fresh_line=_ends_torn(path))
 
     def append(self, *records: Record) -> None:
-        """Write records, together where there are several. Raises MeasurementError when the disk is full."""
+        """Write records, several at once. Raises MeasurementError if the disk is full."""
         for first in range(0, len(records), _AT_ONCE):
-            self._write(*map(_told, records[first : first + _AT_ONCE]))
+            self._write(*map(_fields, records[first : first + _AT_ONCE]))
 
     def clocks(self, clocks: Mapping[str, Mapping[str, float]]) -> None:
-        """Write what is known of each host's clock after the last row. Raises MeasurementError: the disk is full."""
+        """Write the clocks of each host after the last row. Raises MeasurementError if the disk is full."""
         self._write({"type": "clocks", "hosts": clocks})
 
     def end(self, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Write what each host's GPUs were like after the last row. Raises MeasurementError when the disk is full."""
+        """Write the state of each host's GPUs after the last row. Raises MeasurementError if the disk is full."""
         self._write({"type": "end", "gpus": gpus})
 
     def _write(self, *lines: Mapping[str, Any], fresh_line: bool = False) -> None:
@@ -102,10 +107,10 @@ class Writer:
 
 
 def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[Record]:
-    """A new file of records that can be had again, each given on as it is written; all are there after the last.
+    """Write a new file of imported records, yielding each one when it is written.
 
-    The disk is not waited for: what is lost with the machine's power can be imported again. Raises MeasurementError
-    where the file can not be written; errors of `records` itself pass as they are.
+    There is no fsync: after a power failure the log can be imported again. Raises MeasurementError if the file cannot
+    be written; exceptions of `records` pass through.
     """
     with _telling(path):
         file = path.open("w", encoding="utf-8")
@@ -114,7 +119,7 @@ def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[R
             file.write(_line(_headed(header)))
         for record in records:
             with _telling(path):
-                file.write(_line(_told(record)))
+                file.write(_line(_fields(record)))
             yield record
     finally:
         with _telling(path):
@@ -126,12 +131,12 @@ def _telling(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _not_written(path, error, ", and import again: what the file holds may not be whole") from None
+        raise _not_written(path, error, ", and import again: the file may be incomplete") from None
 
 
 def _not_written(path: Path, error: OSError, then: str = "; the rows written before are kept") -> MeasurementError:
     return MeasurementError(
-        f"results file {path} can not be written ({error.strerror or error}): make room or choose another place{then}"
+        f"results file {path} cannot be written ({error.strerror or error}): free space or choose another path{then}"
     )
 
 
@@ -149,17 +154,20 @@ def _line(told: Mapping[str, Any]) -> str:
 
 
 def _headed(header: Header) -> dict[str, Any]:
-    return {"type": "header", "schema": SCHEMA, **{name: getattr(header, name) for name in _OF_HEADER}}
+    told = {name: getattr(header, name) for name in _OF_HEADER}
+    return {"type": "header", "schema": SCHEMA, **told, "remarks": [asdict(remark) for remark in header.remarks]}
 
 
-def _told(record: Record) -> dict[str, Any]:
-    """What a line says of a record: not what is unknown or empty, for brevity."""
+def _fields(record: Record) -> dict[str, Any]:
+    """The line of a record, without unknown and empty fields."""
     held = ((name, getattr(record, name)) for name in _OF_RECORD)
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
     if record.skipped is not None:
         told["skipped"] = asdict(record.skipped)
     if record.failed is not None:
         told["failed"] = asdict(record.failed)
+    if record.first_wrong is not None:
+        told["first_wrong"] = asdict(record.first_wrong)
     if record.contention is not None:
         told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
     if record.overlap is not None:
@@ -183,7 +191,7 @@ def _told(record: Record) -> dict[str, Any]:
 
 
 def _implied(samples: Samples) -> bool:
-    """Are the seconds the largest of the ranks' shares? Then they need not be written."""
+    """Are the seconds the maximum over ranks? Then they need not be written."""
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
@@ -192,7 +200,7 @@ def _rounded(seconds: Iterable[float]) -> list[float]:
 
 
 def read(path: Path) -> Results:
-    """Everything in a results file. Raises UsageError when it is not one, or of a newer schema than this program."""
+    """Read a results file. Raises UsageError if it is not one or has a newer schema."""
     attempts: list[Attempt] = []
     warnings: list[str] = []
     header: Header | None = None
@@ -211,19 +219,19 @@ def read(path: Path) -> Results:
         elif kind == "record" and header is not None:
             records.append(_record(parsed, path, number))
         else:
-            raise UsageError(f"{path}:{number}: a line of type {kind!r} is not part of a results file")
+            raise UsageError(f"{path}:{number}: a results file has no lines of type {kind!r}")
     if header is None:
         raise UsageError(f"{path} is not a results file: it has no header line")
     return Results((*attempts, Attempt(header, tuple(records))), tuple(warnings))
 
 
 def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
-    """A header whose calibration knows the clocks as they were after the last row."""
+    """The header with the clocks measured after the last row."""
     return replace(header, calibration={**header.calibration, "clocks": clocks})
 
 
 def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> Header:
-    """A header that knows what each host's GPUs were like after the last row."""
+    """The header with the state of each host's GPUs after the last row."""
     nodes = {
         host: {**node, **({"gpus_at_end": gpus[host]} if host in gpus else {})} for host, node in header.nodes.items()
     }
@@ -231,16 +239,16 @@ def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, An
 
 
 def _gpus_at_end(parsed: Mapping[str, Any], path: Path, number: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    told = parsed.get("gpus")
-    if not isinstance(told, Mapping) or not all(
-        isinstance(each, list) and all(isinstance(gpu, Mapping) for gpu in each) for each in told.values()
+    gpus = parsed.get("gpus")
+    if not isinstance(gpus, Mapping) or not all(
+        isinstance(each, list) and all(isinstance(gpu, Mapping) for gpu in each) for each in gpus.values()
     ):
-        raise UsageError(f"{path}:{number}: not a whole end line (gpus is {str(told)[:40]!r})")
-    return told
+        raise UsageError(f"{path}:{number}: invalid end line (gpus is {str(gpus)[:40]!r})")
+    return gpus
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, object) of every whole line, one at a time: a file may be larger than memory likes. Bad ones warn."""
+    """(number, object) of every valid line, one at a time, because a file may be large. Others add a warning."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -251,21 +259,25 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any
                 if isinstance(parsed, dict):
                     yield number, parsed
                 elif line.strip():
-                    warnings.append(f"{path}:{number}: a line cut short was left out; the rows before it are whole")
+                    warnings.append(f"{path}:{number}: skipped a truncated line; the rows before it are complete")
     except OSError as error:
-        raise UsageError(f"results file {path} can not be read ({error.strerror})") from None
+        raise UsageError(f"results file {path} cannot be read ({error.strerror})") from None
 
 
 def _check_schema(schema: str | None, path: Path, number: int) -> None:
     if schema not in _READABLE:
         raise UsageError(
-            f"{path}:{number}: schema {schema!r} is not what this program reads ({SCHEMA}): use the one that wrote it"
+            f"{path}:{number}: schema {schema!r} cannot be read (this is {SCHEMA}): use the version that wrote it"
         )
 
 
 def _header(parsed: dict[str, Any], path: Path, number: int) -> Header:
     for key in ("case", "argv", "ranks", "notes"):
         parsed[key] = tuple(parsed.get(key) or ())
+    try:
+        parsed["remarks"] = tuple(CodedRemark(**remark) for remark in parsed.get("remarks") or ())
+    except TypeError as error:
+        raise UsageError(f"{path}:{number}: not a whole header line (remarks: {error})") from None
     return _build(Header, parsed, path, number)
 
 
@@ -284,23 +296,25 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
             parsed["skipped"] = Skip.uncoded(skipped) if isinstance(skipped, str) else Skip(**skipped)
         if "failed" in parsed:
             parsed["failed"] = Failure(**older.failure(parsed["failed"]))
+        if "first_wrong" in parsed:
+            parsed["first_wrong"] = WrongData(**parsed["first_wrong"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path}:{number}: not a whole record line ({error})") from None
+        raise UsageError(f"{path}:{number}: invalid record line ({error})") from None
     parsed.setdefault("payload_bytes", 0)
     return _build(Record, parsed, path, number)
 
 
 def _samples(told: Mapping[str, Any]) -> Samples:
-    """Raises TypeError, ValueError or KeyError for what are no samples."""
+    """Raise TypeError, ValueError or KeyError if the values are no samples."""
     if any(bool in map(type, own) for own in (*(told.get(key, ()) for key in _TIMES), *told.get("by_rank", ()))):
-        raise ValueError("true and false are no seconds")
+        raise ValueError("true and false are not seconds")
     by_rank = tuple(array("d", own) for own in told.get("by_rank", ()))
     seconds = told.get("seconds") or ([] if not by_rank else np.max(by_rank, axis=0))
     if any(len(own) != len(seconds) for own in by_rank):
-        raise ValueError("the ranks have not as many samples as the slowest of them")
+        raise ValueError("the ranks have different numbers of samples")
     on_host = [told.get(key, ()) for key in ("host_s", "enqueue_s")]
     if any(len(own) not in (0, len(seconds)) for own in on_host):
-        raise ValueError("the host has not as many times as there are samples")
+        raise ValueError("host_s and enqueue_s must have one value per sample")
     return Samples(
         seconds=seconds,
         by_rank=by_rank,
@@ -316,10 +330,41 @@ def _samples(told: Mapping[str, Any]) -> Samples:
 
 def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    odd = _kinds.wrong(kind, parsed, unknown=kind is Header)
-    if odd is not None:
-        raise UsageError(f"{path}:{number}: not a whole {kind.__name__.lower()} line ({odd})")
+    problem = _type_error(kind, parsed, null_allowed=kind is Header)
+    if problem is not None:
+        raise UsageError(f"{path}:{number}: invalid {kind.__name__.lower()} line ({problem})")
     try:
         return kind(**{key: value for key, value in parsed.items() if key in known})
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{path}:{number}: not a whole {kind.__name__.lower()} line ({error})") from None
+        raise UsageError(f"{path}:{number}: invalid {kind.__name__.lower()} line ({error})") from None
+
+
+def _type_error(kind: type, parsed: Mapping[str, Any], null_allowed: bool) -> str | None:
+    """The first field with a value of a wrong type, as text; None if there is none.
+
+    The types are those of the dataclass: `float | None`, `Mapping[str, float]`. A file may have been edited.
+    """
+    for field in fields(kind):
+        if field.name not in parsed or (null_allowed and parsed[field.name] is None):
+            continue
+        parts = str(field.type).split(" | ")
+        if not any(_is(parsed[field.name], part) for part in parts):
+            return f"{field.name} must be {' or '.join(parts)}, not {str(parsed[field.name])[:40]!r}"
+    return None
+
+
+def _is(value: object, part: str) -> bool:
+    if part == "None":
+        return value is None
+    if part in _PLAIN:
+        if isinstance(value, int) and (isinstance(value, bool) != (part == "bool") or abs(value) > _LARGEST):
+            return False
+        return isinstance(value, _PLAIN[part])
+    if part.startswith("Mapping") and not isinstance(value, Mapping):
+        return False
+    many = _MANY.fullmatch(part)
+    if many is None or many[2] not in _PLAIN:
+        return True
+    if isinstance(value, Mapping):
+        return all(each is None or _is(each, many[2]) for each in value.values())
+    return isinstance(value, tuple) and all(_is(each, many[2]) for each in value)

@@ -1,11 +1,11 @@
-"""The layout of results/: one folder a run, in it the plan and one results file and one log per job.
+"""The layout of results/: one folder per run, with the plan, and a results file and a log per job.
 
-results/<run id>/plan.json      what was to be done, as planned
+results/<run id>/plan.json      the plan
 results/<run id>/outcomes.json  how each job ended
-results/<run id>/retests.json   what was measured again of a run that failed its gate, and why
+results/<run id>/retests.json   measurements repeated after a failed gate, and why
 results/<run id>/<job>.jsonl    header and records
-results/<run id>/<job>.log      what the ranks wrote to stderr and stdout
-results/<run id>/<job>.out      what another tool's job wrote to stdout
+results/<run id>/<job>.log      stderr and stdout of the ranks
+results/<run id>/<job>.out      stdout of another tool's job
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
-from bench.store import jsonl, older
+from bench.core.record import Failure
+from bench.core.remarks import CodedRemark, RemarkCode
+from bench.store import jsonl
 
 PLAN_SCHEMA = "bench.plan/1"
+_OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note of plans without remarks
 
 
 def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
@@ -31,9 +36,9 @@ def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
 
 
 def create(results: Path, run_id: str) -> Path:
-    """A new folder for a run; a number is added when two start in the same second.
+    """A new folder for a run, with a number if two start in the same second.
 
-    Raises what `unwritable` says when it can not be made or written: nothing is measured that could not be kept.
+    Raises the error of `unwritable` if it cannot be created or written: measurements must be storable.
     """
     for attempt in range(1000):
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
@@ -45,33 +50,33 @@ def create(results: Path, run_id: str) -> Path:
         except FileExistsError:
             if folder.is_dir():
                 continue
-            raise UsageError(f"results folder {folder} can not be made: there is a file of that name") from None
+            raise UsageError(f"results folder {folder} cannot be created: a file has that name") from None
         except OSError as error:
             raise unwritable(folder, error) from None
         return folder
-    raise UsageError(f"no free name for a run was found in {results}")
+    raise UsageError(f"no free name for a run in {results}")
 
 
 def unwritable(folder: Path, error: OSError) -> BenchError:
-    """Why no results can be kept there: UsageError of a path that can be no folder, else RefusedError.
+    """The error of a results folder that cannot be written: UsageError if the path cannot be a folder.
 
-    A disk that is full, read-only or somebody else's is this machine not being what was asked for.
+    A disk that is full, read-only or not accessible is a RefusedError: the machine does not fulfil the request.
     """
     no_folder = isinstance(error, FileExistsError | NotADirectoryError | FileNotFoundError)
     return (UsageError if no_folder else RefusedError)(
-        f"results folder {folder} can not be written ({error.strerror}): make room or give it the right to, or choose "
-        "another by --results DIR"
+        f"results folder {folder} cannot be written ({error.strerror}): free space, change its permissions, or choose "
+        "another with --results DIR"
     )
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of a run in which nothing was measured; one that holds rows stays."""
+    """Remove the folder of a run without rows."""
     if not any(folder.glob("*.jsonl")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(results: Path, name: str) -> Path:
-    """The folder of a run by path, name, or `latest`. Raises UsageError naming what there is."""
+    """The folder of a run by path, name, or `latest`. Raises UsageError with the existing runs."""
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
         return as_path
@@ -86,35 +91,59 @@ def find(results: Path, name: str) -> Path:
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Keep the plan (plain data). Raises UsageError when it can not be written."""
+    """Write the plan (plain data). Raises UsageError if that fails."""
     _write_whole(folder / "plan.json", json.dumps({"schema": PLAN_SCHEMA, **plan}, indent=1) + "\n")
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """The plan of a run. Raises UsageError when it is missing, broken or from a newer program."""
+    """The plan of a run. Raises UsageError if it is missing, broken or of a newer version."""
     path = folder / "plan.json"
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path} can not be read ({error.strerror}): is {folder} a run?") from None
+        raise UsageError(f"{path} cannot be read ({error.strerror}): is {folder} a run?") from None
     except ValueError as error:
-        raise UsageError(f"{path} is not whole ({error})") from None
+        raise UsageError(f"{path} is not valid JSON ({error})") from None
     if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA:
-        raise UsageError(f"{path} is of another schema than {PLAN_SCHEMA}: use the program that wrote it")
-    plan.setdefault("remarks", older.remarks(plan.get("notes") or ()))
+        raise UsageError(f"{path} does not have schema {PLAN_SCHEMA}: use the version that wrote it")
     return plan
 
 
 def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep how each job ended: {job: {"exit_code", "seconds", "what"}}; `what` is null for a job that ended well."""
+    """Store how each job ended: {job: {"exit_code", "seconds", "what", "code", "facts", "rank", "host", "refused"}}.
+
+    `what` is null for a job that ended well.
+    """
     _write_whole(folder / "outcomes.json", json.dumps(outcomes, indent=1) + "\n")
+
+
+def failure_of(outcome: Mapping[str, Any]) -> Failure:
+    """Why a job failed, from its outcome; files of older versions have no code."""
+    return Failure(
+        outcome["what"],
+        outcome.get("rank"),
+        outcome.get("host"),
+        outcome.get("code") or UNCODED,
+        outcome.get("facts", {}),
+    )
+
+
+def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
+    """The remarks of a stored plan. Plans of older versions have only notes; one of these is recognised."""
+    if "remarks" in plan:
+        return tuple(CodedRemark(**remark) for remark in plan["remarks"])
+    remarks = []
+    for line in plan.get("notes", ()):
+        thinned = _OLD_SIZES_THINNED.match(line)
+        remarks.append(CodedRemark(RemarkCode.SIZES_THINNED if thinned else UNCODED, {}, line))
+    return tuple(remarks)
 
 
 _UNKNOWN_ENDS = "how the jobs ended is not known (without the file they count as not ended)"
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
-    """How each job of a run ended; empty for a run that never got so far, or whose file is broken."""
+    """How each job of a run ended; empty if no job ended or the file is broken."""
     try:
         return outcomes_or_error(folder)
     except UsageError:
@@ -122,40 +151,40 @@ def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
-    """The same for who must not take a broken file for a run without failures. Raises UsageError."""
+    """As read_outcomes, but raises UsageError for a broken file, which must not look like a run without failures."""
     path = folder / "outcomes.json"
     if not path.exists():
         return {}
     try:
         outcomes = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not whole ({error}): {_UNKNOWN_ENDS}") from None
+        raise UsageError(f"{path} is not valid JSON ({error}): {_UNKNOWN_ENDS}") from None
     if not isinstance(outcomes, dict) or not all(isinstance(end, dict) for end in outcomes.values()):
         raise UsageError(f"{path} is no list of jobs: {_UNKNOWN_ENDS}")
     return outcomes
 
 
 def write_retests(folder: Path, retests: Sequence[Mapping[str, Any]]) -> None:
-    """Keep every retest of a run (plain data), the first one first."""
+    """Write all retests of a run (plain data), oldest first."""
     _write_whole(folder / "retests.json", json.dumps(retests, indent=1) + "\n")
 
 
 def read_retests(folder: Path) -> list[dict[str, Any]]:
-    """The retests of a run; none of one that was never measured again. Raises UsageError for a broken file."""
+    """The retests of a run; empty if there were none. Raises UsageError for a broken file."""
     path = folder / "retests.json"
     if not path.is_file():
         return []
     try:
         retests = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not whole ({error})") from None
+        raise UsageError(f"{path} is not valid JSON ({error})") from None
     if not isinstance(retests, list):
         raise UsageError(f"{path} is not a list of retests")
     return retests
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """SHA-256 of every file that a run's figures and its verdict rest on, by name; of one results file, its own."""
+    """SHA-256 by name of every file behind a run's figures and verdict; of a single results file its own."""
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
     for file in files:
@@ -163,17 +192,17 @@ def hashes(path: Path) -> dict[str, str]:
             with file.open("rb") as content:
                 found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
-            raise UsageError(f"{file} can not be read ({error.strerror})") from None
+            raise UsageError(f"{file} cannot be read ({error.strerror})") from None
     return found
 
 
-def why_not_kept(folder: Path) -> str | None:
-    """Why nothing more can be written in a run's folder, in words; None when it can."""
+def write_error(folder: Path) -> str | None:
+    """Why nothing more can be written to a run's folder, as a message; None if it can."""
     probe = folder / ".writable"
     try:
         probe.write_bytes(b"x" * 4096)
     except OSError as error:
-        return f"{folder} can not be written ({error.strerror}): make room, then go on with --resume"
+        return f"{folder} cannot be written ({error.strerror}): free space, then continue with --resume"
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()
@@ -181,39 +210,39 @@ def why_not_kept(folder: Path) -> str | None:
 
 
 def results_file(folder: Path, job: str) -> Path:
-    """Where a job's header and records are."""
+    """The file of a job's header and records."""
     return folder / f"{job}.jsonl"
 
 
 def log_file(folder: Path, job: str) -> Path:
-    """Where what a job's ranks printed is."""
+    """The file of the output of a job's ranks."""
     return folder / f"{job}.log"
 
 
 def output_file(folder: Path, job: str) -> Path:
-    """Where what another tool's job printed as its result is, word for word."""
+    """The file of the unchanged output of another tool's job."""
     return folder / f"{job}.out"
 
 
 def document_file(folder: Path, job: str) -> Path:
-    """Where another tool's job is told to write its results, until they are read."""
+    """The file to which another tool's job writes its results, until they are read."""
     return folder / f"{job}.tool.json"
 
 
 def heartbeat_folder(folder: Path, job: str) -> Path:
-    """Where a job's ranks say that they live."""
+    """The folder of a job's heartbeat files."""
     return folder / f".{job}.heartbeats"
 
 
 def jobs_in(folder: Path) -> tuple[str, ...]:
-    """The jobs of a run that have a results file: in planned order, then any others by name."""
+    """The jobs of a run with a results file: in planned order, then any others by name."""
     present = {path.stem for path in folder.glob("*.jsonl")}
     planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []
     return tuple([job for job in planned if job in present] + sorted(present - set(planned)))
 
 
 def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[str, ...]]:
-    """((job or job#2, attempt), ...) and warnings, of a run's folder or of one results file."""
+    """((job or job#2, attempt), ...) and warnings, of a run's folder or of a results file."""
     files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path} holds no results file")
@@ -228,10 +257,10 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """All of a file or nothing: a reader never sees half of it."""
+    """Write a file atomically: a reader never sees a part of it."""
     partial = path.with_suffix(path.suffix + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"{path} can not be written ({error.strerror})") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror})") from None

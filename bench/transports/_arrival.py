@@ -1,14 +1,16 @@
-"""Has every rank arrived? Asked once, right after a library has been opened, before anything that could wait for ever.
+"""Check that every rank has arrived, once, right after a library is opened and before any call that could hang.
 
-Rank 0 counts: it alone can name the ranks that are missing, and tells the others how it went.
+Rank 0 counts: only rank 0 can name the missing ranks. It then reports the verdict to the others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from bench.core.errors import AbsentError, RefusedError
@@ -16,21 +18,32 @@ from bench.core.world import RankInfo
 
 _TAG = 7
 _POLL_S = 0.001
-# Ranks load their libraries at different speeds; the desk allows a minute for it and could give no name.
+# Ranks load their libraries at different speeds. The controller allows a minute, but could not name the missing ranks.
 STORE_S = 50.0
-_LATER_S = 3.0  # the others give rank 0 this much longer, so that it can say who is missing
-_CAN_NOT = "can not: "
+_LATER_S = 3.0  # the others wait this much longer than rank 0, so that its error comes first
+_VERDICT = "bench/all"
+
+
+class Verdict(StrEnum):
+    """What rank 0 reports to the others."""
+
+    COMPLETE = "complete"
+    ABSENT = "absent"
+    REFUSED = "refused"
 
 
 def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
-    """A byte from every rank to rank 0 and one back, over an MPI communicator. Raises AbsentError after `limit_s`."""
+    """Send a byte from every rank to rank 0 and one back, over an MPI communicator.
+
+    Raises AbsentError after `limit_s`.
+    """
     until = time.monotonic() + limit_s
     if world.Get_rank() != 0:
         answer = bytearray(1)
-        told = {0: world.Isend([b"\1", byte], 0, _TAG)}
+        sent = {0: world.Isend([b"\1", byte], 0, _TAG)}
         if _unfinished({0: world.Irecv([answer, byte], 0, _TAG)}, until + _LATER_S):
             raise AbsentError((0,), limit_s + _LATER_S)
-        _unfinished(told, until + _LATER_S)
+        _unfinished(sent, until + _LATER_S)
         if answer == b"\0":
             raise AbsentError((), limit_s)
         return
@@ -43,59 +56,74 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
         raise AbsentError(missing, limit_s)
 
 
-def over_store(store: Any, place: RankInfo, device: str | None, limit_s: float, wrong: str | None = None) -> None:
-    """A key from every rank and one from rank 0, in the store where torch's ranks meet.
+def over_store(store: Any, place: RankInfo, device: str | None, limit_s: float, problem: str | None = None) -> None:
+    """Set a key for every rank and one for the verdict of rank 0, in the store of torch.distributed.
 
-    `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on. Raises AbsentError
-    after `limit_s`; RefusedError, on all ranks alike, when one of them can not go on or two have the same GPU.
+    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue. Raises
+    AbsentError after `limit_s`; RefusedError on all ranks if one cannot continue or two use the same GPU.
     """
-    store.set(f"bench/arrived/{place.rank}", _CAN_NOT + wrong if wrong else device or "-")
+    store.set(f"bench/arrived/{place.rank}", json.dumps({"device": device, "problem": problem}))
     if place.rank != 0:
-        try:
-            store.wait(["bench/all"], timedelta(seconds=limit_s + _LATER_S))
-        except (RuntimeError, ValueError):
-            raise AbsentError((0,), limit_s + _LATER_S) from None
-        verdict = store.get("bench/all").decode()
-        store.set(f"bench/heard/{place.rank}", "-")
-        if verdict == "absent":
-            raise AbsentError((), limit_s)
-        if verdict:
-            raise RefusedError(verdict)
+        _await_verdict(store, place, limit_s)
         return
     keys = [f"bench/arrived/{rank}" for rank in range(place.num_ranks)]
-    with contextlib.suppress(RuntimeError, ValueError):  # it has timed out: the check says for whom
+    with contextlib.suppress(RuntimeError, ValueError):  # a timeout: the check below finds the missing ranks
         store.wait(keys, timedelta(seconds=limit_s))
-    told = {rank: store.get(key).decode() for rank, key in enumerate(keys) if store.check([key])}
-    missing = [rank for rank in range(place.num_ranks) if rank not in told]
+    arrived = {rank: json.loads(store.get(key)) for rank, key in enumerate(keys) if store.check([key])}
+    missing = [rank for rank in range(place.num_ranks) if rank not in arrived]
     if missing:
-        _tell(store, "absent", told)
+        _report(store, Verdict.ABSENT, "", arrived)
         raise AbsentError(missing, limit_s)
-    refused = next((words.removeprefix(_CAN_NOT) for words in told.values() if words.startswith(_CAN_NOT)), None)
-    refused = refused or twice(told)
-    _tell(store, refused or "", told)
-    if refused:
-        raise RefusedError(refused)
+    problems = [report["problem"] for report in arrived.values() if report["problem"]]
+    shared = first_shared_gpu({rank: report["device"] for rank, report in arrived.items()})
+    if shared is not None:
+        problems.append(shared_gpu_error(*shared))
+    if problems:
+        _report(store, Verdict.REFUSED, problems[0], arrived)
+        raise RefusedError(problems[0])
+    _report(store, Verdict.COMPLETE, "", arrived)
 
 
-def _tell(store: Any, verdict: str, ranks: Iterable[int]) -> None:
-    """Say it to those who are there. What ends rank 0, which may keep the store, is heard by all of them before."""
-    store.set("bench/all", verdict)
-    if verdict:
+def _await_verdict(store: Any, place: RankInfo, limit_s: float) -> None:
+    """Wait for rank 0, and raise what it found."""
+    try:
+        store.wait([_VERDICT], timedelta(seconds=limit_s + _LATER_S))
+    except (RuntimeError, ValueError):
+        raise AbsentError((0,), limit_s + _LATER_S) from None
+    report = json.loads(store.get(_VERDICT))
+    store.set(f"bench/received/{place.rank}", "-")
+    if report["verdict"] == Verdict.ABSENT:
+        raise AbsentError((), limit_s)
+    if report["verdict"] == Verdict.REFUSED:
+        raise RefusedError(report["text"])
+
+
+def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int]) -> None:
+    """Report the verdict. If it ends rank 0, which may host the store, wait until all arrived ranks have read it."""
+    store.set(_VERDICT, json.dumps({"verdict": verdict, "text": text}))
+    if verdict != Verdict.COMPLETE:
         with contextlib.suppress(RuntimeError, ValueError):
-            store.wait([f"bench/heard/{rank}" for rank in ranks if rank != 0], timedelta(seconds=_LATER_S))
+            store.wait([f"bench/received/{rank}" for rank in ranks if rank != 0], timedelta(seconds=_LATER_S))
 
 
-def twice(devices: Mapping[int, str]) -> str | None:
-    """The first GPU that two ranks share, in a sentence; None when each has its own. `-` is no GPU."""
+def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
+    """The first two ranks on one GPU, and its name; None if each has its own. Ranks without a device are left out."""
     owner: dict[str, int] = {}
     for rank, device in devices.items():
-        if device != "-" and device in owner:
-            return (
-                f"ranks {owner[device]} and {rank} are on the same GPU ({device}): start one rank per GPU, "
-                "or set CUDA_VISIBLE_DEVICES of each rank to its own"
-            )
+        if device is None:
+            continue
+        if device in owner:
+            return owner[device], rank, device
         owner[device] = rank
     return None
+
+
+def shared_gpu_error(first: int, second: int, device: str) -> str:
+    """The message of two ranks on one GPU that were not asked to share it."""
+    return (
+        f"ranks {first} and {second} are on the same GPU ({device}): start one rank per GPU, or set "
+        "CUDA_VISIBLE_DEVICES of each rank to its own"
+    )
 
 
 def _unfinished(requests: Mapping[int, Any], until: float) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Where compiled code is kept from one start to the next: below the home, else in a folder of the user's own."""
+"""The folder that keeps compiled code between runs: below the home, else a private folder below the temporary one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 
 
 def folders() -> tuple[Path, ...]:
-    """The cache of this suite where there is a home, and what stands in for it where that can not be written."""
+    """The cache folders to try: below the home, if there is one, then below the temporary folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
     return (home / "linkbench", instead) if home.is_absolute() else (instead,)
 
 
 def is_ours(folder: Path) -> bool:
-    """Can it be written, by us alone? Somebody else's folder could hold somebody else's code. Makes it."""
+    """Create a folder. Is it writable by this user only? Another user's folder could hold another user's code."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
@@ -28,11 +28,11 @@ def is_ours(folder: Path) -> bool:
 
 
 def for_cupy(environ: MutableMapping[str, str]) -> None:
-    """Before CuPy is imported, which fails where it can not make its folder: another one then, unless one is named."""
+    """Set CuPy's cache folder if its default is not writable, before CuPy is imported: the import would fail."""
     if _OF_CUPY in environ:
         return
     usual = Path(_home("~/.cupy/kernel_cache"))
-    # In a home that we may not look into nothing exists: `Path.exists` would raise there.
+    # `Path.exists` raises inside a home that this user may not read.
     there = next(folder for folder in (usual, *usual.parents) if os.path.exists(folder))  # noqa: PTH110
     if usual.is_absolute() and there.is_dir() and os.access(there, os.W_OK):
         return
@@ -43,5 +43,5 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
 
 
 def _home(name: str) -> str:
-    """Where nobody knows the home (a user without a name), the name as it is: pathlib would raise."""
+    """Expand `~`; unchanged for a user without a home. pathlib would raise."""
     return os.path.expanduser(name)  # noqa: PTH111

@@ -1,4 +1,4 @@
-"""How ranks agree beside a data path that has no messages of its own: over another library, opened for nothing else."""
+"""The control plane of a transport without messages: another library, opened for nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank; `name` is what carries it."""
+    """The control plane of one rank. `name`: the library that carries it."""
 
     name: str
     channel: Channel
@@ -26,9 +26,9 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """None for one rank; MPI where a launcher of MPI started the ranks and mpi4py is usable; else Gloo on the host.
+    """Open MPI if an MPI launcher started the ranks and mpi4py works, else Gloo. One rank needs neither.
 
-    Raises RefusedError when neither library can be used, AbsentError naming the ranks that did not come.
+    Raises RefusedError if neither library works, AbsentError with the ranks that did not arrive.
     """
     if place.num_ranks == 1:
         return Control(
@@ -38,7 +38,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
     if place.launcher in _OF_MPI:
         try:
             return _of(_mpi(place, options))
-        except AbsentError:  # nor will they come over another library
+        except AbsentError:  # they would not arrive over another library either
             raise
         except RefusedError as error:
             reason = f"{error}; "

@@ -1,4 +1,4 @@
-"""CuPy loaded, and this rank's GPU chosen among those that CUDA shows; every way to fail is one sentence."""
+"""Load CuPy, choose this rank's GPU, and describe it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.errors import NotInstalledError, RefusedError
+from bench.core.transport import Options
 from bench.core.world import RankInfo
 from bench.transports import _cache
 
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DEVICE = 100
-WITHOUT_DRIVER = (35, 34)  # none, or too old a one; the library that is there only to link with
+WITHOUT_DRIVER = (35, 34)  # no driver or too old a one; the stub library of the toolkit
 _ELSE = "run this on a machine with an NVIDIA GPU"
 
-Owner = tuple[str, str, str]  # what a GPU is called by all processes: its host, its PCI address, its UUID
+Owner = tuple[str, str, str]  # a GPU, the same in all processes: its host, PCI address and UUID
 
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """One GPU as CUDA numbers it in this process. `bus` and `uuid` name it in every process of the host."""
+    """One GPU as CUDA numbers it in this process. `bus` and `uuid` are the same in every process of the host."""
 
     index: int
     name: str
@@ -36,33 +37,35 @@ class CudaDevice:
 
 
 def load_cupy() -> Any:
-    """The module; NotInstalledError when it is not there or does not load."""
+    """The CuPy module. Raises NotInstalledError if it is missing or does not load."""
     try:
         _cache.for_cupy(os.environ)
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise NotInstalledError(f"CuPy can not be loaded here ({error}): install it again") from None
+            raise NotInstalledError(f"CuPy cannot be loaded here ({error}): reinstall it") from None
         raise NotInstalledError(
             "CuPy is not installed here: pip install cupy-cuda13x (or cupy-cuda12x, for a driver older than CUDA 13)"
         ) from None
     except ImportError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]  # framed, the cause at its end
+        lines = [
+            line.strip() for line in str(error).splitlines() if line.strip(" =")
+        ]  # the cause is the last line of a framed text
         raise NotInstalledError(
-            f"CuPy can not be loaded here ({lines[-1] if lines else 'no reason given'}): "
-            "install the wheel for this driver again"
+            f"CuPy cannot be loaded here ({lines[-1] if lines else 'no reason given'}): "
+            "reinstall the wheel for this driver"
         ) from None
     except OSError as error:
         raise NotInstalledError(
-            f"CuPy can not be loaded here ({error}): name a folder that it can write by CUPY_CACHE_DIR"
+            f"CuPy cannot be loaded here ({error}): set CUPY_CACHE_DIR to a writable folder"
         ) from None
     return cupy
 
 
 def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
-    """The number of the GPU of this rank: of its local rank, or the only one that its launcher left it.
+    """The number of this rank's GPU: its local rank, or the only GPU that its launcher left visible.
 
-    Raises RefusedError, on every rank of a host alike, when there are not enough.
+    Raises RefusedError on every rank of a host if there are not enough.
     """
     env = os.environ if env is None else env
     visible = env.get("CUDA_VISIBLE_DEVICES")
@@ -72,60 +75,60 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
     if share_gpu:
         return place.local_rank % num_gpus
     if num_gpus == 1 and visible is not None:
-        return 0  # one of its own each, perhaps: compared when the ranks can talk
+        return 0  # perhaps another one for each rank: checked when the ranks have met
     shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
     raise RefusedError(
         f"{place.local_size} ranks on this host need a GPU each, and CUDA shows {num_gpus}{shown}: "
-        "start fewer ranks per node, or try it out with --share-gpu 1"
+        "start fewer ranks per node, or share GPUs for a functional test (--share-gpu 1)"
     )
 
 
 def count(cupy: Any, visible: str | None) -> int:
-    """GPUs that CUDA shows; RefusedError when there is none. `visible`: CUDA_VISIBLE_DEVICES."""
+    """The number of GPUs that CUDA shows. Raises RefusedError if there is none. `visible`: CUDA_VISIBLE_DEVICES."""
     try:
         num_gpus = int(cupy.cuda.runtime.getDeviceCount())
     except RuntimeError as error:
         status = getattr(error, "status", None)
         if status in WITHOUT_DRIVER:
             raise RefusedError(
-                f"no NVIDIA driver that suits this CuPy answers here ({error}): install or renew the driver, take "
-                f"cupy-cuda12x for one older than CUDA 13, or {_ELSE}"
+                f"no NVIDIA driver for this CuPy was found ({error}): install or update it, install cupy-cuda12x for a "
+                f"driver older than CUDA 13, or {_ELSE}"
             ) from None
         if status != _NO_DEVICE:
             raise RefusedError(f"CUDA does not start here ({error}): see nvidia-smi, or {_ELSE}") from None
         num_gpus = 0
     if num_gpus == 0 and visible is not None:
         raise RefusedError(
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it, or name GPUs that are there", of_one_rank=True
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it, or list existing GPUs", of_one_rank=True
         )
     if num_gpus == 0:
-        raise RefusedError(f"there is a driver and no NVIDIA GPU here: {_ELSE}")
+        raise RefusedError(f"the NVIDIA driver found no GPU here: {_ELSE}")
     return num_gpus
 
 
 def describe(cupy: Any, index: int) -> CudaDevice:
-    """What is known of a GPU."""
+    """The properties of a GPU."""
     runtime = cupy.cuda.runtime
-    told = runtime.getDeviceProperties(index)
-    name = told.get("name", b"unknown")
-    uuid = told.get("uuid", b"")
-    engines = told.get("asyncEngineCount")
-    # Kilohertz and bits; two transfers a clock, as DDR and HBM are counted. Where the driver tells none it is 0.
-    memory_rate = 2e3 * told.get("memoryClockRate", 0) * told.get("memoryBusWidth", 0) / 8
+    properties = runtime.getDeviceProperties(index)
+    name = properties.get("name", b"unknown")
+    uuid = properties.get("uuid", b"")
+    engines = properties.get("asyncEngineCount")
+    # Kilohertz and bits; DDR and HBM make two transfers per clock. A driver that does not report them gives 0.
+    memory_rate = 2e3 * properties.get("memoryClockRate", 0) * properties.get("memoryBusWidth", 0) / 8
     return CudaDevice(
         index=index,
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
         bus=_bus(runtime, index),
         uuid=uuid.hex() if isinstance(uuid, bytes) else str(uuid),
-        num_sms=int(told["multiProcessorCount"]),
-        l2_bytes=int(told.get("l2CacheSize", 0)),
+        num_sms=int(properties["multiProcessorCount"]),
+        l2_bytes=int(properties.get("l2CacheSize", 0)),
         copy_engines=None if engines is None else int(engines),
         memory_bytes_per_s=memory_rate or None,
     )
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """The PCI address as the kernel writes it; the GPU's number where CUDA tells none."""
+    """The PCI address as the kernel writes it; the GPU's number if CUDA reports none."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:
@@ -133,20 +136,20 @@ def _bus(runtime: Any, index: int) -> str:
 
 
 def take(cupy: Any, index: int) -> CudaDevice:
-    """Make a GPU this process's own, and say what it is. Raises RefusedError where somebody else holds it."""
+    """Create a context on a GPU and return its properties. Raises RefusedError if that fails."""
     try:
         cupy.cuda.runtime.setDevice(index)
-        cupy.cuda.runtime.memGetInfo()  # the first call that needs a context on it
+        cupy.cuda.runtime.memGetInfo()  # the first call that needs a context
     except RuntimeError as error:
         raise RefusedError(
-            f"GPU {index} can not be used here ({error}): nvidia-smi shows who holds it, and its compute mode",
+            f"GPU {index} cannot be used here ({error}): see its processes and compute mode in nvidia-smi",
             of_one_rank=True,
         ) from None
     return describe(cupy, index)
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """The first two ranks that are on one GPU; `owners`: of every rank."""
+    """The first two ranks on one GPU; None if there are none. `owners`: the GPU of every rank."""
     first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
         if owner in first:
@@ -156,7 +159,7 @@ def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
 
 
 def enable_peer(runtime: Any, mine: int, other: int) -> bool:
-    """May GPU `mine` reach the memory of GPU `other`? From now on it does, where it can."""
+    """Enable access of GPU `mine` to the memory of GPU `other`. Returns whether it has access."""
     if not runtime.deviceCanAccessPeer(mine, other):
         return False
     try:
@@ -168,14 +171,67 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Inside, this thread runs on CPUs beside that GPU, so that memory which is touched lies there, too."""
+    """Run this thread on the CPUs nearest to a GPU inside the block, which places the memory that it first writes."""
     before = os.sched_getaffinity(0)
-    beside = set(near_cpus(bus)) if near_cpus is not None else set()
+    nearest = set(near_cpus(bus)) if near_cpus is not None else set()
     with contextlib.suppress(OSError):
-        if beside:
-            os.sched_setaffinity(0, beside & before or beside)
+        if nearest:
+            os.sched_setaffinity(0, nearest & before or nearest)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, before)
+
+
+def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control_plane: str) -> dict[str, str]:
+    """The facts for the header. `batches`: how they start; `control_plane`: the library by which ranks agree."""
+    runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
+    return {
+        "cupy": str(cupy.__version__),
+        "cuda": _version(runtime.runtimeGetVersion()),
+        "cuda_driver": _version(runtime.driverGetVersion()),
+        "gpu": device.name,
+        "gpu_pci_bus": device.bus,
+        "gpu_cache_bytes": str(device.l2_bytes),
+        "gpu_memory_peak_bytes_per_s": "unknown" if peak is None else f"{peak:.4g}",
+        "copy_engines": "unknown" if engines is None else str(engines),
+        "peer_access": _peers(runtime),
+        "host_memory": f"{options.memory}, {_beside(device, options)}",
+        "batches": batches,
+        "control_plane": control_plane,
+    }
+
+
+def _peers(runtime: Any) -> str:
+    """Which visible GPUs have access to each other's memory, as text."""
+    num = int(runtime.getDeviceCount())
+    if num < 2:
+        return "one GPU"
+    reach = {a: [b for b in range(num) if b != a and runtime.deviceCanAccessPeer(a, b)] for a in range(num)}
+    found = sum(map(len, reach.values()))
+    if found in (0, num * (num - 1)):
+        return f"{'all' if found else 'none'} of {num} GPUs reach each other"
+    return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
+
+
+def _beside(device: CudaDevice, options: Options) -> str:
+    near = options.near_cpus
+    cpus = near(device.bus) if near is not None else ()
+    return f"touched on CPUs {_spans(cpus)}, beside the GPU" if cpus else "where this process runs"
+
+
+def _version(number: int) -> str:
+    """13000 is 13.0."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _spans(cpus: Sequence[int]) -> str:
+    """0, 1, 2, 8 as 0-2,8."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

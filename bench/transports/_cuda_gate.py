@@ -1,8 +1,7 @@
-"""A gate in front of a batch of copies: the device begins when all of them are in its queue, not as they are issued.
+"""A gate in front of a batch of copies: the device starts when all of them are in its queue, not while they are issued.
 
-A kernel of one thread waits on the stream for a number in host memory. It ends by itself after a while, so that a host
-that is held up (by a queue that is full, or by a debugger that makes every launch wait) can not wait for ever; such a
-batch is void.
+A kernel of one thread waits on the stream for a number in host memory. It ends after a limit, so a blocked host (by a
+full queue, or a debugger that makes every launch wait) cannot hang. The batch is then void.
 """
 
 from __future__ import annotations
@@ -10,23 +9,33 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from bench.core.codes import Code
 from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels
 
 LIMIT_S = 10.0
-TRIAL_S = 1.0  # of a gate that is only tried: nothing is lost when it opens by itself
-MOST_CALLS = 64  # behind one gate: a GPU's queue holds about a thousand entries, and each copy takes a few
+TRIAL_S = 1.0  # of a trial: nothing is lost if the gate opens by itself
+MOST_CALLS = 64  # behind one gate: a GPU's queue holds about a thousand entries, and each copy needs a few
 _MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
 _BYTES = 64
 
 
+class GateProblem(Code):
+    """Why batches run without a gate."""
+
+    NO_KERNELS = "no-kernels", "CuPy cannot compile kernels here ({error})"
+    LAUNCH_BLOCKING = "launch-blocking", "CUDA_LAUNCH_BLOCKING makes every launch wait"
+    STAGED = "staged-copies", "the driver stages copies of pinned memory, so they wait for the gate"
+    FAILED = "gate-failed", "the gate does not work ({error})"
+
+
 class StreamGate:
-    """Holds one stream back, again and again. Not to be shut twice before it is opened."""
+    """Holds one stream. It must be opened before it is shut again."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S) -> None:
-        """Compile and load the kernel: nothing may be loaded while it waits, for that would wait for it.
+        """Compile and load the kernel now: loading code while a gate is shut would wait for the gate.
 
-        Raises what CuPy raises where it can not compile.
+        Raises CuPy's exception if it cannot compile.
         """
         self._runtime = cupy.cuda.runtime
         self._limit_s = self._shut_for_s = limit_s
@@ -39,15 +48,15 @@ class StreamGate:
         self._ticket = 0
 
     def warm(self, stream: int) -> None:
-        """Once through a gate that is opened at once; RuntimeError where it opens by itself alone."""
+        """Pass through an open gate once. Raises RuntimeError if the gate opens only by itself."""
         ticket = self.shut(stream, TRIAL_S)
         self.open(ticket)
         self._runtime.streamSynchronize(stream)
         if self._expired.value == ticket:
-            raise RuntimeError("the GPU does not see what the host writes while a kernel runs")
+            raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def shut(self, stream: int, limit_s: float | None = None) -> int:
-        """From here on the stream waits, `limit_s` at most. Returns the ticket that opens it."""
+        """Stop the stream, for `limit_s` at most. Returns the ticket that opens it."""
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
         self._shut_for_s = self._limit_s if limit_s is None else limit_s
         arguments = _cuda_kernels.numbers(
@@ -57,11 +66,11 @@ class StreamGate:
         return self._ticket
 
     def open(self, ticket: int) -> None:
-        """Let the stream go on."""
+        """Let the stream continue."""
         self._opened.value = ticket
 
     def check(self, ticket: int) -> None:
-        """After the batch: MeasurementError when the gate had opened by itself."""
+        """Check after the batch. Raises MeasurementError if the gate opened by itself."""
         if self._expired.value == ticket:
             raise MeasurementError(
                 f"copies were not all in the GPU's queue after {self._shut_for_s:g} s, so their time is void: "
@@ -69,5 +78,5 @@ class StreamGate:
             )
 
     def close(self) -> None:
-        """Give the host memory back."""
+        """Free the host memory."""
         self._runtime.freeHost(self._memory)

@@ -1,6 +1,6 @@
-"""The two kernels of copies: one that copies, and one that holds a stream back until the host lets it go.
+"""Two kernels: one copies, one holds a stream until the host opens it.
 
-Neither includes a header; CuPy all the same compiles nothing where it finds no headers of CUDA.
+Neither includes a header, but CuPy compiles nothing without CUDA's headers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: all that one SM can hold
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
 
-# Whole words of 16 bytes, tile by tile: each thread has four loads in flight before its first store. What is left at
-# the end is copied byte by byte, so that no size is cut off. Four blocks on an SM leave each thread 32 registers.
+# Words of 16 bytes, tile by tile: each thread has four loads in flight before its first store. The last bytes are
+# copied one by one. Four blocks on an SM leave each thread 32 registers.
 COPY = r"""
 extern "C" __global__ void __launch_bounds__(512, 4)
 bench_copy(unsigned long long source, unsigned long long target, unsigned long long num_bytes) {
@@ -42,7 +42,7 @@ bench_copy(unsigned long long source, unsigned long long target, unsigned long l
 }
 """
 
-# One thread looks at a number in host memory until it is the ticket, or its own time is over: then it says so.
+# One thread polls a number in host memory until it is the ticket. After the time limit it reports that it expired.
 GATE = r"""
 extern "C" __global__ void
 bench_gate(unsigned long long opened, unsigned long long expired, unsigned long long ticket,
@@ -63,7 +63,7 @@ bench_gate(unsigned long long opened, unsigned long long expired, unsigned long 
 
 
 class OnStream:
-    """What CuPy's kernels take for a stream: its pointer."""
+    """A stream for CuPy's kernels: only its pointer."""
 
     __slots__ = ("ptr",)
 
@@ -72,20 +72,20 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """The copying kernel; compiled when it is first launched on a GPU, or by `compile`."""
+    """The copy kernel; compiled at its first launch on a GPU, or by `compile`."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """The kernel that waits, likewise."""
+    """The gate kernel, likewise."""
     return cupy.RawKernel(GATE, "bench_gate")
 
 
 def numbers(*values: int) -> tuple[np.uint64, ...]:
-    """Arguments of a kernel: every one of ours is 64 bits wide."""
+    """Kernel arguments, all 64 bits wide."""
     return tuple(np.uint64(value) for value in values)
 
 
 def copy_grid(num_bytes: int, num_sms: int) -> int:
-    """Blocks of the copying kernel: as many on each SM as it can hold, fewer where there are fewer tiles."""
+    """Blocks of the copy kernel: as many as the SMs hold, or one per tile if there are fewer."""
     return max(1, min(BLOCKS_PER_SM * num_sms, -(-num_bytes // TILE_BYTES)))

@@ -1,7 +1,7 @@
-"""Buffers that lie on one GPU, on another, in the host's memory, or partly here and there; guards around every part.
+"""Buffers on one or several GPUs or in host memory, with guards around every part.
 
-All parts of all sets that lie in one place are one allocation: CUDA's handles for other processes name allocations, not
-addresses, and small allocations share one. The layout alone is enough for another process to find a part again.
+All parts of all sets in one place are one allocation: CUDA's IPC handles name allocations, not addresses, and small
+allocations share one. Another process finds a part by the layout alone.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from bench.transports._device import CupyArrays
 
 GUARD_BYTES = 256
 ALIGNMENT_BYTES = 4096  # of every part: a whole page of the host's memory
-_WHOLE_BYTES = 2 << 20  # allocations of whole 2 MiB share nothing with others when another process opens them
+_WHOLE_BYTES = 2 << 20  # of an allocation: smaller ones would share their handle with others
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 HOST = -1
 SIDES: tuple[Which, Which] = ("send", "recv")
 _CHUNK_BYTES = 16 << 20  # a multiple of every element
 
-Place = int  # the number of a GPU, or HOST
+Place = int  # the number of a GPU in this process, or HOST
+End = tuple[Place, int]  # one end of a copy, with its address
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [`begin`, `begin + num_bytes`) of one buffer, in place `where` at `start` of each set's share there."""
+    """Bytes [`begin`, `begin + num_bytes`) of one buffer: in place `where`, at `start` of each set's bytes there."""
 
     side: Which
     begin: int
@@ -46,13 +47,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """Where the parts of every set lie. `stride`: bytes of one set in each place."""
+    """The parts of every set. `stride`: bytes of one set in each place."""
 
     parts: tuple[Part, ...]
     stride: dict[Place, int]
 
     def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """(place, offset in its allocation) of bytes of a buffer of set `index`, which must lie in one part."""
+        """(place, offset in its allocation) of bytes of a buffer of set `index`. They must be in one part."""
         for part in self.parts:
             if part.side == side and part.begin <= offset and offset + num_bytes <= part.begin + part.num_bytes:
                 return part.where, index * self.stride[part.where] + part.start + offset - part.begin
@@ -62,7 +63,7 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """Parts as the copies of one member name them; all other bytes lie on the member's own GPU."""
+    """The parts that the copies of one member name; all other bytes are on the member's own GPU."""
     parts: list[Part] = []
     stride: dict[Place, int] = {}
     for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):
@@ -78,7 +79,7 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """(begin, bytes, on) of each stretch of this member's buffer that a copy says the place of."""
+    """(begin, bytes, place) of each range of this member's buffer that a copy places."""
     for step in steps:
         for copy in step.copies if isinstance(step, CopyStep) else ():
             if side == "send" and copy.source == member:
@@ -88,11 +89,11 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 
 
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
-    """The whole buffer, in order: named stretches, and what lies between them. One named twice is one."""
+    """The whole buffer in order: named ranges and those between them. Duplicates count once."""
     at = 0
-    for begin, size, on in sorted(set(named), key=lambda one: one[0]):
+    for begin, size, on in sorted(set(named), key=lambda part: part[0]):
         if begin < at:
-            raise ValueError(f"two copies say of byte {begin} where it lies")
+            raise ValueError(f"two copies place byte {begin}")
         if begin > at:
             yield at, begin - at, _UNNAMED
         yield begin, size, on
@@ -106,18 +107,18 @@ def _up(num: int, whole: int) -> int:
 
 
 class Allocation(ABC):
-    """One allocation. Raises MemoryError where there is not enough."""
+    """One allocation. Raises MemoryError if there is not enough."""
 
     pointer: int
     num_bytes: int
 
     @abstractmethod
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """Part of it, to be filled and compared."""
+        """A part of it, for filling and comparing."""
 
 
 class HostBlock(Allocation):
-    """Memory of the host, pinned or as the system pages it."""
+    """Host memory, pinned or pageable."""
 
     def __init__(self, runtime: Any, num_bytes: int, pinned: bool) -> None:
         self._runtime, self.num_bytes, self._pinned = runtime, num_bytes, pinned
@@ -132,7 +133,7 @@ class HostBlock(Allocation):
             self.pointer = self._memory.ctypes.data
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """A view, for numpy."""
+        """A numpy view."""
         return Memory(NUMPY, self._memory[offset : offset + num_bytes])
 
     def __del__(self) -> None:
@@ -142,10 +143,10 @@ class HostBlock(Allocation):
 
 
 class DeviceBlock(Allocation):
-    """Memory of one GPU, by an allocation of its own: from a pool's, other processes could reach more than this."""
+    """Memory of one GPU, not from a pool: other processes could access the rest of the pool."""
 
     def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
-        """`by_kernels`: is it compared there, by CuPy? That compiles, and works on the current GPU alone."""
+        """`by_kernels`: CuPy compares it on the GPU, which needs a compiler and the current GPU."""
         self._runtime, self.device, self.num_bytes = cupy.cuda.runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0
         with _on(self._runtime, device):
@@ -157,7 +158,7 @@ class DeviceBlock(Allocation):
             self._memory = Memory(CupyArrays(cupy), array)
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """Compared where it lies, or brought to the host for it."""
+        """Compared on the GPU or, without kernels, on the host."""
         return self._memory.part(offset, num_bytes)
 
     def __del__(self) -> None:
@@ -168,10 +169,10 @@ class DeviceBlock(Allocation):
 
 @dataclass(frozen=True, slots=True)
 class Staged(Memory):
-    """Memory of a GPU (a _Span) that the host fills and compares, chunk by chunk."""
+    """GPU memory (a _Span) that the host fills and compares, chunk by chunk."""
 
     def write(self, data: Bytes) -> None:
-        """Copied there, and there on return."""
+        """Copy; complete on return."""
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
@@ -180,12 +181,12 @@ class Staged(Memory):
         return data
 
     def fill(self, content: Tiled) -> None:
-        """What `content` says, there on return."""
+        """Write `content`; complete on return."""
         for begin, chunk in self._chunks():
             chunk.put(content.after(begin).head(len(chunk)))
 
     def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
-        """Where it differs from `content`, as numpy finds it."""
+        """Compare with `content` by numpy."""
         size = element_bytes if self.num_bytes % element_bytes == 0 else 1
         total = Difference()
         for begin, chunk in self._chunks():
@@ -202,7 +203,7 @@ class Staged(Memory):
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Bytes of a GPU's memory by their address."""
+    """Bytes of GPU memory by address."""
 
     runtime: Any
     device: int
@@ -217,7 +218,7 @@ class _Span:
         return _Span(self.runtime, self.device, self.pointer + begin, max(0, end - begin))
 
     def put(self, data: Bytes) -> None:
-        """A copy from pageable memory may return when its last bytes are only staged, so it is waited for."""
+        """Copy and wait: a copy from pageable memory may return while its last bytes are still staged."""
         if self.num_bytes:
             with _on(self.runtime, self.device):
                 self.runtime.memcpy(self.pointer, data.ctypes.data, self.num_bytes, _TO_DEVICE)
@@ -233,7 +234,7 @@ class _Span:
 
 @contextlib.contextmanager
 def _on(runtime: Any, device: int) -> Iterator[None]:
-    """Inside, that GPU is the current one."""
+    """Make a GPU the current one inside the block."""
     before = runtime.getDevice()
     runtime.setDevice(device)
     try:
@@ -252,7 +253,7 @@ def _allocated(allocate: Callable[[int], int], num_bytes: int) -> int:
 
 
 class CudaBuffers(Buffers):
-    """Sets of a send and a receive buffer, laid out as `layout` says; every page is written before use."""
+    """Sets of a send and a receive buffer in a layout, every page written before use."""
 
     def __init__(
         self,
@@ -262,7 +263,7 @@ class CudaBuffers(Buffers):
         where: BufferLayout,
         allocate: Callable[[Place, int], Allocation],
     ) -> None:
-        """`allocate(place, bytes)` makes one allocation."""
+        """`allocate(place, bytes)` returns one allocation."""
         self.send_bytes, self.recv_bytes, self.num_sets, self.layout = send_bytes, recv_bytes, num_sets, where
         self.blocks = {place: allocate(place, max(1, stride * num_sets)) for place, stride in where.stride.items()}
         for block in self.blocks.values():
@@ -274,11 +275,11 @@ class CudaBuffers(Buffers):
         return where, self.blocks[where].pointer + at
 
     def memory(self, which: Which, index: int) -> list[Memory]:
-        """Part after part, wherever each lies."""
+        """All parts in order, each in its place."""
         return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
 
     def guards(self, index: int) -> list[Memory]:
-        """Before and behind every part."""
+        """The bytes before and after every part."""
         return [
             self.blocks[part.where].piece(begin, GUARD_BYTES)
             for side in SIDES

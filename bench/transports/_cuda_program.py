@@ -1,18 +1,43 @@
-"""Copies with all their arguments bound, and how they are issued: each on a stream of its own, begun by one event."""
+"""Copies with all arguments bound, issued each on a separate stream and started by one event."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import Any
 
+from bench.transports import _cuda_kernels
+from bench.transports._cuda_memory import HOST, End
+
 Issue = Callable[[], Any]
-_MOST_STIRS = 1000
+_MOST_COPIES = 1000
+_ANY_KIND, _TO_DEVICE, _TO_HOST = 4, 1, 2  # cudaMemcpyKind
+_ALIGNMENT_BYTES = 16  # of both ends of a kernel's copy
+
+
+def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
+    """memcpyAsync, or memcpyPeerAsync between two GPUs of this process."""
+    (source_on, source_at), (target_on, target_at) = source, target
+    if HOST not in (source_on, target_on) and source_on != target_on:
+        return partial(runtime.memcpyPeerAsync, target_at, target_on, source_at, source_on, num_bytes, stream)
+    kind = _TO_DEVICE if source_on == HOST else _TO_HOST if target_on == HOST else _ANY_KIND
+    return partial(runtime.memcpyAsync, target_at, source_at, num_bytes, kind, stream)
+
+
+def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: int, stream: int) -> Issue:
+    """The copy kernel on as many blocks as the GPU holds. It must have access to both ends."""
+    (_, source_at), (_, target_at) = source, target
+    if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
+        raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
+    grid = (_cuda_kernels.copy_grid(num_bytes, num_sms),)
+    arguments = _cuda_kernels.numbers(source_at, target_at, num_bytes)
+    return partial(kernel, grid, (_cuda_kernels.THREADS,), arguments, stream=_cuda_kernels.OnStream(stream))
 
 
 class CopyProgram:
-    """Copies of one rank: `issues[k]` are those of buffer set k, the j-th of them for stream j."""
+    """Copies of one rank: `issues[k][j]` is that of buffer set k on stream j."""
 
     def __init__(
         self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]], gated: bool
@@ -26,33 +51,33 @@ class CopyProgram:
         self._others: ThreadPoolExecutor | None = None
 
     def run(self, index: int) -> None:
-        """All copies of a set, complete."""
+        """Run all copies of a set to completion."""
         self._ran = True
         self.issue((index,))
         for stream in self.streams:
             self._runtime.streamSynchronize(stream)
 
     def warm(self, index: int) -> None:
-        """Run once, if it never ran: what CUDA loads for it may wait for the whole GPU."""
+        """Run once if it never ran: CUDA may wait for the whole GPU while it loads code."""
         if not self._ran:
             self.run(index)
 
     def issue(self, order: Sequence[int]) -> None:
-        """The copies of those sets one after the other, not waited for."""
+        """Issue the copies of these sets in order, without waiting."""
         for index in order:
             for issue in self.issues[index]:
                 issue()
 
-    def stir(self, for_s: float) -> None:
-        """Copies for about that time, not waited for: as many as a queue takes at most."""
-        self.run(0)  # the first one is slower than those that follow, and waits for those that were not waited for
+    def keep_busy(self, for_s: float) -> None:
+        """Issue copies for about that many seconds, without waiting, up to what a queue holds."""
+        self.run(0)  # the first copy is slower than the others, and waits for earlier ones
         began = perf_counter()
         self.run(0)
         one_s = max(perf_counter() - began, 1e-6)
-        self.issue([0] * min(_MOST_STIRS, int(for_s / one_s)))
+        self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
     def enqueue(self, order: Sequence[int]) -> None:
-        """An event that all streams wait for, the copies of those sets one after the other, an event on each stream."""
+        """Enqueue an event that all streams wait for, the copies of these sets, and an event at each stream's end."""
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
         for stream in self.streams[1:]:
@@ -62,20 +87,20 @@ class CopyProgram:
             runtime.eventRecord(end, stream)
 
     def wait(self) -> None:
-        """Until every stream has come to its end."""
+        """Wait for the end of every stream."""
         for end in self._ends:
             self._runtime.eventSynchronize(end)
 
     def ends_s(self) -> list[float]:
-        """Of each stream, from the common beginning to its own end, by the GPU's events."""
+        """Seconds of each stream, from the common start to its own end, by the GPU's events."""
         return [float(self._runtime.eventElapsedTime(self._begin, end)) * 1e-3 for end in self._ends]
 
     def elapsed_s(self) -> float:
-        """From the common beginning to the later end."""
+        """Seconds from the common start to the last end."""
         return max(self.ends_s())
 
     def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
-        """Issued while time runs: seconds by events, until the host saw the end, and until all were issued."""
+        """Issue and wait: seconds by events, until the host saw the end, and until all were issued."""
         began = perf_counter()
         self.enqueue(order)
         issued = perf_counter()
@@ -84,15 +109,15 @@ class CopyProgram:
         return self.elapsed_s(), ended - began, issued - began
 
     def timed_by_host(self, order: Sequence[int]) -> float:
-        """Seconds on the host's clock: of copies that hold up whoever issues them, each stream has a thread of its own.
+        """Seconds on the host's clock, for copies that block the calling thread.
 
-        The driver copies pageable memory on the calling thread, so one thread could not do two directions at once.
+        The driver copies pageable memory on the calling thread. Two directions at once therefore need two threads.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(
                 len(self.streams) - 1, initializer=lambda: self._runtime.setDevice(self._device)
             )
-            self._together(())  # the threads start now, not while time runs
+            self._together(())  # start the threads before the clock
         began = perf_counter()
         self._together(order)
         return perf_counter() - began
@@ -100,18 +125,18 @@ class CopyProgram:
     def _together(self, order: Sequence[int]) -> None:
         waiting: list[Future[None]] = []
         if self._others is not None:
-            waiting = [self._others.submit(self._one_after_the_other, j, order) for j in range(1, len(self.streams))]
-        self._one_after_the_other(0, order)
-        for one in waiting:
-            one.result()
+            waiting = [self._others.submit(self._run_stream, j, order) for j in range(1, len(self.streams))]
+        self._run_stream(0, order)
+        for future in waiting:
+            future.result()
 
-    def _one_after_the_other(self, j: int, order: Sequence[int]) -> None:
+    def _run_stream(self, j: int, order: Sequence[int]) -> None:
         for index in order:
             self.issues[index][j]()
         self._runtime.streamSynchronize(self.streams[j])
 
     def close(self) -> None:
-        """Give events and threads back."""
+        """Release events and threads."""
         for event in (self._begin, *self._ends):
             self._runtime.eventDestroy(event)
         if self._others is not None:

@@ -1,49 +1,139 @@
-"""Where the ends of a rank's copies lie, and whether it reaches them: on its own GPU, on another one of its process, in
-the memory of another process, or in its host's."""
+"""The ends of a rank's copies: on its own GPU, on another GPU of its process, in another process, or on its host.
+
+Other processes are reached by CUDA IPC: each rank offers a handle of its allocation and opens those of other ranks.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from bench.core.channel import Channel
+from bench.core.codes import Code
+from bench.core.errors import first_line
 from bench.core.program import Copy, CopyStep, Group, Step
+from bench.core.record import Skip
 from bench.core.transport import Buffers, Which
 from bench.core.world import RankInfo
-from bench.transports import _cuda_device, _cuda_ipc
-from bench.transports._cuda_memory import HOST, CudaBuffers
+from bench.transports import _cuda_device
+from bench.transports._cuda_memory import HOST, BufferLayout, CudaBuffers, End
 
-End = tuple[int, int]  # the number of a GPU in this process, or HOST; and the address
+_LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
+_PROCESS = "--via process needs one process only"
+
+
+class CopyRefusal(Code):
+    """Why cuda_copy cannot run a step."""
+
+    NO_PRODUCTS = "copy-no-products", "cuda_copy only copies: it has no matrix products"
+    NO_MESSAGES = "copy-no-messages", "cuda_copy has one-sided copies only, no messages: use nccl or mpi_cuda"
+    HOST_BY_KERNEL = (
+        "copy-host-by-kernel",
+        "kernels copy between GPUs only, not the host: leave --engine sm out",
+    )
+    NO_KERNELS = "copy-no-kernels", "CuPy cannot compile kernels here ({error})"
+    NO_PEER_ACCESS = (
+        "copy-no-peer-access",
+        "GPU {gpu} cannot access the memory of GPU {other}, so its kernels cannot copy there: use --engine ce, which "
+        "goes through the host",
+    )
+    GPU_NOT_VISIBLE = (
+        "copy-gpu-not-visible",
+        "rank {rank} does not see the GPU of rank {other} ({bus} of {host}): give all ranks of a host the same "
+        "CUDA_VISIBLE_DEVICES, or leave --via process out",
+    )
+    OTHER_HOST = "copy-other-host", "rank {rank} is on another host: copies cannot reach its GPU memory"
+    NOT_SHAREABLE = "copy-not-shareable", f"rank {{rank}} cannot share its GPU memory ({{why}}); {_PROCESS}"
+    NOT_REACHABLE = "copy-not-reachable", f"the GPU memory of rank {{rank}} cannot be opened ({{error}}); {_PROCESS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A rank's buffers, as sent to the others. `handle`: of its GPU's allocation; `why_none`: why there is none."""
+
+    layout: BufferLayout
+    device: int
+    host: str
+    handle: bytes | None = None
+    why_none: str = ""
+
+
+def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
+    """This rank's buffers in a form that another process can open."""
+    block = buffers.blocks.get(device)
+    if block is None:
+        return Offer(buffers.layout, device, host, why_none="its buffers are not on its GPU")
+    try:
+        return Offer(buffers.layout, device, host, bytes(runtime.ipcGetMemHandle(block.pointer)))
+    except RuntimeError as error:
+        return Offer(buffers.layout, device, host, why_none=f"its driver gives no handle: {first_line(error)}")
+
+
+class IpcMappings:
+    """Allocations of other ranks that are open in this process."""
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._found: dict[int, tuple[Offer, int]] = {}
+
+    def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
+        """Open the buffers of a rank. Returns why that is impossible; None if it worked."""
+        if rank in self._found:
+            return None
+        if other is None or other.host != host:
+            return Skip.of(CopyRefusal.OTHER_HOST, rank=rank)
+        if other.handle is None:
+            return Skip.of(CopyRefusal.NOT_SHAREABLE, rank=rank, why=other.why_none)
+        try:
+            pointer = int(self._runtime.ipcOpenMemHandle(other.handle, _LAZY_PEER_ACCESS))
+        except RuntimeError as error:
+            return Skip.of(CopyRefusal.NOT_REACHABLE, rank=rank, error=first_line(error))
+        self._found[rank] = (other, pointer)
+        return None
+
+    def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
+        """The address of bytes of an opened rank's buffer in this process."""
+        other, pointer = self._found[rank]
+        return pointer + other.layout.find(side, index, offset, num_bytes)[1]
+
+    def close(self) -> None:
+        """Close all of them."""
+        for _, pointer in self._found.values():
+            with contextlib.suppress(RuntimeError):  # its owner may have ended
+                self._runtime.ipcCloseMemHandle(pointer)
+        self._found.clear()
 
 
 class Reach:
-    """What this rank knows of the others' GPUs and memory."""
+    """The GPUs and memory of the other ranks, as this rank can access them."""
 
     def __init__(self, cupy: Any, place: RankInfo, device: _cuda_device.CudaDevice, channel: Channel) -> None:
-        """All ranks tell each other which GPU is theirs."""
+        """Exchange the GPUs of all ranks."""
         self._cupy, self._runtime, self._device, self._channel = cupy, cupy.cuda.runtime, device, channel
         self._rank, self._host = place.rank, socket.gethostname()
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
-        self.num_sharers = self.owners.count(self.owners[place.rank])  # ranks on this rank's GPU, itself among them
-        self._opened = _cuda_ipc.IpcMappings(self._runtime)
-        self._offered: CudaBuffers | None = None  # alive as long as another rank may reach it
-        self._unseen = ""  # why memory that buffers asked for is not where they asked for it
+        self.num_sharers = self.owners.count(self.owners[place.rank])  # ranks on this rank's GPU, including itself
+        self._opened = IpcMappings(self._runtime)
+        self._offered: CudaBuffers | None = None  # kept while another rank may access it
+        self._not_visible: Skip | None = None  # why a buffer is not on the GPU that its copies name
 
     def close(self) -> None:
-        """Reach into no other rank's memory any longer."""
+        """Close all mappings of other ranks' memory."""
         self._opened.close()
 
     def forget(self) -> None:
-        """No other rank reaches into this one's memory any longer: all of them have closed."""
+        """Release this rank's buffers: all other ranks have closed their mappings."""
         self._offered = None
 
-    def forgive(self) -> None:
-        """New buffers ask for new places."""
-        self._unseen = ""
+    def reset(self) -> None:
+        """Forget earlier placement errors, before new buffers."""
+        self._not_visible = None
 
     def device_of(self, group: Group, member: int) -> int:
-        """The GPU of a member as CUDA numbers it in this process; one that it does not see is told by `share`."""
+        """The GPU of a member as CUDA numbers it in this process. `share` reports one that is not visible."""
         rank = group.ranks[member]
         if rank == self._rank:
             return self._device.index
@@ -51,58 +141,52 @@ class Reach:
             seen = _cuda_device.describe(self._cupy, index)
             if (self._host, seen.bus, seen.uuid) == self.owners[rank]:
                 return index
-        self._unseen = (
-            f"rank {self._rank} does not see the GPU of rank {rank} ({self.owners[rank][1]} of "
-            f"{self.owners[rank][0]}): give all ranks of a host the same CUDA_VISIBLE_DEVICES, or leave "
-            "--via process out"
-        )
+        host, bus, _ = self.owners[rank]
+        self._not_visible = Skip.of(CopyRefusal.GPU_NOT_VISIBLE, rank=self._rank, other=rank, bus=bus, host=host)
         return self._device.index
 
-    def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> str | None:
-        """Handles of all buffers to all ranks; those that this rank's copies name are opened.
+    def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
+        """Send the handles of all buffers to all ranks, and open those that this rank's copies use.
 
-        Returns why they can not be, in words.
+        Returns why that is impossible; None if it worked.
         """
         self._opened.close()
         mine = None
         if isinstance(buffers, CudaBuffers) and len(group.ranks) > 1:
-            mine = _cuda_ipc.offer(self._runtime, buffers, self._device.index, self._host)
-        offers: list[_cuda_ipc.Offer | None] = self._channel.share(mine)
+            mine = offer(self._runtime, buffers, self._device.index, self._host)
+        offers: list[Offer | None] = self._channel.share(mine)
         self._offered = buffers if mine is not None else None  # type: ignore[assignment]
         if not isinstance(buffers, CudaBuffers):
             return None
-        if self._unseen:
-            return self._unseen
+        if self._not_visible is not None:
+            return self._not_visible
         for copy in copies_of(steps):
             for rank in (group.ranks[copy.source], group.ranks[copy.target]):
                 if rank != self._rank:
-                    reason = self._opened.open(rank, offers[rank], self._host)
-                    if reason is not None:
-                        return reason
+                    skip = self._opened.open(rank, offers[rank], self._host)
+                    if skip is not None:
+                        return skip
         return None
 
-    def no_kernel_to(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> str | None:
-        """Why a kernel of this GPU can not reach the other GPU of this process; None where it can."""
+    def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
+        """Why a kernel of this GPU cannot access the other GPU of this process; None if it can."""
         if not isinstance(buffers, CudaBuffers):
             return None
         for copy in copies_of(steps):
             for place in self._places(group, buffers, copy):
                 if not self._reaches(place):
-                    return (
-                        f"GPU {self._device.index} does not reach the memory of GPU {place}, so no kernel of it can "
-                        "copy there: --engine ce goes through the host"
-                    )
+                    return Skip.of(CopyRefusal.NO_PEER_ACCESS, gpu=self._device.index, other=place)
         return None
 
     def is_staged(self, group: Group, buffers: CudaBuffers, copy: Copy) -> bool:
-        """Between two GPUs of this process that do not reach each other?"""
+        """Is a copy between two GPUs of this process without peer access?"""
         return any(place != HOST and not self._reaches(place) for place in self._places(group, buffers, copy))
 
     def end(
         self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int, num_bytes: int
     ) -> End:
-        """One end of a copy; memory of another process counts as this rank's own GPU's: what opened it is this GPU, and
-        CUDA knows by the address where it lies."""
+        """One end of a copy. Memory of another process counts as this rank's GPU, which opened it: CUDA finds the
+        owner by the address."""
         rank = group.ranks[member]
         if rank == self._rank:
             return buffers.address(side, index, offset, num_bytes)
@@ -112,7 +196,7 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """Where the ends of a copy lie that are in buffers of this rank."""
+        """The places of those ends of a copy that are in this rank's buffers."""
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),
@@ -125,5 +209,5 @@ class Reach:
 
 
 def copies_of(steps: tuple[Step, ...]) -> list[Copy]:
-    """All copies of some steps."""
+    """All copies of these steps."""
     return [copy for step in steps if isinstance(step, CopyStep) for copy in step.copies]

@@ -1,5 +1,4 @@
-"""How copies are timed: one by one or in batches, by the GPU's events, behind a gate where there is one; those from and
-to pageable memory by the host's clock."""
+"""Time copies singly or in batches: by the GPU's events and behind a gate; of pageable memory by the host's clock."""
 
 from __future__ import annotations
 
@@ -8,21 +7,22 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.errors import MeasurementError, first_line
 from bench.core.transport import Compiled, Timing
-from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, StreamGate
+from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, GateProblem, StreamGate
 from bench.transports._cuda_program import CopyProgram
 
 Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and of the issuing alone
 
 
 class CopyTimer:
-    """Times the programs of one rank. Every rank calls it equally often, also those that order no copies."""
+    """Times the programs of one rank. Every rank calls it equally often, also ranks without copies."""
 
     def __init__(
         self, clock: str, gate: StreamGate | None, sync: Callable[[], None], barrier: Callable[[], None]
     ) -> None:
-        """`sync`: this rank's GPU is idle, and all ranks are there. `barrier`: only the latter."""
+        """`sync` waits for this rank's GPU and for all ranks; `barrier` only for all ranks."""
         self._clock, self._gate, self._sync, self._barrier = clock, gate, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -35,7 +35,7 @@ class CopyTimer:
         return self._timing(compiled, taken)
 
     def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Copies back to back, as many at a time as a queue holds; see Transport.time_batch."""
+        """Copies back to back, in parts that fit in a queue; see Transport.time_batch."""
         order = _next_sets(compiled, num_calls)
         most = num_calls if self._clock == "host" else MOST_CALLS
         taken = []
@@ -48,11 +48,11 @@ class CopyTimer:
             else:
                 self._barrier()
                 taken.append(self._timed(compiled, part))
-        device_s, host_s, enqueue_s = (sum(one) / num_calls for one in zip(*taken, strict=True))
+        device_s, host_s, enqueue_s = (sum(part) / num_calls for part in zip(*taken, strict=True))
         return self._timing(compiled, [(device_s, host_s, enqueue_s)])
 
     def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> Taken:
-        """Seconds of copies as they are issued; nothing where this rank orders none."""
+        """Seconds of copies as they are issued; 0 for a rank without copies."""
         program = _program(compiled)
         if program is None:
             return 0.0, 0.0, 0.0
@@ -62,7 +62,7 @@ class CopyTimer:
         return program.timed(order)
 
     def _timing(self, compiled: Compiled | None, taken: Sequence[Taken]) -> Timing:
-        """A rank of a group that orders nothing took no time; one of no group has no samples."""
+        """A rank of a group without copies has samples of 0 s; a rank of no group has no samples."""
         if compiled is None:
             return Timing((), "python")
         device_s, host_s, enqueue_s = zip(*taken, strict=True)
@@ -76,9 +76,9 @@ def behind_gate(
     all_there: Callable[[], None],
     limit_s: float | None = None,
 ) -> Taken:
-    """All in the queue, `all_there`, then the gate opens. Nothing may wait for the GPU before that.
+    """Enqueue all copies, call `all_there`, then open the gate. Nothing may wait for the GPU before that.
 
-    Raises MeasurementError when the gate opened by itself, after `limit_s`.
+    Raises MeasurementError if the gate opened by itself after `limit_s`.
     """
     program.warm(order[0])
     ticket = gate.shut(program.streams[0], limit_s)
@@ -94,10 +94,10 @@ def behind_gate(
     return program.elapsed_s(), host_s, 0.0
 
 
-def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, str | None]:
-    """A gate, tried on copies between pinned memory and the GPU, both ways, that `make` makes; or why it is of no use.
+def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
+    """Try a gate on copies between pinned memory and the GPU, which `make` builds. Returns the gate, or why it fails.
 
-    Where a driver stages such copies itself (a GPU whose memory is encrypted), they wait for what is before them.
+    A driver that stages such copies itself (a GPU with encrypted memory) makes them wait for the gate.
     """
     gate, copies = None, None
     try:
@@ -108,16 +108,16 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[St
         copies.native.close()
         return gate, None
     except MeasurementError:
-        reason = "copies between pinned memory and the GPU wait for what is in its queue before them"
-    except Exception as error:  # CuPy tells it in many ways
-        reason = f"it does not work ({first_line(error)})"
-    with contextlib.suppress(Exception):  # a GPU that failed may fail again: nothing is given back that it may yet use
+        problem = Coded.of(GateProblem.STAGED)
+    except Exception as error:  # CuPy raises many types
+        problem = Coded.of(GateProblem.FAILED, error=first_line(error))
+    with contextlib.suppress(Exception):  # a failed GPU may fail again; keep memory that it may still use
         cupy.cuda.runtime.deviceSynchronize()
         if copies is not None:
             copies.native.close()
         if gate is not None:
             gate.close()
-    return None, reason
+    return None, problem
 
 
 def _nothing() -> None:
@@ -129,7 +129,7 @@ def _program(compiled: Compiled | None) -> CopyProgram | None:
 
 
 def _next_sets(compiled: Compiled | None, num_calls: int) -> list[int]:
-    """The buffer sets of the next calls, which are then the last ones used; also of a rank that orders nothing."""
+    """The buffer sets of the next calls, which become the last ones used."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

@@ -1,11 +1,11 @@
-"""Buffers in a GPU's memory, filled and compared there, by torch or by CuPy.
+"""Buffers in GPU memory, filled and compared on the GPU by torch or CuPy.
 
     arrays = TorchArrays(torch, device)            # or CupyArrays(cupy)
-    buffers = DeviceBuffers(Block(arrays, send_bytes, num_sets), Block(arrays, recv_bytes, num_sets))
-    buffers.view("send", k)                        # set k's array of uint8, for the library
+    buffers = DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
+    buffers.view("send", k)                        # the uint8 array of set k, for the library
 
-Where a buffer lies in several places (a part on the host), a kind of `core/transport.Buffers` of one's own says so by
-`memory` and `guards`, made of Blocks as here; what fills and compares it need not be written again.
+For a buffer in several places (for example partly on the host) subclass `core/transport.Buffers` and return its pieces
+from `memory` and `guards`; filling and comparing then work unchanged.
 """
 
 from __future__ import annotations
@@ -92,29 +92,29 @@ class CupyArrays(Arrays):
 
 
 def compares(cupy: Any) -> bool:
-    """Can CuPy fill and compare here? Tried: its own kernels need CUDA's headers, which a wheel may not bring."""
+    """Try whether CuPy can fill and compare: its kernels need CUDA's headers, which a wheel may lack."""
     try:
         arrays = CupyArrays(cupy)
         memory = Memory(arrays, arrays.empty(_ALIGNMENT_BYTES))
         memory.fill(constant(GUARD))
         return memory.count_wrong(constant(GUARD), 1).num_wrong == 0
-    except Exception:  # CuPy tells it in many ways; what can not be compared there is brought to the host
+    except Exception:  # CuPy raises many types; the host compares instead
         return False
 
 
 class GuardedBlock:
-    """`num` buffers of `num_bytes` in one allocation, guard bytes around each, every page written."""
+    """`num` buffers of `num_bytes` in one allocation with guard bytes around each. Every page is written."""
 
     def __init__(self, arrays: Arrays, num_bytes: int, num: int) -> None:
-        """Raises MemoryError when there is not enough."""
+        """Raise MemoryError if there is not enough."""
         self.num_bytes, self.num = num_bytes, num
         self._arrays = arrays
         self._stride = _ALIGNMENT_BYTES + -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        self.array = arrays.empty(self._stride * num + _ALIGNMENT_BYTES)  # all of it, for whoever shares it
+        self.array = arrays.empty(self._stride * num + _ALIGNMENT_BYTES)  # the whole allocation
         Memory(arrays, self.array).fill(constant(GUARD))
 
     def offset(self, index: int) -> int:
-        """Where buffer `index` begins in `array`."""
+        """The offset of buffer `index` in `array`."""
         return index * self._stride + _ALIGNMENT_BYTES
 
     def view(self, index: int) -> Any:
@@ -126,7 +126,7 @@ class GuardedBlock:
         return Memory(self._arrays, self.view(index))
 
     def guards(self, index: int) -> tuple[Memory, Memory]:
-        """What lies before and behind buffer `index`."""
+        """The bytes before and after buffer `index`."""
         begin, end = self.offset(index), self.offset(index) + self.num_bytes
         after = (index + 1) * self._stride + _ALIGNMENT_BYTES
         return (
@@ -136,14 +136,14 @@ class GuardedBlock:
 
 
 class DeviceBuffers(Buffers):
-    """Sets of buffers: all that send in one block, all that receive in another."""
+    """Sets of buffers: all send buffers in one block, all receive buffers in another."""
 
     def __init__(self, send: GuardedBlock, recv: GuardedBlock) -> None:
         self._blocks = {"send": send, "recv": recv}
         self.send_bytes, self.recv_bytes, self.num_sets = send.num_bytes, recv.num_bytes, send.num
 
     def view(self, which: Which, index: int) -> Any:
-        """The memory itself as an array of uint8: what the library is given."""
+        """The memory as a uint8 array, for the library."""
         return self._blocks[which].view(index)
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
@@ -151,5 +151,5 @@ class DeviceBuffers(Buffers):
         return (self._blocks[which].memory(index),)
 
     def guards(self, index: int) -> list[Memory]:
-        """Before and behind both buffers of a set."""
+        """The bytes before and after both buffers of a set."""
         return [piece for block in self._blocks.values() for piece in block.guards(index)]

@@ -1,4 +1,4 @@
-"""Buffers in host memory and the timing loops of libraries that complete on the host clock."""
+"""Buffers in host memory, and timing loops for libraries that complete on the host clock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ GUARD_BYTES = 64
 
 
 class HostBuffers(Buffers):
-    """Sets of a send and a receive buffer in one block of memory, every page of it written before use.
+    """Sets of a send and a receive buffer in one block of memory.
 
-    Every buffer begins at a multiple of `alignment_bytes` (a power of two of GUARD_BYTES or more).
-    A receive buffer left untouched after allocation made a loop run up to twice as fast (all its pages were the one
-    zero page), so the whole block is filled first.
+    Every buffer begins at a multiple of `alignment_bytes`, a power of two of at least GUARD_BYTES. The whole block is
+    written first: pages never written all map to one zero page, which made a loop up to twice as fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
@@ -34,12 +33,12 @@ class HostBuffers(Buffers):
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
     def view(self, which: Which, index: int) -> Bytes:
-        """The memory itself: what the library is given."""
+        """The memory itself, for the library."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
 
     def address(self, which: Which, index: int) -> int:
-        """Where that memory begins."""
+        """The address of that memory."""
         return int(self.view(which, index).ctypes.data)
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
@@ -47,14 +46,14 @@ class HostBuffers(Buffers):
         return (Memory(NUMPY, self.view(which, index)),)
 
     def guards(self, index: int) -> list[Memory]:
-        """All between and around the buffers of a set."""
+        """The memory between and around the buffers of a set."""
         block = self._block[index * self._stride : (index + 1) * self._stride]
         send, recv = self._start["send"], self._start["recv"]
         pieces = (block[:send], block[send + self.send_bytes : recv], block[recv + self.recv_bytes :])
         return [Memory(NUMPY, piece) for piece in pieces]
 
     def write(self, which: Which, index: int, data: Any) -> None:
-        """Put a whole buffer's bytes into set `index`: between two timed messages, so without detours."""
+        """Write a whole buffer of set `index`, directly: it runs between two timed messages."""
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
@@ -63,12 +62,12 @@ class HostBuffers(Buffers):
 
 
 def room(num_bytes: int, alignment_bytes: int) -> int:
-    """Guards before and after a buffer; what follows is aligned again."""
+    """The bytes of a buffer with guards on both sides, up to the next aligned address."""
     return alignment_bytes + -(-(num_bytes + GUARD_BYTES) // alignment_bytes) * alignment_bytes
 
 
 def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
-    """One sample per call, all ranks synchronised before each; an idle rank (None) only synchronises."""
+    """One sample per call, with a synchronisation before each. An idle rank (None) only synchronises."""
     if compiled is None:
         for _ in range(num_calls):
             sync()

@@ -1,9 +1,9 @@
-"""Can this MPI library use GPU memory? Asked of the library, then tried, in a process of its own.
+"""Check whether this MPI library can use GPU memory: ask the library, then try it, in a separate process.
 
-A library without CUDA reads a GPU's address as if it were the host's: the usual answer is a segmentation fault, which
-ends this process and no rank. `check` is the ranks' side; run as a program the file is the process that tries, an MPI
-world of one that sends device memory to itself and sums it up. What it learns is said line by line, so that what was
-known before a crash is not lost with it.
+A library without CUDA reads a GPU address as a host address and usually ends in a segmentation fault. That ends the
+separate process and no rank. `check` runs on the ranks. Run as a program, this file is the separate process: an MPI
+world of one that sends device memory to itself and reduces it. It prints each result as a JSON line, so a crash does
+not lose what was known before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,15 @@ from bench.transports import _cache
 LIMIT_S = 20.0
 _ASK_S = 10.0
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_NUM_BYTES = (64, 4 << 20)  # as one piece with its envelope, and after an agreement on where to
-# What tells a process that it is a rank: the process that tries must be a world of its own.
+_NUM_BYTES = (64, 4 << 20)  # an eager message, and one with a rendezvous
+# Variables that mark a process as a rank: the separate process must be a world of its own.
 _OF_A_RANK = re.compile(
     r"(PMI|PMIX|HYDI|HYDRA|MPI_LOCAL|PRTE|PALS|FLUX|JSM|SLURM|MV2_COMM|ALPS)"
     r"|OMPI_(?!MCA_|ALLOW_)"
     r"|OMPI_MCA_(ess|orte|pmix|plm|ras|rmaps|initial_wdir|num_procs|cpu_type|PREFIXES)"
 )
-_SETTING = re.compile(r"PMIX_MCA_|PMIX_PREFIX$|PRTE_MCA_")  # a site's own, not of one rank
-# Variables that turn the use of GPU memory off, and what they must be for that.
+_SETTING = re.compile(r"PMIX_MCA_|PMIX_PREFIX$|PRTE_MCA_")  # settings of a site
+# Variables that turn the use of GPU memory off, and the values that do so.
 _OFF = {
     "MPICH_GPU_SUPPORT_ENABLED": ("0",),
     "MPIR_CVAR_ENABLE_GPU": ("0",),
@@ -56,23 +56,20 @@ _DOING = {
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of it. `answer`: of the library, in words; `wrong`: why GPU memory can not be used, None where it can.
+    """The result. `problem`: why GPU memory cannot be used; None if it can.
 
-    `library`: its name and version, empty where it did not come so far as to tell.
+    `answer`: the library's own report; `denied`: did it report that it cannot? `library`: its name and version, empty
+    if the check failed earlier.
     """
 
     library: str
     answer: str
-    wrong: str | None
-
-    @property
-    def says_no(self) -> bool:
-        """Did the library itself deny that it can?"""
-        return self.answer.startswith("no ")
+    problem: str | None
+    denied: bool = False
 
 
 def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Checked:
-    """Try it on one GPU of this host, before MPI is started here: no process should be started from within MPI."""
+    """Try it on one GPU of this host, before MPI_Init: MPI processes should not start others."""
     words = (sys.executable, "-m", "bench.transports._mpi_cuda_check", str(device))
     ended: int | None = None
     try:
@@ -82,53 +79,58 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
         out, err, ended = done.stdout, done.stderr, done.returncode
     except subprocess.TimeoutExpired as error:
         out, err = error.stdout or b"", error.stderr or b""
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for line in out.decode(errors="replace").splitlines():
-        with contextlib.suppress(ValueError):  # a library may print, too
-            said = json.loads(line)
-            told |= said if isinstance(said, dict) else {}
-    library, answer = str(told.get("library", "")), str(told.get("answer", "it was not asked"))
-    if told.get("done"):
-        return Checked(library, answer, told.get("wrong"))
-    doing = _DOING[told.get("doing", "mpi")]
+        with contextlib.suppress(ValueError):  # other lines are the library's
+            found = json.loads(line)
+            reported |= found if isinstance(found, dict) else {}
+    checked = Checked(
+        str(reported.get("library", "")),
+        str(reported.get("answer", "it was not asked")),
+        reported.get("problem"),
+        bool(reported.get("denied")),
+    )
+    if reported.get("done"):
+        return checked
+    doing = _DOING[reported.get("doing", "mpi")]
     if ended is None:
-        return Checked(library, answer, f"{doing} had not ended after {limit_s:g} s")
+        return replace(checked, problem=f"{doing} had not ended after {limit_s:g} s")
     if ended < 0:
-        return Checked(library, answer, f"{doing} ended in {signal.Signals(-ended).name}")
-    last = (err.decode(errors="replace").strip().splitlines() or ["no word"])[-1]
-    return Checked(library, answer, f"{doing} ended with exit code {ended} ({last[:200]})")
+        return replace(checked, problem=f"{doing} ended in {signal.Signals(-ended).name}")
+    last = (err.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    return replace(checked, problem=f"{doing} ended with exit code {ended} ({last[:200]})")
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which MPI starts as a world of one, with all settings of the site and the user."""
+    """The environment for a world of one, with all settings of the site and the user."""
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """One sentence for the user: what the library is, what it answered, what happened, and what to use instead."""
+    """The error message: the library, its answer, what happened, and what to do."""
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
     if off:
-        remedy = f"{off[0]} turns that off: unset it"
+        remedy = f"{off[0]} turns it off: unset it"
     elif built == "true":
-        remedy = "ompi_info says that it was built with CUDA: set OMPI_MCA_opal_cuda_support=1, and see `nvidia-smi`"
+        remedy = "ompi_info reports a build with CUDA: set OMPI_MCA_opal_cuda_support=1, and see `nvidia-smi`"
     else:
         remedy = (
-            "use --transport nccl, or name an MPI that was built with CUDA by MPI4PY_LIBMPI "
+            "use --transport nccl, or set MPI4PY_LIBMPI to an MPI built with CUDA "
             "(on a Cray set MPICH_GPU_SUPPORT_ENABLED=1)"
         )
-    told = ", and ompi_info that it was built without CUDA" if built == "false" else ""
+    without = "; ompi_info reports a build without CUDA" if built == "false" else ""
     return (
-        f"{library} can not use GPU memory here: asked about it, it answers {checked.answer}{told}, "
-        f"and {checked.wrong}: {remedy}"
+        f"{library} cannot use GPU memory here ({checked.problem}; asked whether it can, it answered "
+        f"{checked.answer}{without}): {remedy}"
     )
 
 
 def _open_mpi_was_built(env: Mapping[str, str]) -> str:
-    """Whether Open MPI was built with CUDA, as its own tool tells: true, false; empty where it does not."""
+    """Was Open MPI built with CUDA? `true` or `false` from ompi_info; empty if unknown."""
     prefix = env.get("OPAL_PREFIX")
     folders = [f"{prefix}/bin"] if prefix else []
     path = os.pathsep.join([*folders, str(Path(sys.executable).parent), env.get("PATH", "")])
@@ -151,20 +153,21 @@ def _open_mpi_was_built(env: Mapping[str, str]) -> str:
     return found[1] if found else ""
 
 
-# -- the process that tries
+# -- the separate process
 
 
 def _try(device: int) -> None:
-    """Say what is known so far, then do what may end this process."""
+    """Print each result before the next step, which may end this process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _say(doing="mpi")
+    _report(doing="mpi")
     import mpi4py
 
     mpi4py.rc.thread_level = "single"
     from mpi4py import MPI
 
     vendor, version = MPI.get_vendor()
-    _say(library=f"{vendor} {'.'.join(map(str, version))}", answer=_answer(MPI), doing="gpu")
+    answer, denied = _answer(MPI)
+    _report(library=f"{vendor} {'.'.join(map(str, version))}", answer=answer, denied=denied, doing="gpu")
     _cache.for_cupy(os.environ)
     import cupy
 
@@ -181,31 +184,34 @@ def _try(device: int) -> None:
             sent.set(data)
             received.data.memset_async(0, num_bytes)
             cupy.cuda.get_current_stream().synchronize()
-            _say(doing=doing)
+            _report(doing=doing)
             move()
             if not (received.get() == data).all():
-                _say(done=True, wrong=f"{_DOING[doing]} ({num_bytes} bytes) brought other bytes than were sent")
+                _report(done=True, problem=f"{_DOING[doing]} ({num_bytes} bytes) returned wrong data")
                 return
-    _say(done=True)
+    _report(done=True)
 
 
-def _answer(mpi: Any) -> str:
-    """What the library says of itself: `yes (function)`, `no (function)`, or that it has no such function."""
-    library = ctypes.CDLL(mpi.__file__)  # finds the functions of the library that this module is linked with
+def _answer(mpi: Any) -> tuple[str, bool]:
+    """The library's report, as text, and whether it denies that it can use GPU memory."""
+    library = ctypes.CDLL(mpi.__file__)  # the library that this module is linked with
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
         function = getattr(library, name, None)
         if function is None:
             continue
         if name == "MPIX_Query_cuda_support":
-            return f"{'yes' if function() else 'no'} ({name})"
-        can = ctypes.c_int(0)
-        if function(0, ctypes.byref(can)) == 0:  # 0: CUDA
-            return f"{'yes' if can.value else 'no'} ({name})"
-    return "nothing (it has no function to ask)"
+            can = bool(function())
+        else:
+            value = ctypes.c_int(0)
+            if function(0, ctypes.byref(value)) != 0:  # 0: CUDA
+                continue
+            can = bool(value.value)
+        return f"{'yes' if can else 'no'} ({name})", not can
+    return "nothing (it has no function to ask)", False
 
 
-def _say(**words: Any) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def _report(**values: Any) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 

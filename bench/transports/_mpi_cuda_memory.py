@@ -1,7 +1,6 @@
-"""One GPU through CuPy: which one a rank has, and buffers on it.
+"""One rank's GPU through CuPy, and buffers on it.
 
-No stream but CuPy's current one is used. Each write ends with that stream's end, so that MPI, which knows of no stream,
-finds the bytes in place.
+Only CuPy's current stream is used. MPI does not know streams, so each write waits for the stream.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from bench.transports._cuda_device import WITHOUT_DRIVER
 from bench.transports._device import CupyArrays
 
 _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
-_RESERVE_BYTES = 1 << 30  # for what the library and the driver take besides
+_RESERVE_BYTES = 1 << 30  # for the library and the driver
 
 
 class RankGpu:
     """The GPU of this rank, made current."""
 
     def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
-        """The GPU of the local rank; the only one, where each rank was given one to see; `shared`: around again.
+        """Choose the GPU of the local rank, or the only visible one. `shared`: ranks may share a GPU, in turn.
 
-        Raises RefusedError when there is none for this rank.
+        Raises RefusedError if there is none for this rank.
         """
         self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
         num_gpus = self._count(place.rank)
@@ -41,27 +40,27 @@ class RankGpu:
         self.index = place.local_rank % num_gpus
         try:
             cupy.cuda.Device(self.index).use()
-            cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context when they start
+            cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context in MPI_Init
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
-            raise RefusedError(f"rank {place.rank} can not use GPU {self.index} ({first_line(error)})") from None
+            raise RefusedError(f"rank {place.rank} cannot use GPU {self.index} ({first_line(error)})") from None
         self._compiles(place.rank)
-        # Parts of one GPU (MIG) have its address on the bus in common, but not its identity.
+        # Partitions of one GPU (MIG) share its bus address, but not its UUID.
         identity = self._about.get("uuid")
-        told = identity.hex() if isinstance(identity, bytes) else str(identity or "")
-        self.name = f"{cupy.cuda.Device(self.index).pci_bus_id} {told}".strip()
+        uuid = identity.hex() if isinstance(identity, bytes) else str(identity or "")
+        self.name = f"{cupy.cuda.Device(self.index).pci_bus_id} {uuid}".strip()
 
     def _compiles(self, rank: int) -> None:
-        """Buffers are filled and compared by CuPy's kernels: a missing compiler is found now, not at the first row."""
+        """Compile a kernel now: CuPy's kernels fill and compare buffers, and a missing compiler must not fail a row."""
         try:
             Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
             self.finish()
         except MemoryError:
-            raise RefusedError(f"GPU {self.index} of rank {rank} has no memory left: end what uses it") from None
+            raise RefusedError(f"GPU {self.index} of rank {rank} has no free memory: end what uses it") from None
         except Exception as error:
             raise RefusedError(
-                f"CuPy of rank {rank} can not compile for GPU {self.index} ({first_line(error)}): "
-                "install CUDA's compiler for it, pip install 'cupy-cuda13x[ctk]'"
+                f"CuPy of rank {rank} cannot compile for GPU {self.index} ({first_line(error)}): "
+                "install CUDA's compiler, pip install 'cupy-cuda13x[ctk]'"
             ) from None
 
     def _count(self, rank: int) -> int:
@@ -71,17 +70,15 @@ class RankGpu:
             num_gpus, why = 0, first_line(error)
             if error.status in WITHOUT_DRIVER:
                 raise RefusedError(
-                    f"no NVIDIA driver that suits this CuPy answers rank {rank} ({why}): install or renew the driver, "
+                    f"rank {rank} found no NVIDIA driver for this CuPy ({why}): install or update the driver, "
                     "or use --transport mpi"
                 ) from None
         if num_gpus == 0:
-            raise RefusedError(
-                f"no GPU for rank {rank} ({why}): give it one (CUDA_VISIBLE_DEVICES), or use --transport mpi"
-            )
+            raise RefusedError(f"rank {rank} has no GPU ({why}): set CUDA_VISIBLE_DEVICES, or use --transport mpi")
         return num_gpus
 
     def facts(self) -> dict[str, str]:
-        """What the header keeps of it."""
+        """The facts for the header."""
         model = self._about.get("name", b"")
         runtime = int(self._runtime.runtimeGetVersion())
         return {
@@ -92,20 +89,20 @@ class RankGpu:
         }
 
     def available_bytes(self, num_sharing: int) -> int:
-        """Memory that buffers of this rank may take, of a GPU that so many ranks use."""
+        """Memory for this rank's buffers, on a GPU that `num_sharing` ranks use."""
         free = int(self._runtime.memGetInfo()[0]) // num_sharing
         return max(free - _RESERVE_BYTES, free // 2)
 
     def cache_bytes(self) -> int | None:
-        """The GPU's second-level cache; None where it is not told."""
+        """The GPU's L2 cache; None if unknown."""
         return int(self._about.get("l2CacheSize", 0)) or None
 
     def finish(self) -> None:
-        """Wait until everything that was begun on the current stream has ended."""
+        """Wait for the current stream."""
         self._cupy.cuda.get_current_stream().synchronize()
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
-        """Raises MemoryError: CuPy's OutOfMemoryError is one; so is what the runtime itself says of it."""
+        """Buffers on this GPU. Raises MemoryError, also for the runtime's own out-of-memory error."""
         try:
             return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
         except self._runtime.CUDARuntimeError as error:
@@ -116,12 +113,12 @@ class RankGpu:
         return self.arrays.empty(num_bytes)
 
     def pinned(self, num_bytes: int) -> Any:
-        """Host memory that the GPU can copy to by itself: a numpy array of bytes."""
+        """Pinned host memory: a numpy array of bytes."""
         return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(num_bytes), np.uint8, num_bytes)
 
 
 class MpiCudaBuffers(Buffers):
-    """Sets of a send and a receive buffer in one block on the GPU, all of it written before use, guards around each."""
+    """Sets of a send and a receive buffer in one block on the GPU, with guards around each. All bytes are written."""
 
     def __init__(self, gpu: RankGpu, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> None:
         self._gpu = gpu
@@ -137,12 +134,12 @@ class MpiCudaBuffers(Buffers):
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
     def view(self, which: Which, index: int) -> Any:
-        """The device memory itself: what mpi4py is given."""
+        """The device memory, for mpi4py."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + self._num_bytes(which)]
 
     def address(self, which: Which, index: int) -> int:
-        """Where that memory begins: what the compiled loop is given."""
+        """The address of that memory, for the compiled loop."""
         return self._address + index * self._stride + self._start[which]
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
@@ -150,18 +147,18 @@ class MpiCudaBuffers(Buffers):
         return (Memory(self._gpu.arrays, self.view(which, index)),)
 
     def guards(self, index: int) -> list[Memory]:
-        """All between and around the buffers of a set."""
+        """The memory between and around the buffers of a set."""
         first = index * self._stride
         send, recv = first + self._start["send"], first + self._start["recv"]
         ends = ((first, send), (send + self.send_bytes, recv), (recv + self.recv_bytes, first + self._stride))
         return [Memory(self._gpu.arrays, self._block[begin:end]) for begin, end in ends]
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
-        """As always, and the bytes are there when this returns."""
+        """As the base class; the bytes are in place on return."""
         super().write(which, index, data)
         self._gpu.finish()
 
     def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
-        """As always, and the bytes are there when this returns."""
+        """As the base class; the bytes are in place on return."""
         super().fill(which, index, begin, num_bytes, content)
         self._gpu.finish()

@@ -1,8 +1,8 @@
-"""Do messages of device memory gain anything over host memory and two copies? Measured once, before the first row.
+"""Compare messages of device memory with staging through host memory, once, before the first row.
 
-A message is half of a ping-pong, the best of some. Staged: copied to pinned host memory, sent from there, and copied to
-the device at the other end, one after the other. A library that is not faster moves device memory the same way; one
-that is faster may still go through the host, in pieces that overlap.
+A message is half of a ping-pong, the best of a few. Staged: it is copied to pinned host memory, sent, and copied to the
+other device, one after the other. A library that is not faster stages device memory, too. A faster one may still stage
+it, in overlapping pieces.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from bench.transports._mpi_cuda_memory import RankGpu
 
 NUM_BYTES = 64 << 20
 _TIMES, _TAG = 4, 8
-_GAIN = 0.9  # of the staged time: what is not below it is no gain, as both are told by few messages
+_GAIN = 0.9  # of the staged time: a smaller gain could be noise, since few messages are timed
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """The rank that rank 0 sends to: the first one on another host, else rank 1; None for one rank."""
+    """The rank that rank 0 sends to: the first on another host, else rank 1; None for one rank."""
     elsewhere = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), None)
     return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
 
 
 def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
-    """(device memory, pinned host memory) for a message; None where there is not enough of either."""
+    """(device memory, pinned host memory) for a message; None if either is short."""
     try:
         device = gpu.empty(num_bytes)
         device.data.memset_async(1, num_bytes)
@@ -37,7 +37,7 @@ def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
 
 
 def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
-    """Seconds of one message between rank 0 and another, as device memory and staged; (0, 0) on all other ranks."""
+    """Seconds of one message between rank 0 and `other`, from device memory and staged; (0, 0) on all other ranks."""
     me = world.Get_rank()
     if me not in (0, other):
         return 0.0, 0.0
@@ -68,17 +68,15 @@ def _message_s(move: Callable[[bool], None], first: bool) -> float:
     return best_s
 
 
-def words(device_s: float, staged_s: float, other: int, hosts: Sequence[str], num_bytes: int) -> tuple[str, str]:
-    """(the fact, the note) of what was measured."""
+def describe(device_s: float, staged_s: float, other: int, hosts: Sequence[str], num_bytes: int) -> tuple[str, str]:
+    """(fact, note) of the comparison."""
     where = "on one host" if hosts[other] == hosts[0] else "between two hosts"
     took = (
-        f"{format_bytes(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) in "
-        f"{format_duration(device_s)}, {format_duration(staged_s)} copied to the host, sent, and copied back"
+        f"{format_bytes(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) took "
+        f"{format_duration(device_s)}, staged through the host {format_duration(staged_s)}"
     )
     if device_s < _GAIN * staged_s:
         return "faster than staging through the host", (
-            f"{took}: GPU memory is sent faster than by way of the host, unless the library overlaps such pieces"
+            f"{took}: GPU-direct is in use, unless the library overlaps staged pieces"
         )
-    return "not faster than staging through the host", (
-        f"{took}: not faster than staging through the host, so GPU-direct is not in use"
-    )
+    return "not faster than staging through the host", (f"{took}: GPU-direct is not in use")

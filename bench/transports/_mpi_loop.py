@@ -1,8 +1,7 @@
 """MPI calls from a compiled loop: no Python runs between the two readings of the clock.
 
-The loop (`_mpi_loop.c`, no MPI header needed) is compiled once by the C compiler at hand and kept in the user's cache;
-it is given the addresses of the functions that mpi4py's own library has, so it calls the very MPI that mpi4py loaded.
-Where there is no compiler, transports/mpi.py times in Python and says so.
+The loop (`_mpi_loop.c`, which needs no MPI header) is compiled once and kept in the user's cache. It gets the addresses
+of the functions in the library that mpi4py loaded. Without a compiler, transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O2", "-shared", "-fPIC")
 _COMPILE_MOST_S = 60.0
 
-# The numbers of `enum` in _mpi_loop.c, and the library's function of each.
+# In the order of `enum` in _mpi_loop.c: each operation and its MPI function.
 _FUNCTIONS = {
     "allreduce": "MPI_Allreduce",
     "reduce": "MPI_Reduce",
@@ -70,7 +69,7 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """(the compiled loop, the compiler) or (None, why there is none). Compiled the first time only."""
+    """(compiled loop, compiler), or (None, why there is none). It is compiled the first time only."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         return None, "no C compiler (cc, gcc, clang or $CC) was found"
@@ -86,12 +85,12 @@ def build() -> tuple[Path | None, str]:
         try:
             return _compile(compiler, path), compiler
         except (OSError, subprocess.SubprocessError) as error:
-            return None, f"{compiler} could not compile it ({_words(error)})"
-    return None, "no folder for the compiled loop can be written: set XDG_CACHE_HOME to one"
+            return None, f"{compiler} could not compile it ({_message(error)})"
+    return None, "no cache folder is writable: set XDG_CACHE_HOME to one that is"
 
 
 def _compile(compiler: str, path: Path) -> Path:
-    """Other ranks may do the same at this moment: each builds a file of its own and puts it in place whole."""
+    """Compile into a temporary file and rename it: other ranks may do the same at this moment."""
     partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     try:
         subprocess.run(
@@ -108,14 +107,14 @@ def _compile(compiler: str, path: Path) -> Path:
     return path
 
 
-def _words(error: Exception) -> str:
-    said = getattr(error, "stderr", None) or str(error)
-    return str(said).strip().splitlines()[0]
+def _message(error: Exception) -> str:
+    message = getattr(error, "stderr", None) or str(error)
+    return str(message).strip().splitlines()[0]
 
 
 @dataclass(slots=True)
 class LoopProgram:
-    """Steps for every buffer set, one set after the other, as the loop reads them; `keep`: what they point to."""
+    """Steps for every buffer set, one after the other, as the loop reads them. `keep`: the objects they point to."""
 
     steps: Any
     num_steps: int
@@ -127,10 +126,10 @@ class Loop:
     """The compiled loop over one MPI library. `mpi` is mpi4py's module."""
 
     def __init__(self, path: Path, mpi: Any) -> None:
-        """Load it. Raises OSError when the file is no library of this machine."""
+        """Load it. Raises OSError if the file is no library for this machine."""
         self._mpi = mpi
         self._loop = ctypes.CDLL(str(path))
-        self._library = ctypes.CDLL(mpi.__file__)  # finds the functions of the library that this module is linked with
+        self._library = ctypes.CDLL(mpi.__file__)  # the library that this module is linked with
         self._pointers = int(mpi._sizeof(mpi.Comm) == ctypes.sizeof(ctypes.c_void_p))
         self._handle = ctypes.c_void_p if self._pointers else ctypes.c_int
         self._status_bytes = mpi._sizeof(mpi.Status)
@@ -149,7 +148,7 @@ class Loop:
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
     def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
-        """One step; handles are mpi4py's objects, buffers addresses, counts of elements (of a block, where it has)."""
+        """One step. Handles are mpi4py objects, buffers are addresses, counts are of elements (per block)."""
         handles = {
             name: self._mpi._handleof(each)
             for name, each in (("type", type), ("op", op), ("comm", comm))
@@ -160,7 +159,7 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Room for statuses that nobody reads."""
+        """Memory for statuses; they are not read."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
@@ -173,7 +172,7 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """One callable for each buffer set, which runs it once: the same code as the timed one."""
+        """One callable per buffer set that runs it once, with the code of the timed loop."""
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -183,7 +182,7 @@ class Loop:
         return [call(index) for index in range(program.num_sets)]
 
     def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
-        """Isolated calls; where a set has to be refilled before each, one call of the loop for each."""
+        """Isolated calls. If sets must be refilled, the loop is called once per sample."""
         if compiled.refill is None:
             return Timing(self._timed(self._loop.each, compiled, barriers, num_calls, num_calls), "compiled")
         seconds: list[float] = []
@@ -204,7 +203,7 @@ class Loop:
     def _timed(
         self, function: Any, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_times: int
     ) -> tuple[float, ...]:
-        """Seconds of `num_times` readings, after which the buffer sets have moved on by `num_calls`."""
+        """Seconds of `num_times` samples. It advances the buffer set by `num_calls`."""
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
         self._check(

@@ -1,6 +1,6 @@
-"""Steps of a program as MPI calls with their arguments bound: through mpi4py, or for the compiled loop.
+"""Steps of a program as MPI calls with their arguments bound, through mpi4py or for the compiled loop.
 
-Exchanges are persistent requests, a single message the blocking call. Types that MPI does not know are moved as bytes.
+Exchanges are persistent requests; a single message is a blocking call. Types that MPI lacks are moved as bytes.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ TYPES = {
 }
 OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 REDUCTIONS = ("allreduce", "reduce", "reducescatter")
-_ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number, an address is not
+_ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Buffers whose memory MPI is given as it lies: as an object that mpi4py takes, and by address."""
+    """Buffers that MPI uses in place: as an object that mpi4py accepts, and by address."""
 
     num_sets: int
 
     def view(self, which: Which, index: int) -> Any:
-        """A buffer's bytes, which can be sliced."""
+        """A buffer's bytes; it can be sliced."""
 
     def address(self, which: Which, index: int) -> int:
-        """Where they begin."""
+        """The address of its first byte."""
 
 
 class Builder:
-    """Turns the steps of one group into calls: of mpi4py, or for the compiled loop."""
+    """Builds the calls of one group's steps, for mpi4py or for the compiled loop."""
 
     def __init__(
         self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed, reduction: Reduction, in_place: bool
@@ -57,7 +57,7 @@ class Builder:
         self._mpi, self._world, self._comm, self._ranks = mpi, world, comm, group.ranks
         self._buffers, self._in_place = buffers, in_place
         self._requests: list[Any] = []
-        # Bytes of a type MPI does not know are still bytes: copies of it need no more.
+        # MPI moves a type that it lacks as bytes.
         known = reduction.dtype in TYPES
         self._type = getattr(mpi, TYPES[reduction.dtype]) if known else mpi.BYTE
         self.element_bytes = DTYPES[reduction.dtype].num_bytes if known else 1
@@ -81,13 +81,13 @@ class Builder:
         return self._collective(step, send, recv)
 
     def free(self) -> None:
-        """Give the persistent requests back to the library."""
+        """Free the persistent requests."""
         for request in self._requests:
             request.Free()
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """Memory and type; mpi4py derives the count (per block, where the operation has blocks)."""
+        """Memory and type. mpi4py derives the count, per block if the operation has blocks."""
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
@@ -96,7 +96,7 @@ class Builder:
         send: Any = self._mpi.IN_PLACE if self._in_place else self._typed(send_memory[: step.send_bytes])
         recv: Any = self._typed(recv_memory[: step.recv_bytes])
         if step.op == "reduce" and self._in_place and not is_root:
-            send = self._typed(recv_memory[: step.send_bytes])  # only the root's call is in place: the others just send
+            send = self._typed(recv_memory[: step.send_bytes])  # only the root's call is in place
         to_root, from_root = recv if is_root else None, send if is_root else None
         calls: dict[str, Callable[[], Callable[[], Any]]] = {
             "allreduce": lambda: partial(comm.Allreduce, send, recv, operation),
@@ -162,7 +162,7 @@ class Builder:
         if self._in_place and not (step.op == "reduce" and not is_root):
             send = int(self._mpi.IN_PLACE) & _ADDRESS
         elif self._in_place:
-            send = recv  # only the root's call is in place: the others just send
+            send = recv  # only the root's call is in place
         if step.op == "broadcast" and is_root:
             recv, recvs = send, sends
         return loop.step(

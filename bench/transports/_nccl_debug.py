@@ -1,9 +1,9 @@
-"""What NCCL really used, from its own debug output: network, paths, NVLS, channels, algorithm and protocol.
+"""Read from NCCL's debug output what it used: network, paths, NVLS, channels, algorithm and protocol.
 
-Its lines of set-up (INIT, NET, GRAPH) are printed when communicators are made and peers connected, never by a call that
-is timed. The line that names a call's algorithm (TUNING, from 2.24 on) is printed by the first rank of a group at every
-call: it is switched on for one untimed call only, or, where the library can not be told so while it runs and somebody
-demands to know, for all of them, which is then said.
+NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
+The first rank of a group prints the algorithm of a call (TUNING, since 2.24) at every call. Those lines are enabled for
+one untimed call only. If this NCCL cannot change that setting while it runs and `--require` needs the lines, they are
+enabled for all calls, and a note says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 _SETUP = "INIT,NET,GRAPH,ENV"
 _PER_CALL = f"{_SETUP},TUNING"
 
-_SAID = re.compile(
+_LINE = re.compile(
     r"Channel [^>]*-> \S+ (?:\[\w+\] )?via (?P<path>[A-Z][^:]*?)(?: comm 0x.*)?$"
     r"|Using network (?P<network>\S.*?)$"
     r"|NET/OFI Selected [Pp]rovider is (?P<provider>[\w-]+)"
@@ -36,7 +36,7 @@ _INFO, _WARN = "NCCL INFO ", "NCCL WARN "
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for one call, in its own words in small letters, and the line that says so."""
+    """What NCCL chose for one call, in lower case, and the line of its output."""
 
     algorithm: str
     protocol: str
@@ -45,10 +45,11 @@ class Choice:
 
 @dataclass(slots=True)
 class NcclReport:
-    """What one rank's NCCL, or that of several ranks together, told of itself. None and empty: it did not.
+    """The output of NCCL on one rank or on several. None or empty: not reported.
 
-    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), and a line that says so. `selected`: what
-    it would take between nodes. `paths`: how peers of one node are reached (`P2P/CUMEM`, `SHM`). `choices`: of calls.
+    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
+    network it would use between nodes. `paths`: how it reaches peers of one node (`P2P/CUMEM`, `SHM`). `choices`: those
+    for calls.
     """
 
     networks: dict[str, str] = field(default_factory=dict)
@@ -63,29 +64,29 @@ class NcclReport:
     warning: str | None = None
     num_lines: int = 0
 
-    def hear(self, line: str) -> None:
-        """Take one line in."""
+    def read_line(self, line: str) -> None:
+        """Parse one line of output."""
         if _WARN in line and self.warning is None:
             self.warning = line.partition(_WARN)[2].strip()
         begin = line.find(_INFO)
         if begin < 0:
             return
         self.num_lines += 1
-        said = _SAID.match(line[begin + len(_INFO) :].rstrip())
-        if said is None:
+        found = _LINE.match(line[begin + len(_INFO) :].rstrip())
+        if found is None:
             return
-        if path := said["path"]:
+        if path := found["path"]:
             self._connected(path, line.strip())
-        elif said["network"]:
-            self.selected = said["network"]
-        elif said["provider"]:
-            self.provider = said["provider"].lower()
-        elif said["channels"]:
-            self.channels, self.p2p_channels = int(said["channels"]), int(said["p2p"])
-            self.nvls_channels = None if said["nvls"] is None else int(said["nvls"])
-        elif said["algorithm"]:
-            self.choices.append(Choice(said["algorithm"].lower(), said["protocol"].lower(), line.strip()))
-        elif said["nvls_words"]:
+        elif found["network"]:
+            self.selected = found["network"]
+        elif found["provider"]:
+            self.provider = found["provider"].lower()
+        elif found["channels"]:
+            self.channels, self.p2p_channels = int(found["channels"]), int(found["p2p"])
+            self.nvls_channels = None if found["nvls"] is None else int(found["nvls"])
+        elif found["algorithm"]:
+            self.choices.append(Choice(found["algorithm"].lower(), found["protocol"].lower(), line.strip()))
+        elif found["nvls_words"]:
             self.nvls_channels = self.nvls_channels or 0
 
     def _connected(self, path: str, line: str) -> None:
@@ -98,12 +99,12 @@ class NcclReport:
         self.paths.add("/".join(words[:2]) if words[0] == "P2P" else words[0])
 
     def _network(self, name: str) -> str:
-        """libfabric is a way to many networks: its provider names the one that is used."""
+        """libfabric reaches several networks: its provider names the one in use."""
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
 
     def facts(self, num_nodes: int) -> dict[str, str]:
-        """For the header, in words. `num_nodes`: over which the ranks are spread, as NCCL was told."""
+        """The facts for the header. `num_nodes`: the number of nodes, as NCCL sees it."""
         used = " + ".join(self.networks) or ("none, within one node" if num_nodes == 1 else None)
         nvls = {None: None, 0: "no"}.get(self.nvls_channels, f"yes, {self.nvls_channels} channels")
         rdma = None if self.gpudirect is None else "yes" if self.gpudirect else "no"
@@ -119,10 +120,10 @@ class NcclReport:
         return {f"nccl_{name}": value for name, value in known.items() if value is not None}
 
 
-def together(all_seen: Iterable[NcclReport]) -> NcclReport:
-    """What all ranks saw, in rank order: only those at the edge of a node use a network."""
+def merge(reports: Iterable[NcclReport]) -> NcclReport:
+    """The reports of all ranks, in rank order, as one: only some ranks of a node use a network."""
     whole = NcclReport()
-    for rank, one in enumerate(all_seen):
+    for rank, one in enumerate(reports):
         whole.networks = {name: f"rank {rank}: {line}" for name, line in one.networks.items()} | whole.networks
         whole.selected, whole.provider = whole.selected or one.selected, whole.provider or one.provider
         whole.paths |= one.paths
@@ -136,43 +137,43 @@ def together(all_seen: Iterable[NcclReport]) -> NcclReport:
 
 
 class Debug:
-    """This process's NCCL output: sent to a file that nobody else sees, unless the user asked for it elsewhere.
+    """This process's NCCL output, in a private file unless the user sends it elsewhere.
 
-    The variables stand in the environment only while NCCL reads them: they are not the user's settings.
+    The variables are set only while NCCL reads them, because they are not settings of the user.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
-        """Before NCCL is initialised. `every_call`: also what each call uses, at its price (see the module)."""
+        """Set the variables before NCCL is initialised. `every_call`: NCCL prints every call (see the module)."""
         self.seen = NcclReport()
         self._environ, self._read_to = environ, 0
         self._own: Path | None = None
-        self.source: str | None = None  # where NCCL's output is read; None: nowhere
+        self.source: str | None = None  # where NCCL's output is read; None if it is not read
         self.every_call = every_call
         asked = [name for name in _VARIABLES if name != "NCCL_DEBUG_SUBSYS" and name in environ]
         self.given_by_user = " and ".join(asked)
         self._given_subsys = environ.get("NCCL_DEBUG_SUBSYS")
-        self.why_unread = f"nothing that could be read: {self.given_by_user} is set"
+        self.why_unread = f"not read: {self.given_by_user} is set"
         if not asked:
             try:
                 handle, name = tempfile.mkstemp(prefix="bench-nccl-", suffix=".log")
             except OSError as error:
-                self.why_unread = f"nothing: no file could be made for it ({error.strerror})"
+                self.why_unread = f"not read: no file could be created for it ({error.strerror})"
                 return
             os.close(handle)
             self._own = self._file = Path(name)
             self.source = "a file of its own"
-            self._tell(_PER_CALL if every_call else _SETUP)
+            self._set_variables(_PER_CALL if every_call else _SETUP)
         elif environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE") and "NCCL_DEBUG_FILE" in environ:
             self._file = Path(_expanded(environ["NCCL_DEBUG_FILE"]))
             self.source = "the file that NCCL_DEBUG_FILE names"
 
     @property
     def can_switch(self) -> bool:
-        """Is it ours to say which lines are written?"""
+        """May this suite choose which lines NCCL prints?"""
         return self._own is not None and not self.every_call and self._given_subsys is None
 
     def opened(self) -> None:
-        """NCCL has been initialised and has made its first call: it has read the variables."""
+        """Restore the variables: NCCL has been initialised and has read them."""
         if self._own is not None:
             for name in _VARIABLES:
                 self._environ.pop(name, None)
@@ -181,7 +182,7 @@ class Debug:
         self.read()
 
     def read(self) -> None:
-        """Take in what NCCL has said since."""
+        """Read NCCL's output since the last call."""
         if self.source is None:
             return
         with contextlib.suppress(OSError), self._file.open("rb") as file:
@@ -190,59 +191,59 @@ class Debug:
                 if not line.endswith(b"\n"):
                     break
                 self._read_to += len(line)
-                self.seen.hear(line.decode(errors="replace"))
+                self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call to its end, and tell what NCCL chose for it; None where it does not say.
+        """Run an untimed call, and return what NCCL chose for it; None if it does not report that.
 
-        `reset`, which all ranks have or none: makes NCCL read its variables anew at its next line (ncclResetDebugInit);
-        then a second call is made, so that the file is closed to such lines again before anything is timed.
+        `reset` (ncclResetDebugInit; on all ranks or on none) makes NCCL read its variables again at its next line. Then
+        a second call turns the lines off before anything is timed.
         """
         self.read()
         before = len(self.seen.choices)
         if reset is not None:
-            self._again(_PER_CALL, reset)
+            self._reconfigure(_PER_CALL, reset)
         call()
         self.read()
         if reset is not None:
-            self._again(_SETUP, reset)
+            self._reconfigure(_SETUP, reset)
             call()
             self.opened()
         found = self.seen.choices[before:]
         return found[-1] if found else None
 
-    def _again(self, subsystems: str, reset: Callable[[], object]) -> None:
-        self._tell(subsystems)
-        self._read_to = 0  # NCCL empties the file when it opens it again, if it has anything to say
+    def _reconfigure(self, subsystems: str, reset: Callable[[], object]) -> None:
+        self._set_variables(subsystems)
+        self._read_to = 0  # NCCL truncates the file when it opens it again, which it does at its next line
         self._file.write_bytes(b"")
         reset()
 
-    def _tell(self, subsystems: str) -> None:
+    def _set_variables(self, subsystems: str) -> None:
         self._environ["NCCL_DEBUG"] = "INFO"
         self._environ["NCCL_DEBUG_FILE"] = str(self._file).replace("%", "%%")
         self._environ["NCCL_DEBUG_SUBSYS"] = self._given_subsys or subsystems
 
     def close(self) -> None:
-        """Remove the file, where it is our own."""
+        """Remove the private file."""
         if self._own is not None:
             self._own.unlink(missing_ok=True)
 
 
 def _expanded(name: str) -> str:
-    """A file name as NCCL makes it: %h is the host, %p the process, %% a per cent sign."""
+    """Expand a file name as NCCL does: %h is the host, %p the process, %% a per cent sign."""
     words = {"%h": socket.gethostname().partition(".")[0], "%p": str(os.getpid()), "%%": "%"}
     return re.sub("%[hp%]", lambda found: words[found[0]], name)
 
 
-def unlike(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
-    """What was demanded and is not so, or can not be known, as the end of a sentence with its evidence; else None.
+def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
+    """The first demand of `--require` that is not met or cannot be checked, with its evidence; None if all are met.
 
-    `required` names `network` where `seen` is to be judged, `algorithm` and `protocol` where a call's choice is.
+    Without `seen` only `algorithm` and `protocol` are checked, against `choice`; with it only `network`.
     """
     for name, value in required:
         if name == "network" and seen is not None:
             if not seen.num_lines:
-                return f"{name}={value} was demanded, and NCCL did not tell which network it used"
+                return f"{name}={value} was demanded, and NCCL did not report its network"
             for used, line in seen.networks.items():
                 if used != value:
                     return f"{name}={value} was demanded, and NCCL used {used} ({line})"
@@ -250,7 +251,7 @@ def unlike(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice:
                 return f"{name}={value} was demanded, and NCCL used no network between these ranks"
         elif name in ("algorithm", "protocol") and seen is None:
             if choice is None:
-                return f"{name}={value} was demanded, and NCCL did not tell which {name} it used"
+                return f"{name}={value} was demanded, and NCCL did not report its {name}"
             if (used := getattr(choice, name)) != value:
                 return f"{name}={value} was demanded, and NCCL used {used} ({choice.line})"
     return None

@@ -1,4 +1,4 @@
-"""Which GPU is this rank's, what keeps it from having one, and which NCCL is loaded."""
+"""This rank's GPU, what prevents its use, and the loaded NCCL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 from collections.abc import Mapping, MutableMapping
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,24 +15,29 @@ from bench.core.errors import first_line
 from bench.core.world import RankInfo
 
 _LIBRARY = "libnccl.so.2"
-# The first NCCL that lets ranks share a GPU when asked; before, it is told that they are on different hosts.
+# The first NCCL with a setting for ranks that share a GPU. Older ones must believe that the ranks are on several hosts.
 _SHARES_SINCE = (2, 30, 3)
-_RANKS_WITHOUT_LIMIT = 2  # per GPU, whose channels all find room (NCCL's documentation of the variable)
+_RANKS_WITHOUT_LIMIT = 2  # per GPU: the channels of so many fit (NCCL's documentation of the variable)
 _MOST_CHANNELS = "8"
 _GIB = 1 << 30
-_STIR_BYTES, _STIR_S, _MOST_STIRS = 64 << 20, 0.2, 1000
-_OF_A_DRIVER = ("nvidiactl", "dxg")  # under Linux, and under Windows' own
-
-
+_ACTIVE_BYTES, _ACTIVE_S, _MOST_COPIES = 64 << 20, 0.2, 1000
+_OF_A_DRIVER = ("nvidiactl", "dxg")  # on Linux, and in Windows' Linux
 _OTHER = "another transport (mpi, gloo)"
+
+
+class MissingPart(StrEnum):
+    """What a build of torch lacks."""
+
+    CUDA = "CUDA"
+    NCCL = "NCCL"
 
 
 def problem(
     torch: Any, place: RankInfo, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
-    """Why this rank can not run on a GPU, in one sentence with what to do; None when it can."""
+    """Why this rank cannot use a GPU, and what to do; None if it can."""
     if lack := built_without(torch):
-        wanted = "a CUDA build of torch" if lack == "CUDA" else "another build"
+        wanted = "a CUDA build of torch" if lack is MissingPart.CUDA else "another build"
         return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0 or not torch.cuda.is_available():
@@ -39,57 +45,53 @@ def problem(
     if num_gpus < place.local_size and not share_gpu and not _has_its_own(environ):
         return (
             f"{place.local_size} ranks on this host need a GPU each, and torch sees {num_gpus}: start fewer ranks per "
-            f"node, let them share for a try (--share-gpu 1), or use {_OTHER}"
+            f"node, share GPUs for a functional test (--share-gpu 1), or use {_OTHER}"
         )
     return None
 
 
-def built_without(torch: Any) -> str:
-    """What this torch lacks, "CUDA" or "NCCL"; "" when it has both."""
+def built_without(torch: Any) -> MissingPart | None:
+    """What this torch lacks; None if it has both CUDA and NCCL."""
     if torch.version.cuda is None:
-        return "CUDA"
-    return "" if torch.distributed.is_available() and torch.distributed.is_nccl_available() else "NCCL"
+        return MissingPart.CUDA
+    has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
+    return None if has_nccl else MissingPart.NCCL
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
-    """A launcher may show each rank another GPU; that two see the same one is found when they meet."""
+    """Did the launcher give this rank GPUs of its own? Two ranks on one GPU are found when all ranks meet."""
     return bool(environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
-    """torch sees no GPU: is there a driver, does it show any, are they hidden?"""
+    """Why torch sees no GPU: no driver, hidden GPUs, or the driver's own error."""
     shown = sum(1 for one in devices.glob("nvidia[0-9]*") if one.name.removeprefix("nvidia").isdigit())
     if not shown and not any((devices / name).exists() for name in _OF_A_DRIVER):
-        return (
-            f"no NVIDIA driver is loaded here (there is no {devices}/nvidiactl): use {_OTHER}, or a machine with GPUs"
-        )
+        return f"no NVIDIA driver is loaded here (no {devices}/nvidiactl): use {_OTHER}, or a machine with GPUs"
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return (
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs (the driver shows {shown}): unset it, or name GPUs that "
-            "are there"
-        )
-    why = "it says no more"
+        return f"CUDA_VISIBLE_DEVICES={visible!r} hides all {shown} GPUs: unset it, or list existing GPUs"
+    why = "no error was reported"
     try:
         torch.cuda.init()
-    except Exception as error:  # a driver may fail in any way; its words are the answer
+    except Exception as error:  # a driver may fail in any way; its message is the reason
         why = first_line(error).rstrip(".")
-    return f"the NVIDIA driver is there, and torch sees no GPU ({why}): see nvidia-smi, or use {_OTHER}"
+    return f"torch sees no GPU, although the NVIDIA driver is loaded ({why}): see nvidia-smi, or use {_OTHER}"
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Why a GPU that is there can not be used, tried by a first byte in its memory; None when it can. It is current."""
+    """Make a GPU current and write to its memory. Returns why that failed; None if it worked."""
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
         torch.cuda.synchronize()
-    except Exception as error:  # somebody has it alone, it is full or off the bus: torch tells it in several types
-        return f"rank {rank} can not use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
+    except Exception as error:  # exclusive use, no memory, off the bus: torch raises several types
+        return f"rank {rank} cannot use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
     return None
 
 
 def loaded() -> ctypes.CDLL | None:
-    """The NCCL that torch has loaded; None where it is part of torch itself."""
+    """The NCCL that torch has loaded; None if it is linked into torch."""
     try:
         return ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -97,7 +99,7 @@ def loaded() -> ctypes.CDLL | None:
 
 
 def version(torch: Any, library: Any) -> tuple[int, ...]:
-    """Of the NCCL that runs; torch tells the one it was built with, which may be older."""
+    """The version of the loaded NCCL; torch reports the one that it was built with, which may be older."""
     number = ctypes.c_int(0)
     try:
         if library is not None and library.ncclGetVersion(ctypes.byref(number)) == 0:
@@ -105,35 +107,35 @@ def version(torch: Any, library: Any) -> tuple[int, ...]:
             return code // 10_000, code // 100 % 100, code % 100
     except AttributeError:
         pass
-    told = torch.cuda.nccl.version()
-    return tuple(part for part in told if isinstance(part, int))
+    built_with = torch.cuda.nccl.version()
+    return tuple(part for part in built_with if isinstance(part, int))
 
 
-def share(environ: MutableMapping[str, str], runs: tuple[int, ...], place: RankInfo, num_gpus: int) -> str:
-    """Before NCCL is initialised: let it accept several ranks on one GPU. Returns how, in words."""
+def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], place: RankInfo, num_gpus: int) -> str:
+    """Let NCCL accept several ranks on one GPU, before it is initialised. Returns how, for a note."""
     environ["NCCL_NVLS_ENABLE"] = environ["NCCL_MNNVL_ENABLE"] = "0"
-    if runs >= _SHARES_SINCE:
+    if nccl >= _SHARES_SINCE:
         environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
         if place.local_size > _RANKS_WITHOUT_LIMIT * num_gpus:
             environ.setdefault("NCCL_MAX_CTAS", _MOST_CHANNELS)
         return "NCCL_MULTI_RANK_GPU_ENABLE"
     environ["NCCL_HOSTID"] = f"{socket.gethostname()}-rank{place.rank}"
-    return "a host of its own for every rank (NCCL_HOSTID), so through the network"
+    return "NCCL_HOSTID (a different host for every rank, so over the network)"
 
 
 def reserve_bytes(total_bytes: int) -> int:
-    """What buffers leave free for NCCL and the driver: 1 GiB per 16 GiB, 4 at most, as nccl-tests does, and 1 more."""
+    """Memory left free for NCCL and the driver: as nccl-tests 1 GiB per 16 GiB (at most 4), and 1 GiB more."""
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 
 
-def stir(torch: Any, device: Any) -> None:
-    """Keep the link between this GPU and its host busy for a fifth of a second; a first pair of copies says how many.
+def keep_link_active(torch: Any, device: Any) -> None:
+    """Copy between this GPU and its host for 0.2 s; a first pair of copies determines how many fit.
 
-    Returns when they are ordered. torch keeps the memory until they are done. Where it gives none, nothing is stirred.
+    Returns when all are enqueued; torch keeps their memory until they end. Without memory for them it does nothing.
     """
     try:
-        host = torch.empty(_STIR_BYTES, dtype=torch.uint8, pin_memory=True)
-        there = torch.empty(_STIR_BYTES, dtype=torch.uint8, device=device)
+        host = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, pin_memory=True)
+        there = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, device=device)
     except RuntimeError:
         return
     side = torch.cuda.Stream()
@@ -145,6 +147,6 @@ def stir(torch: Any, device: Any) -> None:
         host.copy_(there, non_blocking=True)
         side.synchronize()
         once_s = perf_counter() - began
-        for _ in range(min(_MOST_STIRS, int(_STIR_S / once_s) + 1)):
+        for _ in range(min(_MOST_COPIES, int(_ACTIVE_S / once_s) + 1)):
             there.copy_(host, non_blocking=True)
             host.copy_(there, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Samples between two CUDA events on the current stream, with what the host's clock says of them."""
+"""Samples of NCCL calls between two CUDA events, and CUDA graphs that replay a batch of calls."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from time import perf_counter_ns
 from typing import Any
 
 from bench.core.transport import Compiled, Timing
-from bench.transports._nccl_graph import start_of
 
-Sample = tuple[float, float, float]  # seconds per call: by events, until the host saw the end, until all were issued
+Sample = tuple[
+    float, float, float
+]  # seconds per call: by events, until the host saw the end, until all calls had returned
 
 
 class EventTimer:
-    """Two events, made once: nothing is made while they tell the time."""
+    """Two events, made once: nothing is created between the readings of the clock."""
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:
-        """`sync`: this rank's stream is idle and all ranks are there. `loop`: what issues the calls."""
+        """`sync` waits for this rank's stream and for all ranks. `loop`: what issues the calls."""
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._sync, self._loop = sync, loop
 
     def timing(self, samples: Sequence[Sample | None]) -> Timing:
-        """Samples as the ranks tell them; None are those of an idle rank."""
+        """The Timing of these samples; an idle rank has None."""
         taken = [sample for sample in samples if sample is not None]
         if not taken:
             return Timing((), self._loop)
@@ -29,7 +30,7 @@ class EventTimer:
         return Timing(seconds, self._loop, host_s, enqueue_s)
 
     def sample(self, compiled: Compiled | None, num_calls: int) -> Sample | None:
-        """`num_calls` calls on the current stream after one synchronisation; an idle rank only synchronises."""
+        """Time `num_calls` calls on the current stream after one synchronisation. An idle rank only synchronises."""
         if compiled is None:
             self._sync()
             return None
@@ -52,3 +53,61 @@ class EventTimer:
         compiled.last_set, compiled.next_set = order[-1], (order[-1] + 1) % num_sets
         scale = 1e-9 / num_calls
         return begin.elapsed_time(end) * 1e-3 / num_calls, (seen - began) * scale, (issued - began) * scale
+
+
+def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
+    """The first buffer set of a replayed batch.
+
+    A batch of all sets starts at set 0. A shorter one starts where the last batch ended, if it fits before the last
+    set. This limits the captured calls, and still uses more than half of the sets.
+    """
+    return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
+
+
+class Graphs:
+    """The CUDA graphs of one compiled program, by first set and number of calls.
+
+    Every rank of the group captures the same graphs at the same time, because all ranks run the same batches.
+    """
+
+    def __init__(self, torch: Any, calls: Sequence[Callable[[], Any]]) -> None:
+        self._torch, self._calls = torch, calls
+        self._made: dict[tuple[int, int], Any] = {}
+        self._stream: Any = None
+
+    def replay(self, start: int, num_calls: int) -> Callable[[], Any]:
+        """A function that launches the calls from set `start` on. A new graph is captured, uploaded and run once.
+
+        Raises RuntimeError if a call cannot be captured.
+        """
+        key = (start, num_calls)
+        if key not in self._made:
+            self._made[key] = self._captured(start, num_calls)
+        replay: Callable[[], Any] = self._made[key].replay
+        return replay
+
+    def _captured(self, start: int, num_calls: int) -> Any:
+        cuda = self._torch.cuda
+        calls = [self._calls[(start + k) % len(self._calls)] for k in range(num_calls)]
+        if self._stream is None:
+            self._stream = cuda.Stream()
+        # A first call on the stream of the capture, outside of it: its set-up must not become part of the graph.
+        self._stream.wait_stream(cuda.current_stream())
+        with cuda.stream(self._stream):
+            calls[0]()
+        cuda.current_stream().wait_stream(self._stream)
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        # NCCL's threads may allocate and torch's watchdog queries events meanwhile: capture this thread only.
+        with cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            for call in calls:
+                call()
+        graph.replay()
+        cuda.synchronize()
+        return graph
+
+    def release(self) -> None:
+        """Release the graphs, before the communicators that they use."""
+        for graph in self._made.values():
+            graph.reset()
+        self._made.clear()

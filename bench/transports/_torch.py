@@ -1,4 +1,4 @@
-"""What the transports over torch.distributed share: names that changed between versions, opening, the control plane."""
+"""Shared by the transports over torch.distributed: renamed functions, opening, the control plane, bound calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.core.transport import Reduction, chain
 from bench.core.world import RankInfo
 from bench.transports import _arrival
 
-# Names that torch 2.13 gave to functions of 2.8 to 2.12; the old ones warn there, which would be timed.
+# Functions that torch 2.13 renamed. The old names warn there, and the warning would be timed.
 _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 _OPS = {
     "sum": "SUM",
@@ -30,6 +30,9 @@ _OPS = {
     "bxor": "BXOR",
 }
 
+_REDUCES = ("allreduce", "reduce", "reducescatter")
+_TINY_BYTES = 64  # per rank: whole elements of every type
+# What torch and Gloo write when a peer is gone: there is no exception type for it.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -47,7 +50,7 @@ _LOST = (
 
 
 def load_torch() -> Any:
-    """torch with torch.distributed; NotInstalledError when it is not installed."""
+    """torch with torch.distributed. Raises NotInstalledError if it is not installed."""
     try:
         import torch
         import torch.distributed
@@ -59,18 +62,38 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """A connection that broke, or a peer that did not answer in time: Gloo and torch's stores tell it in words only."""
-    said = str(error)
-    return isinstance(error, RuntimeError) and any(words in said for words in _LOST)
+    """Did a connection break, or a peer not answer in time? Gloo and torch's stores report it only in the message."""
+    message = str(error)
+    return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
+
+
+def reduces(step: Step) -> bool:
+    """Does a step compute with the elements rather than move them?"""
+    return isinstance(step, Collective) and step.op in _REDUCES
+
+
+def tiny_collective(op: str, num_ranks: int) -> Collective:
+    """A call of this kind with whole elements of any type for each of `num_ranks` ranks."""
+    whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
+    split = (block,) * num_ranks if op == "alltoallv" else ()
+    send_bytes = block if op in ("allgather", "gather") else whole
+    recv_bytes = block if op in ("reducescatter", "scatter") else whole
+    return Collective(op, send_bytes, recv_bytes, 0, split, split)
+
+
+def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
+    """A message to the next rank, and one from the previous rank."""
+    sent, received = Message((rank + 1) % num_ranks, _TINY_BYTES), Message((rank - 1) % num_ranks, _TINY_BYTES)
+    return Exchange((sent,), (received,))
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """The function of torch.distributed under its newest name, or the one it had before. Resolved once, untimed."""
+    """The function of torch.distributed under its newest name, or its old one. Resolved once, untimed."""
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
 def reduce_operation(dist: Any, reduce_op: str) -> Any:
-    """torch's ReduceOp for our word."""
+    """torch's ReduceOp."""
     return getattr(dist.ReduceOp, _OPS[reduce_op])
 
 
@@ -80,35 +103,35 @@ def open_process_group(
     backend: str,
     timeout_s: float,
     device: str | None = None,
-    wrong: str | None = None,
+    problem: str | None = None,
     **options: Any,
 ) -> None:
-    """Join the world of all ranks; on one host without a rendezvous the ranks find each other by a file.
+    """Join the world of all ranks. On one host without a rendezvous address the ranks meet in a file.
 
-    `device`: what names this rank's GPU in all the world. `wrong`: why this rank can not go on, which ends all of them.
-    Raises RefusedError when the ranks lie on several hosts and nobody said where to meet, when one can not go on, or
-    when two are on one GPU; AbsentError naming the ranks that did not come.
+    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue, which
+    ends all of them. Raises RefusedError if ranks on several hosts have no rendezvous address, if one cannot continue,
+    or if two are on one GPU; AbsentError with the ranks that did not arrive.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
     store = _store(dist, place, timeout)
-    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s), wrong)
+    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s), problem)
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
     )
 
 
 def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
-    """Where the ranks meet. torch's own way would wait for all of them without a word on who is missing."""
+    """The store where the ranks meet. torch's own rendezvous would not report which ranks are missing."""
     if place.rendezvous is None:
         if place.local_size != place.num_ranks:
             raise RefusedError(
-                f"{place.num_ranks} ranks on several hosts need a place to meet: "
+                f"{place.num_ranks} ranks on several hosts have no rendezvous address: "
                 "set MASTER_ADDR to the first host and MASTER_PORT to a free port on every rank, or start by torchrun"
             )
         return dist.FileStore(str(_meeting_file()), place.num_ranks)
     host, port = place.rendezvous
-    # torchrun's agent keeps the store itself, for all attempts of a job.
+    # torchrun's agent hosts the store for all attempts of a job.
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(
         host, port, place.num_ranks, is_master=place.rank == 0 and not of_agent, timeout=timeout, wait_for_workers=False
@@ -117,7 +140,7 @@ def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
 
 
 def _meeting_file() -> Path:
-    """A file name that all ranks of one launch on this host compute alike, and no other launch does.
+    """A file name that is the same on all ranks of one launch on this host, and differs between launches.
 
     Open MPI names the job; under Hydra all ranks are children of one proxy process.
     """
@@ -127,7 +150,7 @@ def _meeting_file() -> Path:
 
 
 def _started(process: int) -> str:
-    """When a process began, in clock ticks since boot: with its id it names a process that will not come again."""
+    """The start of a process in clock ticks since boot: together with its id it is unique."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -135,9 +158,9 @@ def _started(process: int) -> str:
 
 
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
-    """A process group for each group that has none in `handles`; torch wants every rank to make every group, in order.
+    """Make a process group for each group that has none in `handles`. Every rank must make every group, in order.
 
-    Without a limit of its own a group would get torch's, which is minutes.
+    Each gets `timeout_s`: torch's default is minutes.
     """
     for group in groups:
         if group.ranks not in handles:
@@ -172,7 +195,7 @@ def bound_calls(
     in_place: bool,
     always_batch: bool = False,
 ) -> list[Callable[[], Any]]:
-    """The steps on each buffer set as calls without arguments. `memory`: (send, receive) uint8 tensors of each."""
+    """The steps on each buffer set as calls without arguments. `memory`: (send, receive) uint8 tensors of each set."""
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)
     calls = []
@@ -205,7 +228,7 @@ def collective(
 ) -> Callable[[], Any]:
     """One collective with its tensors bound. `send` and `recv` are typed one-dimensional tensors of the whole buffers.
 
-    torch's all_reduce and reduce have no out-of-place form: they run on the receive (the only) tensor.
+    torch has no out-of-place all_reduce and reduce: they run on the receive tensor.
     """
     num, root = len(group.ranks), group.ranks[step.root]
     is_root = rank == root
@@ -236,7 +259,7 @@ def collective(
 def exchange(
     dist: Any, step: Exchange, group: Group, send: Any, recv: Any, always_batch: bool = False
 ) -> Callable[[], Any]:
-    """Sends and receives posted together as prebuilt P2POps; one message alone is a plain send or receive."""
+    """Sends and receives posted together as prebuilt P2POps. A single message is a plain send or receive."""
 
     def part(tensor: Any, message: Message) -> Any:
         size = tensor.element_size()

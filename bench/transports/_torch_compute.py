@@ -1,5 +1,4 @@
-"""Products of matrices by torch, and collectives that run beside them: on a GPU on two streams, on a host in two
-threads."""
+"""Matrix products by torch, alone or overlapping a collective: on two streams of a GPU, or in two threads of a host."""
 
 from __future__ import annotations
 
@@ -10,31 +9,43 @@ from threading import Event
 from time import perf_counter
 from typing import Any
 
+from bench.core.codes import Code
 from bench.core.products import TYPES
 from bench.core.program import Product
+from bench.core.record import Skip
 from bench.core.transport import Compiled, Together
 
-# A kernel that only waits holds both streams until all is enqueued: 50 us a call at 2 GHz. A call of torch and NCCL
-# takes a CPU 10 to 30 us, and what is not enqueued when the wait is over begins late.
+# A waiting kernel holds both streams until all calls are enqueued: 50 us for each at 2 GHz. A call of torch and NCCL
+# takes 10 to 30 us of CPU time; a call that is enqueued after the wait starts late.
 _GATE_CYCLES_PER_CALL = 100_000
 
 
-def why_not(dtype: str, tf32: bool, on_gpu: bool) -> str | None:
-    """Why a product of this type can not be made; None when it can. TF32 is a way to multiply float32, on GPUs."""
+class ProductRefusal(Code):
+    """Why a matrix product cannot run."""
+
+    NO_DTYPE = "product-no-dtype", "products of {dtype} are not measured: use one of {dtypes:list}"
+    TF32_DTYPE = "tf32-not-float32", "TF32 applies to float32 only: leave --tf32 out for {dtype}"
+    TF32_HOST = "tf32-without-gpu", "TF32 exists on GPUs only: leave --tf32 out"
+
+
+def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
+    """Why a product of this type cannot run; None if it can."""
     if dtype not in TYPES:
-        return f"products of {dtype} are not measured: give one of {', '.join(TYPES)}"
+        return Skip.of(ProductRefusal.NO_DTYPE, dtype=dtype, dtypes=list(TYPES))
     if tf32 and dtype != "float32":
-        return f"TF32 is how a GPU multiplies float32: leave --tf32 out for {dtype}"
-    return "TF32 is of GPUs: leave --tf32 out here" if tf32 and not on_gpu else None
+        return Skip.of(ProductRefusal.TF32_DTYPE, dtype=dtype)
+    if tf32 and not on_gpu:
+        return Skip.of(ProductRefusal.TF32_HOST)
+    return None
 
 
 def calls(
     torch: Any, product: Product, memory: list[tuple[Any, Any]], dtype: str, tf32: bool
 ) -> list[Callable[[], Any]]:
-    """The product on each buffer set. `memory`: (send, receive) uint8 tensors of each; the factors are in the first."""
-    # "high" allows TF32; strict is what torch starts with, but someone may have changed it.
+    """The product on each buffer set. `memory`: (send, receive) uint8 tensors; the send tensor holds the factors."""
+    # "high" allows TF32. Strict is torch's default, but another module may have changed it.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    # Partial sums of a split product stay in float32: what is checked is exact there, and rounded in 8 bits it is not.
+    # Partial sums of a split product stay in float32: rounded to the result's type they would fail verification.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kind, order = getattr(torch, dtype), product.order
@@ -46,7 +57,7 @@ def calls(
 
 
 class OnGpu:
-    """The collective on the current stream, products on another; both are released by one event."""
+    """The collective on the current stream, products on a second one; one event releases both."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -60,7 +71,7 @@ class OnGpu:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together; on the device's clock. Calls are all enqueued before the first may begin."""
+        """See Overlapping.time_together; on the device's clock. All calls are enqueued before the first one starts."""
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         begin, end = self._event(), self._event()
         ends = [self._event() for _ in theirs]
@@ -87,10 +98,10 @@ class OnGpu:
 
 
 class OnHost:
-    """The collective in this thread, products in another; both let go of Python's lock while they work."""
+    """The collective in this thread, products in a second one; both release Python's lock while they run."""
 
     def __init__(self, torch: Any) -> None:
-        # How many threads a product may take is a matter of each thread that asks for one.
+        # The number of threads per product is set for each calling thread.
         self._pool = ThreadPoolExecutor(1, "products", partial(torch.set_num_threads, 1))
 
     def run(
@@ -107,7 +118,7 @@ class OnHost:
         multiplying = self._pool.submit(_ends, go, theirs) if theirs else None
         try:
             sync()
-        finally:  # a thread that waited for ever would keep this process from ending
+        finally:  # otherwise the other thread would wait forever and keep this process from ending
             begin = perf_counter()
             go.set()
         for call in ours:
@@ -118,7 +129,7 @@ class OnHost:
 
 
 def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
-    """When each product had ended."""
+    """The end of each product."""
     ends = []
     go.wait()
     for call in products:
@@ -128,7 +139,7 @@ def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
 
 
 def _taken(compiled: Compiled | None, num_calls: int) -> list[Callable[[], Any]]:
-    """The next calls, each on the next buffer set, which are refilled where an in-place call had changed them."""
+    """The next calls, each on the next buffer set, refilled if an in-place call changed it."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

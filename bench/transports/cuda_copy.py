@@ -1,8 +1,8 @@
-"""Copies of CUDA through CuPy: between a host and its GPU, within a GPU, from GPU to GPU; nobody answers them.
+"""CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs. They are one-sided.
 
-The copy engine (memcpyAsync) or a kernel of ours copies. Device events time it, and batches wait behind a gate until
-all their copies are in the GPU's queue, so that no Python is in their time; copies from and to pageable memory hold up
-the host, whose clock then tells. Ranks agree over MPI or Gloo, apart from the copies; one rank needs neither.
+The copy engine (memcpyAsync) or a kernel copies. Device events time it. A batch waits behind a gate until all copies
+are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host and are timed by its
+clock. Ranks agree over MPI or Gloo, apart from the copies; one rank needs neither.
 """
 
 from __future__ import annotations
@@ -13,37 +13,44 @@ import os
 from functools import partial
 from typing import Any, Literal
 
+from bench.core.codes import Coded
 from bench.core.errors import RefusedError, first_line
 from bench.core.program import Copy, CopyStep, Group, Product, Round, Step
-from bench.core.record import THROUGH_HOST
+from bench.core.record import Flag, Skip
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
-from bench.transports import _control, _cuda_device, _cuda_facts, _cuda_issue, _cuda_kernels, _cuda_memory, _device
-from bench.transports._cuda_gate import StreamGate
+from bench.transports import _control, _cuda_device, _cuda_kernels, _cuda_memory, _cuda_program, _device
+from bench.transports._cuda_gate import GateProblem, StreamGate
 from bench.transports._cuda_memory import HOST, CudaBuffers
 from bench.transports._cuda_program import CopyProgram, Issue
-from bench.transports._cuda_reach import Reach, copies_of
+from bench.transports._cuda_reach import CopyRefusal, Reach, copies_of
 from bench.transports._cuda_timing import CopyTimer, tried_gate
 
+TRAITS = Traits(
+    launcher="torchrun",
+    requires=("cupy",),
+    on_gpu=True,
+    rendezvous=True,
+    library_facts=("cuda", "cupy"),
+)
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
-_RESERVE_BYTES = 1 << 30  # of the GPU's memory: for contexts, and for what a check brings along
+_RESERVE_BYTES = 1 << 30  # of the GPU's memory: for contexts and for verification
 _TRIAL_BYTES = 1 << 20
-_STIR_BYTES, _STIR_S = 16 << 20, 0.2
+_ACTIVE_BYTES, _ACTIVE_S = 16 << 20, 0.2
 
 
 class CudaCopy(Transport):
-    """One rank per GPU, its copies on streams of its own."""
+    """One rank per GPU, with its copies on separate streams."""
 
     clock: Literal["host", "device", "virtual"] = "device"
-    launcher = "torchrun"
-    requires = ("cupy",)
     carries_messages = False
-    num_threads = 2  # two directions of pageable memory are copied by two threads
+    num_threads = 2  # two threads copy the two directions of pageable memory
 
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Choose the GPU of this rank, meet the other ranks, compile the kernels.
 
-        Raises RefusedError without CuPy, a driver or GPUs enough, and when ranks share a GPU that were not asked to.
+        Raises RefusedError without CuPy, a driver or enough GPUs, or if ranks share a GPU without --share-gpu.
         """
         self.place, self._options = place, options
         self._cupy = _cuda_device.load_cupy()
@@ -59,7 +66,7 @@ class CudaCopy(Transport):
         self._streams: list[int] = []
         self._alone = Group("alone", (place.rank,))
         self._group = Group("world", tuple(range(place.num_ranks)))
-        self._stirring: Compiled | None = None
+        self._active: Compiled | None = None
         self._no_kernels = self._open_kernels()
         self._compares = self._no_kernels is None and _device.compares(self._cupy)
         self._gate: StreamGate | None = None
@@ -69,61 +76,61 @@ class CudaCopy(Transport):
     # -- opening and closing
 
     def _meet(self) -> Reach:
-        """Whose GPU is which. Ranks that share one are refused on all ranks alike where nobody asked for it."""
+        """Find which GPU each rank has. All ranks refuse two ranks on one GPU, unless --share-gpu was given."""
         reach = Reach(self._cupy, self.place, self._device, self.channel)
         shared = _cuda_device.shared_by(reach.owners)
         if shared is not None and not self._options.share_gpu:
             host, bus, _ = reach.owners[shared[0]]
             raise RefusedError(
                 f"ranks {shared[0]} and {shared[1]} are on the same GPU ({bus} of {host}): start one rank per GPU, "
-                "set CUDA_VISIBLE_DEVICES of each rank to its own, or try it out with --share-gpu 1"
+                "set CUDA_VISIBLE_DEVICES of each rank to its own, or share it for a functional test (--share-gpu 1)"
             )
         return reach
 
-    def _open_kernels(self) -> str | None:
-        """Compile the copying kernel and launch it once, on nothing; or why no rank has one.
+    def _open_kernels(self) -> Coded | None:
+        """Compile the copy kernel and launch it once on zero bytes. Returns why some rank has none, else None.
 
-        CUDA loads a kernel when it is first launched, and may wait for the whole GPU then: never behind a gate.
+        CUDA loads a kernel at its first launch and may wait for the whole GPU, which must not happen behind a gate.
         """
-        reason = None
+        problem = None
         try:
             self._copy = _cuda_kernels.copy_kernel(self._cupy)
             on = _cuda_kernels.OnStream(self._stream(0))
             self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
             self._runtime.streamSynchronize(on.ptr)
-        except Exception as error:  # NVRTC or CUDA's headers may be missing, or too old: CuPy tells it in many ways
-            reason = f"CuPy can not compile kernels here ({first_line(error)})"
-        return self._of_any(reason)
+        except Exception as error:  # NVRTC or CUDA's headers are missing or too old: CuPy raises many types
+            problem = Coded.of(GateProblem.NO_KERNELS, error=first_line(error))
+        return self._first_of_any(problem)
 
-    def _open_gate(self) -> str | None:
-        """The gate on every rank or on none: ranks that time differently can not be compared."""
-        reason = self._no_kernels
-        if reason is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-            reason = "CUDA_LAUNCH_BLOCKING makes every launch wait"
-        if reason is None and self._pinned:
+    def _open_gate(self) -> Coded | None:
+        """Open the gate on every rank or on none: ranks that time differently cannot be compared."""
+        problem = self._no_kernels
+        if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+            problem = Coded.of(GateProblem.LAUNCH_BLOCKING)
+        if problem is None and self._pinned:
             trial = partial(self._with_host, _TRIAL_BYTES, both_ways=True)
-            self._gate, reason = tried_gate(self._cupy, self._stream(0), trial)
-        reason = self._of_any(reason)
-        if reason is not None:
+            self._gate, problem = tried_gate(self._cupy, self._stream(0), trial)
+        problem = self._first_of_any(problem)
+        if problem is not None:
             if self._gate is not None:
                 self._gate.close()
             self._gate = None
-            self.notes = (f"batches are not held back by a gate ({reason}): their time holds the issuing of copies",)
-        return reason
+            self.notes = (f"batches run without a gate ({problem.text}): their times include issuing the copies",)
+        return problem
 
-    def _of_any(self, reason: str | None) -> str | None:
-        """The first reason of any rank, on all of them."""
-        return next((other for other in self.channel.share(reason) if other is not None), None)
+    def _first_of_any(self, problem: Coded | None) -> Coded | None:
+        """The first problem of any rank, on all of them."""
+        return next((other for other in self.channel.share(problem) if other is not None), None)
 
     def close(self) -> None:
-        """Nobody leaves while another still copies from or to its memory."""
+        """Wait until no other rank copies from or to this rank's memory, then free everything."""
         self._runtime.deviceSynchronize()
         self._reach.close()
         self._control.barrier()
         self._reach.forget()
-        if self._stirring is not None:
-            self._stirring.native.close()
-            self._stirring = None
+        if self._active is not None:
+            self._active.native.close()
+            self._active = None
         if self._gate is not None:
             self._gate.close()
         for stream in self._streams:
@@ -131,36 +138,37 @@ class CudaCopy(Transport):
         self._control.close()
 
     def abort(self, exit_code: int) -> None:
-        """End the other ranks where the control plane can."""
+        """End the other ranks, if the control plane can."""
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """As the control plane tells it: copies themselves wait for nobody."""
+        """Did the control plane lose contact? Copies wait for no other rank."""
         return self._control.lost_contact(error)
 
     # -- what this machine is
 
     def facts(self) -> dict[str, str]:
-        """Versions, the GPU of this rank, who reaches whom, and where host memory lies."""
+        """Versions, the GPU of this rank, peer access, and the location of host memory."""
         batches = "on the host's clock"
         if self._pinned:
-            batches = "behind a gate" if self._gate is not None else f"not behind a gate ({self._no_gate})"
-        return _cuda_facts.facts(self._cupy, self._device, self._options, batches, self._control.name)
+            batches = "behind a gate" if self._no_gate is None else f"not behind a gate ({self._no_gate.text})"
+        return _cuda_device.facts(self._cupy, self._device, self._options, batches, self._control.name)
 
-    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
-        """Copies alone; kernels only between GPUs' memories."""
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """Only copies, and with --engine sm only between GPUs."""
         if isinstance(step, Product):
-            return "cuda_copy only copies"
+            return Skip.of(CopyRefusal.NO_PRODUCTS)
         if not isinstance(step, CopyStep):
-            return "cuda_copy has no messages between ranks, only copies that nobody answers: nccl and mpi_cuda have"
+            return Skip.of(CopyRefusal.NO_MESSAGES)
         if self._options.engine == "sm":
             if any(None in (copy.source_on, copy.target_on) for copy in step.copies):
-                return "a kernel copies from GPU to GPU here, not from or to the host: leave --engine sm out"
-            return self._no_kernels
+                return Skip.of(CopyRefusal.HOST_BY_KERNEL)
+            if self._no_kernels is not None:
+                return Skip.of(CopyRefusal.NO_KERNELS, **self._no_kernels.facts)
         return None
 
     def available_bytes(self) -> int:
-        """Free memory of this rank's GPU, less a reserve; an equal part of it where the GPU is shared."""
+        """Free memory of this rank's GPU, less a reserve; of a shared GPU an equal share."""
         free, _ = self._runtime.memGetInfo()
         return max(0, int(free) - _RESERVE_BYTES) // self._reach.num_sharers
 
@@ -168,14 +176,14 @@ class CudaCopy(Transport):
         """The GPU's L2."""
         return self._device.l2_bytes or None
 
-    def stir(self) -> None:
-        """Copies to the GPU for about a fifth of a second."""
-        with contextlib.suppress(MemoryError, RuntimeError):  # where no memory can be pinned, links sleep as they do
-            self._stirring = self._stirring or self._with_host(_STIR_BYTES, both_ways=False)
-            self._stirring.native.stir(_STIR_S)
+    def keep_link_active(self) -> None:
+        """Copy to the GPU for about 0.2 s."""
+        with contextlib.suppress(MemoryError, RuntimeError):  # without pinned memory the link may stay idle
+            self._active = self._active or self._with_host(_ACTIVE_BYTES, both_ways=False)
+            self._active.native.keep_busy(_ACTIVE_S)
 
     def _with_host(self, num_bytes: int, both_ways: bool) -> Compiled:
-        """Copies of pinned memory to this rank's GPU, and from it beside them."""
+        """Copies of pinned memory to this rank's GPU, with `both_ways` also from it at the same time."""
         copies = [Copy(0, 0, num_bytes, None, 0), Copy(0, 0, num_bytes, 0, None, num_bytes, num_bytes)]
         steps = (CopyStep(tuple(copies if both_ways else copies[:1])),)
         size = num_bytes * len(steps[0].copies)
@@ -185,9 +193,9 @@ class CudaCopy(Transport):
     # -- memory
 
     def open_groups(self, groups: Round) -> None:
-        """Remember mine: buffers may lie on the GPU of another member.
+        """Remember this rank's group: its buffers may be on the GPU of another member.
 
-        No memory is given back before every rank has stopped reaching into it.
+        No memory is freed before every rank has closed its mappings.
         """
         self._reach.close()
         self._control.barrier()
@@ -195,12 +203,12 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Buffers where the copies of `steps` say, all written; on this rank's GPU where they say nothing."""
-        self._reach.forgive()
+        """Buffers where the copies of `steps` place them, else on this rank's GPU; every page written."""
+        self._reach.reset()
         make = partial(self._new_buffers, send_bytes, recv_bytes, num_sets, steps, self._group, self._pinned)
         with contextlib.suppress(MemoryError):
             return make()
-        gc.collect()  # a row before may have left a circle of references to its buffers
+        gc.collect()  # an earlier row may have left a reference cycle to its buffers
         return make()
 
     def _new_buffers(
@@ -218,22 +226,22 @@ class CudaCopy(Transport):
         with _cuda_device.near(self._device.bus, self._options.near_cpus):
             return CudaBuffers(send_bytes, recv_bytes, num_sets, where, block)
 
-    def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> str | None:
-        """Handles of all buffers to all ranks; those that this rank's copies name are opened."""
-        reason = self._reach.share(buffers, self._group, steps)
-        if reason is None and self._options.engine == "sm":
-            return self._reach.no_kernel_to(buffers, self._group, steps)
-        return reason
+    def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
+        """Send the handles of all buffers to all ranks, and open those that this rank's copies use."""
+        skip = self._reach.share(buffers, self._group, steps)
+        if skip is None and self._options.engine == "sm":
+            return self._reach.kernel_refusal(buffers, self._group, steps)
+        return skip
 
     # -- programs
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Each copy with its arguments bound, on a stream of its own; ends of other ranks must have been shared."""
+        """Each copy with its arguments bound, on a separate stream. Buffers of other ranks must have been shared."""
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
-        flags = ("shared_gpu",) if self._reach.num_sharers > 1 else ()
+        flags = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
         if not copies:
             return Compiled([_nothing] * buffers.num_sets, keep=[buffers], flags=flags)
         streams = [self._stream(j) for j in range(len(copies))]
@@ -242,7 +250,7 @@ class CudaCopy(Transport):
             [self._issue(copy, group, buffers, index, stream) for copy, stream in zip(copies, streams, strict=True)]
             for index in range(buffers.num_sets)
         ]
-        # A copy that the driver takes through the host's memory may need the host while it runs: no gate before it.
+        # The driver may need the host for a copy that it stages through host memory: such copies get no gate.
         program = CopyProgram(self._runtime, self._device.index, streams, issues, self._gate is not None and not staged)
 
         def release() -> None:
@@ -254,7 +262,7 @@ class CudaCopy(Transport):
             keep=[buffers],
             release=release,
             native=program,
-            flags=(*flags, THROUGH_HOST) if staged else flags,
+            flags=(*flags, Flag.THROUGH_HOST) if staged else flags,
         )
 
     def _issue(self, copy: Copy, group: Group, buffers: CudaBuffers, index: int, stream: int) -> Issue:
@@ -262,8 +270,8 @@ class CudaCopy(Transport):
         source = end("send", index, copy.source, copy.source_offset, size)
         target = end("recv", index, copy.target, copy.target_offset, size)
         if self._options.engine == "sm" and HOST not in (source[0], target[0]):
-            return _cuda_issue.by_kernel(self._copy, self._device.num_sms, source, target, size, stream)
-        return _cuda_issue.by_engine(self._runtime, source, target, size, stream)
+            return _cuda_program.by_kernel(self._copy, self._device.num_sms, source, target, size, stream)
+        return _cuda_program.by_engine(self._runtime, source, target, size, stream)
 
     def _stream(self, j: int) -> int:
         while len(self._streams) <= j:
@@ -273,16 +281,16 @@ class CudaCopy(Transport):
     # -- timing
 
     def sync(self) -> None:
-        """This rank's GPU is idle, then all ranks wait for each other on the host."""
+        """Wait for this rank's GPU, then for all ranks, on the host."""
         self._runtime.deviceSynchronize()
         self._control.barrier()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated copies between events; on the host's clock from and to pageable memory."""
+        """Isolated copies between events; copies of pageable memory on the host's clock."""
         return self._timer.each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Copies back to back, as many at a time as a queue holds, each such part behind a gate."""
+        """Copies back to back, in parts that fit in a queue, each behind a gate."""
         return self._timer.batch(compiled, num_calls)
 
 

@@ -1,6 +1,6 @@
-"""Gloo through torch.distributed: collectives over TCP from host memory, on any machine that has torch.
+"""Gloo through torch.distributed: collectives over TCP from host memory, on any machine with torch.
 
-all_reduce and reduce have no out-of-place form in torch; their rows say in_place.
+torch has no out-of-place all_reduce and reduce: their rows are marked in_place.
 """
 
 from __future__ import annotations
@@ -10,31 +10,54 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from bench.core.codes import Code
+from bench.core.ends import EndCode
 from bench.core.errors import RefusedError, first_line
-from bench.core.program import Collective, Group, Product, Round, Step, needs_device
+from bench.core.program import Collective, Group, Product, Round, Step, is_device_work
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import RankInfo
 from bench.transports import _host, _torch, _torch_compute
 
-_PROBE_BYTES = 64  # per rank: whole elements of every type
+TRAITS = Traits(
+    launcher="torchrun",
+    requires=("torch",),
+    rendezvous=True,
+    auto_order=2,
+    host_memory=True,
+    separates=True,
+    nic_variables=("GLOO_SOCKET_IFNAME",),
+    nic_list="names",
+    only_interfaces=True,
+    host_name_variable="GLOO_SOCKET_IFNAME",
+    network="tcp",
+    library_facts=("torch",),
+    required_versions=("torch",),
+)
+
+
+class GlooRefusal(Code):
+    """Why Gloo cannot run a step."""
+
+    NO_OPERATION = "gloo-no-operation", "Gloo cannot run {op} of {dtype} ({error})"
+    NO_REDUCTION = "gloo-no-reduction", "Gloo cannot {op} {dtype} with {reduce_op} ({error})"
 
 
 class Gloo(Transport):
     """One process group over all ranks, one thread of computation per rank."""
 
     clock = "host"
-    launcher = "torchrun"
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
-    requires = ("torch",)
-    num_threads = 2  # the caller and what moves the bytes
+    num_threads = 2  # the caller, and the thread that moves the bytes
     calls_alone = True
-    separates = True
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Join the process group; `options.timeout_s` ends an operation whose peer does not answer.
+        """Join the process group. An operation whose peer does not answer ends after `options.timeout_s`.
 
-        Raises RefusedError when torch is missing, or the ranks do not find each other.
+        Raises RefusedError if torch is missing or the ranks cannot find each other.
         """
         self._alignment_bytes, self._tf32 = options.alignment_bytes, options.tf32
         self._timeout_s = options.timeout_s
@@ -42,76 +65,77 @@ class Gloo(Transport):
         self._dist: Any = self._torch.distributed
         self._torch.set_num_threads(1)
         if place.local_size == place.num_ranks:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host whose name does not resolve works, too
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works on a host whose name does not resolve
         try:
             _torch.open_process_group(self._torch, place, "gloo", options.timeout_s)
         except (RuntimeError, ValueError) as error:
-            raise RefusedError(
-                f"rank {place.rank} could not join the {place.num_ranks} ranks of this Gloo job "
-                f"({first_line(error)}): check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME"
+            raise RefusedError.of(
+                EndCode.CANNOT_JOIN,
+                rank=place.rank,
+                num_ranks=place.num_ranks,
+                library="Gloo",
+                why=first_line(error),
+                remedy="check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME",
             ) from None
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place)
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
         self._barrier: Callable[[], Any] = self._dist.barrier
-        self._lacks: dict[tuple[str, str, str], str | None] = {}
+        self._unsupported: dict[tuple[str, str, str], Skip | None] = {}
         self._beside = _torch_compute.OnHost(self._torch)
 
     def close(self) -> None:
         """Leave the process group."""
-        self._dist.barrier()  # nobody leaves while another still reads: Gloo would call that a broken connection
+        self._dist.barrier()  # a rank that leaves early breaks the connections of the others
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Nothing: a rank that ends breaks the connections of the others, which then end, too."""
+        """Do nothing: the connections of this rank break, which ends the others."""
 
     def lost_contact(self, error: BaseException) -> bool:
-        """A connection that broke, or a peer that did not answer in time."""
+        """A broken connection, or a peer that did not answer in time."""
         return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """torch's version and the interface used."""
+        """The version of torch and the network interface."""
         return {
             "torch": str(self._torch.__version__),
             "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME", "chosen by host name"),
             "buffer_alignment_bytes": str(self._alignment_bytes),
         }
 
-    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
-        """Found by asking: a tiny operation of this kind, type and reduction, once. All ranks must ask alike."""
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """Run a tiny operation with this type and reduction, once. All ranks must ask for the same step."""
         if isinstance(step, Product):
-            return _torch_compute.why_not(reduction.dtype, self._tf32, on_gpu=False)
-        if (reason := needs_device(step)) is not None:
-            return f"Gloo: {reason}"
+            return _torch_compute.unsupported_reason(reduction.dtype, self._tf32, on_gpu=False)
+        if is_device_work(step):
+            return Skip.of(SkipCode.DEVICE_WORK, transport="gloo")
         if not isinstance(step, Collective):
             return None
-        reduces = step.op in ("allreduce", "reduce", "reducescatter")
-        key = (step.op, reduction.dtype, reduction.reduce_op if reduces else "sum")
-        if key not in self._lacks:
-            reasons = self.channel.share(self._probe(step.op, Reduction(key[1], key[2])))
-            self._lacks[key] = next((reason for reason in reasons if reason), None)
-        return self._lacks[key]
+        key = (step.op, reduction.dtype, reduction.reduce_op if _torch.reduces(step) else "sum")
+        if key not in self._unsupported:
+            skips = self.channel.share(self._tried(step.op, Reduction(key[1], key[2])))
+            self._unsupported[key] = next((skip for skip in skips if skip is not None), None)
+        return self._unsupported[key]
 
-    def _probe(self, op: str, reduction: Reduction) -> str | None:
-        num = self.place.num_ranks
-        whole, block = _PROBE_BYTES * num, _PROBE_BYTES
-        split = (block,) * num if op == "alltoallv" else ()
-        send_bytes = block if op in ("allgather", "gather") else whole
-        recv_bytes = block if op in ("reducescatter", "scatter") else whole
-        group = Group("probe", tuple(range(num)))
-        step = Collective(op, send_bytes, recv_bytes, 0, split, split)
-        buffers = _host.HostBuffers(send_bytes, recv_bytes, 1)
+    def _tried(self, op: str, reduction: Reduction) -> Skip | None:
+        """This rank's result of a tiny operation among all ranks."""
+        group = Group("probe", tuple(range(self.place.num_ranks)))
+        step = _torch.tiny_collective(op, self.place.num_ranks)
+        buffers = _host.HostBuffers(step.send_bytes, step.recv_bytes, 1)
         buffers.write("send", 0, 0)
         buffers.write("recv", 0, 0)
         try:
             self.compile((step,), group, buffers, reduction, op in self.in_place_only).calls[0]()
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-            what = f"{op} of {reduction.dtype}" + (f" by {reduction.reduce_op}" if "reduc" in op else "")
-            return f"Gloo has no {what} ({first_line(error)[:80]})"
+            code = GlooRefusal.NO_REDUCTION if _torch.reduces(step) else GlooRefusal.NO_OPERATION
+            return Skip.of(
+                code, op=op, dtype=reduction.dtype, reduce_op=reduction.reduce_op, error=first_line(error)[:80]
+            )
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Host memory, touched; the tensors are views of it."""
+        """Host memory, every page written; the tensors are views of it."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
@@ -138,29 +162,29 @@ class Gloo(Transport):
         self._barrier()
 
     def separate(self, parts: Round) -> None:
-        """A process group for each part, and one in which all arrive."""
+        """Make a process group for each part, and one of all ranks for `barrier_async`."""
         mine = next(part for part in parts if self.place.rank in part.ranks)
         groups: dict[tuple[int, ...], Any] = {}
         _torch.open_groups(self._dist, parts, groups, self._timeout_s)
-        # Who arrives first waits for the others' whole block: torch's own limit, half an hour, holds there.
-        self._arrivals, self._part, self._first = self._dist.new_group(), groups[mine.ranks], mine.ranks[0]
+        # The first rank waits for the whole block of the others, so this group keeps torch's limit of half an hour.
+        self._all_ranks, self._part, self._first = self._dist.new_group(), groups[mine.ranks], mine.ranks[0]
         self._barrier = partial(self._dist.barrier, self._part)
 
-    def arrive(self) -> Callable[[], bool]:
-        """A barrier that a thread of Gloo's waits in."""
-        is_completed: Callable[[], bool] = self._dist.barrier(self._arrivals, async_op=True).is_completed
+    def barrier_async(self) -> Callable[[], bool]:
+        """Enter a barrier; one of Gloo's threads waits."""
+        is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 
-    def tell(self, value: float) -> Callable[[], float]:
-        """A broadcast by a thread of Gloo's."""
+    def broadcast_async(self, value: float) -> Callable[[], float]:
+        """Start a broadcast, which one of Gloo's threads runs."""
         box = self._torch.tensor([value], dtype=self._torch.float64)
         work = self._dist.broadcast(box, self._first, self._part, async_op=True)
 
-        def told() -> float:
+        def received() -> float:
             work.wait()
             return float(box.item())
 
-        return told
+        return received
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls on the host clock."""
@@ -173,7 +197,7 @@ class Gloo(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Products by a thread of their own."""
+        """Products run on a thread of their own."""
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
 

@@ -1,7 +1,7 @@
-"""No hardware: every message takes the time that its links allow, on a virtual clock that is the same in every run.
+"""No hardware: every message takes the time that its links allow, on a deterministic virtual clock.
 
-All ranks are simulated in one process. Nothing is launched, reduced or copied: times are those of the links alone, a
-limit that software can only approach. A collective takes the fastest of the algorithms that its group can run.
+One process simulates all ranks. Nothing is launched, reduced or copied: the times are those of the links alone, a lower
+limit for any software. A collective uses the fastest algorithm that its group can run.
 """
 
 from __future__ import annotations
@@ -11,44 +11,51 @@ from itertools import product
 
 from bench.core import streams
 from bench.core.fabric import Fabric, Flow
-from bench.core.phases import Call, Phase, Phases
 from bench.core.program import Collective, Exchange, Group, Round, Step
-from bench.core.schedules import algorithms, schedule
+from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
+from bench.core.traits import Traits
+from bench.core.transport import Options
 from bench.core.units import format_rate
 
 MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
+
+TRAITS = Traits(
+    launcher="direct",
+    modelled=True,
+    start_s=0.5,
+    separates=True,
+    no_effect=("graph",),
+)
 
 
 class FabricModel:
     """The ranks of one world on one fabric."""
 
     clock = "virtual"
-    launcher = "direct"
-    requires: tuple[str, ...] = ()
-    separates = True
 
-    def __init__(self, fabric: Fabric) -> None:
-        """`fabric`: the links, and the world on them."""
+    def __init__(self, fabric: Fabric, options: Options | None = None) -> None:
+        """`fabric`: the links and the world that uses them."""
         self.fabric = fabric
-        self.algorithm_used = ""  # of the last simulation, step by step: "ring", "messages, tree"
+        self.options = options or Options()
+        self.algorithm_used = ""  # of the last simulation, for each step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:
-        """What the figures rest on."""
+        """The instance type, its peer links and rates."""
         links = self.fabric.links
         rates = {name: getattr(links, f"{name}_bytes_per_s") for name in ("nvlink", "pcie", "nic", "memory")}
         known = {f"model_{name}": format_rate(rate) for name, rate in rates.items() if rate is not None}
         return {"model_instance": links.instance, "model_peers": links.peer, **known}
 
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
-        """Seconds of one pass through the steps for each group, all groups at the same time.
+        """Seconds of one pass through the steps for each group, with all groups at the same time.
 
-        `steps[g][m]`: of member m of group g. Step k of all groups shares the fabric. Raises UsageError where a rate
-        that is needed is unknown.
+        `steps[g][m]`: of member m of group g. Step k of all groups shares the fabric. Raises UsageError if a required
+        rate is unknown.
         """
         seconds = [0.0] * len(groups)
         names = []
         for at_once in _by_step(steps):
-            # One group alone meets nobody on its way to another node, whichever that is.
+            # A single group meets no other traffic, whatever its nodes are.
             alike = len(groups) == 1 and self.fabric.alike
             took, name, _ = self._fastest(groups, at_once, alike)
             seconds = [before + more for before, more in zip(seconds, took, strict=True)]
@@ -59,10 +66,10 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Seconds of a pass of each group, and last of `others`: each by itself without the others, and all at once.
+        """Seconds of a pass of each group, and last of `others`: without each other, and all at once.
 
-        Every group goes on at its own pace; algorithms are those that are the fastest undisturbed. Raises UsageError
-        where a rate that is needed is unknown.
+        Every group runs at its own pace, with the algorithms that are fastest without contention. Raises UsageError if
+        a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
         ours = self._sequences(groups, steps)
@@ -70,7 +77,7 @@ class FabricModel:
         return alone_s, streams.pass_times_s(self.fabric, [*ours, *theirs])
 
     def _sequences(self, groups: Round, steps: tuple[MemberSteps, ...]) -> list[list[Phase]]:
-        """All phases of each group, one step after the other."""
+        """All phases of each group, in step order."""
         sequences: list[list[Phase]] = [[] for _ in groups]
         names = []
         for at_once in _by_step(steps):
@@ -84,7 +91,7 @@ class FabricModel:
     def _fastest(
         self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[list[float], str, list[Phases]]:
-        """Seconds of each group, the algorithms, and phases, of the choice by which the last group ends soonest."""
+        """(seconds of each group, algorithms, phases) of the algorithms by which the last group ends soonest."""
         ops = sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
         choices = []
         for names in product(*map(algorithms, ops)):
@@ -96,7 +103,7 @@ class FabricModel:
         return min(choices, key=lambda choice: max(choice[0], default=0.0))
 
     def _phases(self, group: Group, steps: tuple[Step, ...], chosen: dict[str, str], alike: bool) -> Phases | None:
-        """One step of one group as phases; None when the chosen algorithm can not run there."""
+        """One step of one group as phases; None if the chosen algorithm cannot run there."""
         if steps and isinstance(steps[0], Collective):
             return schedule(steps[0].op, chosen[steps[0].op], self._call(group, steps, alike))
         return [Phase(1, _messages(group, steps))]
@@ -115,7 +122,7 @@ class FabricModel:
         )
 
     def _run(self, phases: Sequence[Phases]) -> list[float]:
-        """Seconds of each group when all run at once: their phases in step, each with its own repeats."""
+        """Seconds of each group when all run at once, in lockstep, each phase with its repeats."""
         seconds = [0.0] * len(phases)
         for repeat, at_once in _in_step(phases):
             times = self.fabric.times_s([flow for flows in at_once for flow in flows])
@@ -133,7 +140,7 @@ def _by_step(steps: tuple[MemberSteps, ...]) -> Iterator[list[tuple[Step, ...]]]
 
 
 def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
-    """The sends of an exchange as flows; several from one rank to another follow each other on one."""
+    """The sends of an exchange as flows; messages between the same two ranks share one flow."""
     flows: dict[tuple[int, int], float] = {}
     for member, step in enumerate(steps):
         for send in step.sends if isinstance(step, Exchange) else ():
@@ -143,7 +150,7 @@ def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
 
 
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:
-    """(times, the flows of each group) so that every group's phases run in order; one that has ended sends nothing."""
+    """(repeats, flows of each group) in phase order; a group that has ended has no flows."""
     waiting = [[(each.repeat, each.flows) for each in reversed(of_group) if each.repeat] for of_group in phases]
     while any(waiting):
         repeat = min(of_group[-1][0] for of_group in waiting if of_group)

@@ -1,9 +1,8 @@
 """MPI over host memory (mpi4py): buffers and prebuilt arguments, never pickled data.
 
-Calls are timed by a compiled loop over the very library that mpi4py has loaded: no Python runs while the clock does.
-Where it can not be built, and for more than 2^31 - 1 elements, a Python loop times them, which every record says.
-The MPI thread level `single` is asked for, as every C benchmark does: mpi4py's own default (`multiple`) doubles the
-time of small messages.
+A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
+cannot be built, or a call has more than 2^31 - 1 elements, a Python loop times it; every record states which. The MPI
+thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the time of small messages.
 """
 
 from __future__ import annotations
@@ -16,47 +15,70 @@ from typing import Any
 import numpy as np
 
 from bench.core.channel import Channel
+from bench.core.codes import Code
 from bench.core.dtypes import DTYPES
 from bench.core.errors import NotInstalledError, RefusedError, first_line
-from bench.core.program import Collective, Exchange, Group, Round, Step, needs_device
+from bench.core.program import Collective, Exchange, Group, Round, Step, is_device_work
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.transports import _arrival, _host, _mpi_loop
-from bench.transports._mpi_steps import OPS, TYPES, Addressed, Builder
+from bench.transports._mpi_steps import OPS, REDUCTIONS, TYPES, Addressed, Builder
 
-# MPICH's ranks spin while they wait; with more ranks than CPUs each wait then costs whole scheduler slices (16 ranks on
-# 2 CPUs: 43 ms a barrier, 3 ms with these). Its settings for yielding do not help, sleeping does. Open MPI yields.
+TRAITS = Traits(
+    launcher="mpirun",
+    requires=("mpi4py",),
+    over_mpi=True,
+    start_s=1.5,
+    auto_order=1,
+    host_memory=True,
+    separates=True,
+    factors=("thread_level", "sync", "loop"),
+    nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),  # of MPICH over UCX, of Open MPI over TCP
+    library_facts=("mpi_library", "mpi_standard", "mpi_thread_level"),
+    required_facts=("mpi_library", "mpi_thread_level"),
+    required_versions=("mpi4py",),
+)
+# MPICH's ranks spin while they wait. With more ranks than CPUs each wait costs whole scheduler slices: a barrier of 16
+# ranks on 2 CPUs takes 43 ms. With these settings ranks sleep (3 ms). MPICH's yielding does not help; Open MPI yields.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
-ARRIVAL_S = 15.0  # for the first bytes between ranks that MPI has already brought together
+ARRIVAL_S = 15.0  # for the first bytes between ranks, after MPI_Init
 _REMEDY = {
-    "mpirun": "they belong to different MPI libraries; "
-    "use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun",
-    "slurm": "srun must speak that MPI's language; "
-    "give it `mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:` in bench.yaml",
+    "mpirun": "they belong to different MPI libraries. "
+    "Use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun",
+    "slurm": "srun uses another PMI than this library. "
+    "Give it `mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:` in bench.yaml",
 }
 _MOST_COUNT = 2**31 - 1  # elements of one call before MPI-4
+
+
+class MpiRefusal(Code):
+    """Why MPI cannot run a step."""
+
+    NO_DTYPE = "mpi-no-dtype", "MPI cannot reduce element type {dtype}"
+    NO_REDUCTION = "mpi-no-reduction", "MPI has no reduction {reduce_op}"
+    TOO_MANY_ELEMENTS = "mpi-too-many-elements", "{count} elements in one call need MPI-4, not MPI {standard}"
 
 
 class Mpi(Transport):
     """MPI as mpi4py loads it, on COMM_WORLD."""
 
     clock = "host"
-    launcher = "mpirun"
-    requires = ("mpi4py",)
     calls_alone = True
-    separates = True
 
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
-        """Initialise MPI at the thread level asked for; `arrival_s`: how long ranks may come after one another.
+        """Initialise MPI at the requested thread level. `arrival_s`: the limit for the first bytes of all ranks.
 
-        Raises RefusedError when MPI can not be loaded, sees another world than the launcher, or must be timed by a
-        compiled loop that can not be built; AbsentError naming the ranks that no first byte came from.
+        Raises RefusedError if MPI cannot be loaded, its world differs from the launcher's, or `--loop compiled` cannot
+        be built; AbsentError with the ranks that sent no first byte.
         """
         self._alignment_bytes = options.alignment_bytes
         self.sync_method = options.sync
-        # Built before MPI starts: starting a process from within MPI is not safe everywhere.
-        built, compiler = (None, "asked for by --loop python") if options.loop == "python" else _mpi_loop.build()
+        # Built before MPI_Init: not every MPI allows starting a process (the compiler) later.
+        built, compiler = (None, "--loop python was given") if options.loop == "python" else _mpi_loop.build()
         if options.oversubscribed:
             for name, value in _OVERSUBSCRIBED.items():
                 os.environ.setdefault(name, value)
@@ -64,25 +86,25 @@ class Mpi(Transport):
         self._world = self._mpi.COMM_WORLD
         if self._world.Get_size() != place.num_ranks:
             raise RefusedError(
-                f"{place.launcher} started {place.num_ranks} processes, but {_name(self._mpi)} sees a world of "
+                f"{place.launcher} started {place.num_ranks} processes, but the world of {_name(self._mpi)} has "
                 f"{self._world.Get_size()}: {_REMEDY.get(place.launcher, _REMEDY['mpirun'])}"
             )
         _arrival.over_mpi(self._world, self._mpi.BYTE, min(arrival_s, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
-        # OSU's single barrier is one on the measured communicator itself, which costs what follows it up to 7 %.
+        # OSU's single barrier is on the measured communicator, which slows the next call by up to 7 %.
         self._sync_comm = self._world if options.sync == "barrier" else self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
         self._loop = self._open_loop(built, compiler, options.loop)
 
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
-        """The compiled loop on every rank, or on none: ranks that time differently can not be compared."""
+        """The compiled loop on every rank or on none: ranks that time differently cannot be compared."""
         loop, reason = None, compiler
         if built is not None:
             try:
                 loop = _mpi_loop.Loop(built, self._mpi)
             except (OSError, AttributeError) as error:
-                reason = f"{built} can not be loaded ({error})"
+                reason = f"{built} cannot be loaded ({error})"
         lacking = [rank for rank, has in enumerate(self.channel.share(loop is not None)) if not has]
         self._timed_by = "Python" if lacking else f"C, compiled by {compiler}"
         if not lacking:
@@ -91,36 +113,36 @@ class Mpi(Transport):
             return loop
         why = reason if loop is None else f"rank {lacking[0]} has no compiled loop"
         if wanted == "compiled":
-            raise RefusedError(f"--loop compiled: {why}; leave the option out to be timed by Python")
-        self.notes = (f"timed by a Python loop ({why}): about half a microsecond of Python is in every MPI call",)
+            raise RefusedError(f"--loop compiled: {why}. Leave the option out to use the Python loop")
+        self.notes = (f"a Python loop took the times ({why}): each MPI call includes about 0.5 us of Python",)
         return None
 
     def _open_barriers(self, loop: _mpi_loop.Loop) -> None:
-        """What the compiled loop synchronises by."""
+        """Compile the barriers of the timed loop."""
         barrier = loop.step("barrier", comm=self._sync_comm)
         self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """MPI's COMM_WORLD and its type of a byte, for what is neither control nor measured."""
+        """COMM_WORLD and the byte type, for messages that are neither control nor measured."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
-        """Nothing: mpi4py finalises MPI when the process ends."""
+        """Do nothing: mpi4py finalises MPI when the process ends."""
 
     def abort(self, exit_code: int) -> None:
-        """End every rank of the job at once: without it the others would wait in a collective for ever."""
+        """End every rank of the job at once: otherwise the others would wait in a collective forever."""
         if self._world.Get_size() > 1:
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """An error that the library can not put a name to: its network failed under it."""
+        """Did the library report an unspecific error? A failed network gives no other."""
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
 
     def facts(self) -> dict[str, str]:
-        """Library, standard version, thread level, and what the buffers are."""
+        """Library, standard version, thread level, timing loop and buffer alignment."""
         levels = ("single", "funneled", "serialized", "multiple")
         return {
             "mpi_library": self._mpi.Get_library_version().splitlines()[0].strip("\x00 "),
@@ -130,26 +152,26 @@ class Mpi(Transport):
             "buffer_alignment_bytes": str(self._alignment_bytes),
         }
 
-    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
-        """MPI has no half floats, no average, and before MPI-4 no more than 2^31 - 1 elements in a call."""
-        if (reason := needs_device(step)) is not None:
-            return f"MPI: {reason}"
-        if isinstance(step, Collective) and step.op in ("allreduce", "reduce", "reducescatter"):
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """MPI has no half floats, no average, and before MPI-4 at most 2^31 - 1 elements in a call."""
+        if is_device_work(step):
+            return Skip.of(SkipCode.DEVICE_WORK, transport="mpi")
+        if isinstance(step, Collective) and step.op in REDUCTIONS:
             if reduction.dtype not in TYPES:
-                return f"MPI has no element type {reduction.dtype} to reduce"
+                return Skip.of(MpiRefusal.NO_DTYPE, dtype=reduction.dtype)
             if reduction.reduce_op not in OPS:
-                return f"MPI has no reduction {reduction.reduce_op}"
+                return Skip.of(MpiRefusal.NO_REDUCTION, reduce_op=reduction.reduce_op)
         count = _most_bytes(step) // DTYPES[reduction.dtype].num_bytes
         if count > _MOST_COUNT and self._mpi.Get_version()[0] < 4:
-            return f"{count} elements in one call need MPI-4 (this library speaks {self.facts()['mpi_standard']})"
+            return Skip.of(MpiRefusal.TOO_MANY_ELEMENTS, count=count, standard=self.facts()["mpi_standard"])
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Host memory, touched."""
+        """Host memory, every page written."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """A communicator for my group; MPI makes it among its members alone."""
+        """Make a communicator for this rank's group, among its members only."""
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))
@@ -167,37 +189,37 @@ class Mpi(Transport):
         return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
-        """A barrier: on a communicator of its own, unless a single one was asked for."""
+        """A barrier, on a communicator of its own unless `--sync barrier` was given."""
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
-        """Two barriers unless asked otherwise: MPICH's ranks leave one 5 us apart, two 0.5 us."""
+        """Two barriers by default: MPICH's ranks leave one barrier 5 us apart, and two 0.5 us apart."""
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()
 
     def separate(self, parts: Round) -> None:
-        """Communicators of their own for each part, and one in which all arrive."""
+        """Make communicators for each part, and one of all ranks for `barrier_async`."""
         self.open_groups(parts)
         mine = next(self._comms[part.ranks] for part in parts if self.place.rank in part.ranks)
-        self._arrivals, self._sync_comm, self._part = self._world.Dup(), mine.Dup(), mine.Dup()
+        self._all_ranks, self._sync_comm, self._part = self._world.Dup(), mine.Dup(), mine.Dup()
         if self._loop is not None:
             self._open_barriers(self._loop)
 
-    def arrive(self) -> Callable[[], bool]:
-        """A barrier that does not wait."""
-        test: Callable[[], bool] = self._arrivals.Ibarrier().Test
+    def barrier_async(self) -> Callable[[], bool]:
+        """A nonblocking barrier."""
+        test: Callable[[], bool] = self._all_ranks.Ibarrier().Test
         return test
 
-    def tell(self, value: float) -> Callable[[], float]:
-        """A broadcast that does not wait."""
+    def broadcast_async(self, value: float) -> Callable[[], float]:
+        """A nonblocking broadcast."""
         box = np.array([value])
         request = self._part.Ibcast(box)
 
-        def told() -> float:
+        def received() -> float:
             request.Wait()
             return float(box[0])
 
-        return told
+        return received
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls on the host clock."""
@@ -214,7 +236,7 @@ class Mpi(Transport):
 
 
 class _MpiChannel(Channel):
-    """The control plane over a communicator of its own; objects are pickled here, and nothing here is timed."""
+    """The control plane over a communicator of its own. It pickles objects; nothing here is timed."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -235,7 +257,7 @@ def _most_bytes(step: Step) -> int:
 
 
 def choose_library(library: str | None) -> None:
-    """Have mpi4py load the library of the mpirun that started us, where both kinds are installed."""
+    """Make mpi4py load the library of the mpirun that started this process, if there are several."""
     if library and "MPI4PY_LIBMPI" not in os.environ and "MPI4PY_MPIABI" not in os.environ:
         found = _library_path(library, os.environ)
         if found:
@@ -260,19 +282,19 @@ def _load(library: str | None, thread_level: str) -> Any:
     if library and library not in _name(MPI).replace(" ", "").lower():
         raise RefusedError(
             f"{library}'s mpirun started this process, but mpi4py loaded {_name(MPI)}: "
-            f"use that library's own mpirun, or set MPI4PY_LIBMPI to {library}'s libmpi.so"
+            f"use that library's mpirun, or set MPI4PY_LIBMPI to {library}'s libmpi.so"
         )
     return MPI
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """The libmpi that lies beside the mpirun on PATH (its prefix's lib folder); None leaves the choice to mpi4py."""
+    """The libmpi of the mpirun on PATH (in its prefix's lib folder); None leaves the choice to mpi4py."""
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []
     prefixes += [str(Path(folder).parent) for folder in env.get("PATH", "").split(os.pathsep) if folder]
     for prefix in map(Path, prefixes):
         if (prefix / "bin" / "mpirun").exists():
-            for place in ("lib", "lib64", "lib/*", "lib/*/*/lib"):  # the wheels, /usr/local, Debian's and Red Hat's
+            for place in ("lib", "lib64", "lib/*", "lib/*/*/lib"):  # wheels, /usr/local, Debian, Red Hat
                 for path in sorted(prefix.glob(f"{place}/{file}")):
                     return str(path)
     return None

@@ -1,8 +1,8 @@
 """CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-The same calls as `mpi`, timed by the same loop on the host's clock: an MPI call has ended when it returns. MPI knows of
-no stream, so CuPy's is idle before every call, outside of the timed region. Whether the library can use GPU memory at
-all is tried in a process of its own before anything is measured (_mpi_cuda_check.py).
+It makes the calls of `mpi`, timed by the same loop on the host's clock: an MPI call has ended when it returns. MPI does
+not know streams, so CuPy's stream is idle before every call, outside the timed region. A separate process checks first
+whether the library can use GPU memory at all (_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from bench.core.errors import RefusedError
 from bench.core.program import Group, Round, Step
+from bench.core.record import Skip
+from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.transports import _arrival, _mpi_cuda_check, _mpi_cuda_staging
@@ -20,59 +22,63 @@ from bench.transports._cuda_device import load_cupy
 from bench.transports._mpi_cuda_memory import MpiCudaBuffers, RankGpu
 from bench.transports.mpi import ARRIVAL_S, Mpi, choose_library
 
+TRAITS = Traits(
+    launcher="mpirun",
+    requires=("mpi4py", "cupy"),
+    on_gpu=True,
+    over_mpi=True,
+    separates=True,
+    factors=("thread_level", "sync", "loop"),
+    nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
+    library_facts=("mpi_library", "mpi_standard", "mpi_thread_level", "cuda", "cupy"),
+    required_facts=("mpi_library", "mpi_thread_level", "mpi_cuda_answer"),
+    required_versions=("mpi4py",),
+)
+
 
 class MpiCuda(Transport):
     """MPI on COMM_WORLD, this rank's buffers on the GPU of its local rank."""
 
     clock = "host"
-    launcher = "mpirun"
-    requires = ("mpi4py", "cupy")
     calls_alone = True
-    separates = True
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Take the GPU, try the library in a process of its own, initialise MPI, and compare with staging.
+        """Take the GPU, try the library in a separate process, initialise MPI, and compare with staging.
 
-        Raises RefusedError on every rank when one of them has no GPU, or the library of one can not use it; and as Mpi.
+        Raises RefusedError on every rank if one has no GPU or a library that cannot use it; otherwise as Mpi does.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
         gpu, checked, reason = _prepared(place, options.share_gpu)
-        # The first rank of a host tries for all of them, while the others wait for it in MPI's start.
+        # The first rank of a host tries for all of them; the others wait for it in MPI_Init.
         self._mpi = Mpi(place, options, ARRIVAL_S + _mpi_cuda_check.LIMIT_S)
         self.place, self.channel = place, self._mpi.channel
         self.nobody, self.sync_method = self._mpi.nobody, self._mpi.sync_method
-        shared = self.channel.share((socket.gethostname(), reason, gpu.name if gpu else "-"))
+        shared = self.channel.share((socket.gethostname(), reason, gpu.name if gpu else None))
         self._hosts = tuple(host for host, _, _ in shared)
         _refuse([reason for _, reason, _ in shared], self._hosts)
         assert gpu is not None
         self._gpu = gpu
         devices = {rank: f"{host} {name}" for rank, (host, _, name) in enumerate(shared)}
         self._num_sharing = list(devices.values()).count(devices[place.rank])
-        if not options.share_gpu and (twice := _arrival.twice(devices)):
-            raise RefusedError(twice)
+        if not options.share_gpu and (twice := _arrival.first_shared_gpu(devices)):
+            raise RefusedError(_arrival.shared_gpu_error(*twice))
         self._available_bytes: int = min(self.channel.share(gpu.available_bytes(self._num_sharing)))
         self._tried: _mpi_cuda_check.Checked = self.channel.broadcast(checked)
         self._path, note = self._compared()
-        denied = (
-            f"asked whether it can use GPU memory the library answers {self._tried.answer}, "
-            "yet moved it whole when that was tried"
-        )
-        sharing = "ranks share a GPU: times say nothing of the links of one"
-        self.notes = tuple(
-            filter(
-                None,
-                (
-                    *self._mpi.notes,
-                    note,
-                    denied if self._tried.says_no else "",
-                    sharing if self._num_sharing > 1 else "",
-                ),
+        notes = [*self._mpi.notes]
+        if note:
+            notes.append(note)
+        if self._tried.denied:
+            notes.append(
+                f"the library reports that it cannot use GPU memory ({self._tried.answer}), but moved it correctly"
             )
-        )
+        if self._num_sharing > 1:
+            notes.append("ranks share a GPU: the times do not describe the links of one GPU")
+        self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """What a message of device memory gains over staging, as a fact and a note; both empty for one rank."""
+        """Messages of device memory compared with staging, as a fact and a note; both empty for one rank."""
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
         if other is None:
@@ -80,11 +86,11 @@ class MpiCuda(Transport):
         memory = _mpi_cuda_staging.room(self._gpu, num_bytes) if self.place.rank in (0, other) else ((), ())
         lacking = [rank for rank, has in enumerate(self.channel.share(memory is not None)) if not has]
         if lacking or memory is None:
-            return "", f"not compared with staging through the host: rank {lacking[0]} has no memory for it"
+            return "", f"not compared with staging through the host: rank {lacking[0]} has too little memory"
         device_s, staged_s = self.channel.broadcast(
             _mpi_cuda_staging.compare(*self._mpi.world_and_bytes(), self._gpu, other, memory)
         )
-        return _mpi_cuda_staging.words(device_s, staged_s, other, self._hosts, num_bytes)
+        return _mpi_cuda_staging.describe(device_s, staged_s, other, self._hosts, num_bytes)
 
     def close(self) -> None:
         """Wait for the GPU; mpi4py finalises MPI when the process ends."""
@@ -100,18 +106,18 @@ class MpiCuda(Transport):
         return self._mpi.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """As Mpi, and the GPU, what the library says of CUDA, and whether it gains anything over the host."""
-        told = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
-        told |= {"device_messages": self._path} if self._path else {}
-        told |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
-        return self._mpi.facts() | self._gpu.facts() | told
+        """Those of Mpi, the GPU, what the library reports about CUDA, and the comparison with staging."""
+        own = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
+        own |= {"device_messages": self._path} if self._path else {}
+        own |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
+        return self._mpi.facts() | self._gpu.facts() | own
 
-    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
-        """What MPI can do."""
-        return self._mpi.supports(step, reduction, in_place)
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """As Mpi."""
+        return self._mpi.unsupported_reason(step, reduction, in_place)
 
     def available_bytes(self) -> int | None:
-        """GPU memory for buffers: the least that any rank has."""
+        """GPU memory for buffers: the minimum over all ranks."""
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
@@ -119,27 +125,27 @@ class MpiCuda(Transport):
         return self._gpu.cache_bytes()
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """GPU memory, written."""
+        """GPU memory, every page written."""
         return self._gpu.allocate(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """A communicator for my group."""
+        """As Mpi."""
         self._mpi.open_groups(groups)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """The calls of Mpi, with addresses on the GPU."""
+        """The calls of Mpi with addresses on the GPU."""
         assert isinstance(buffers, MpiCudaBuffers)
         return self._mpi.compile(steps, group, buffers, reduction, in_place)
 
     def sync(self) -> None:
-        """This rank's stream is idle, then all ranks wait for each other."""
+        """Wait for this rank's stream, then for all ranks."""
         self._gpu.finish()
         self._mpi.sync()
 
     def before_each(self) -> None:
-        """As Mpi: nothing is on the stream by then."""
+        """As Mpi: the stream is already idle."""
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -156,19 +162,19 @@ class MpiCuda(Transport):
         """As Mpi."""
         self._mpi.separate(parts)
 
-    def arrive(self) -> Callable[[], bool]:
+    def barrier_async(self) -> Callable[[], bool]:
         """As Mpi."""
-        return self._mpi.arrive()
+        return self._mpi.barrier_async()
 
-    def tell(self, value: float) -> Callable[[], float]:
+    def broadcast_async(self, value: float) -> Callable[[], float]:
         """As Mpi."""
-        return self._mpi.tell(value)
+        return self._mpi.broadcast_async(value)
 
 
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """This rank's GPU, on the first rank of a host what trying the library brought, and why there is neither."""
+    """This rank's GPU, the library check (on the first rank of a host), or why either failed."""
     try:
         gpu = RankGpu(load_cupy(), place, shared)
     except RefusedError as error:
@@ -176,11 +182,11 @@ def _prepared(
     if place.local_rank != 0:
         return gpu, None, None
     checked = _mpi_cuda_check.check(gpu.index, os.environ)
-    return gpu, checked, None if checked.wrong is None else RefusedError(_mpi_cuda_check.refusal(checked, os.environ))
+    return gpu, checked, None if checked.problem is None else RefusedError(_mpi_cuda_check.refusal(checked, os.environ))
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """Raise the first rank's reason on all of them, with its host where there are several."""
+    """Raise the first refusal of any rank on all of them, with its host if there are several."""
     for rank, reason in enumerate(reasons):
         if reason is not None:
             raise type(reason)(f"{hosts[rank]}: {reason}" if len(set(hosts)) > 1 else str(reason))

@@ -1,4 +1,4 @@
-"""`bench diagnose` on what is stored: the slow part by name, the exit code, and input that can not be used."""
+"""`diagnose` on stored pairs: the slow part by name, the exit code, and input that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from bench.core import plugins
 from bench.core.errors import Interrupted
 from bench.core.record import Header, Record, Samples
 from bench.results import collect, summary
+from bench.results.run_report import RunReport
 from bench.store import jsonl, runs
 
 Out = pytest.CaptureFixture[str]
 NUM = 6
+GOLDEN = Path(__file__).resolve().parent.parent / "diagnose" / "golden_page.txt"
 
 
 def header(**changed: Any) -> Header:
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "job": "pairs-gloo-6x1",
         "case": ("pairs", "--schedule", "ladder"),
         "pattern": "pairs",
@@ -40,7 +42,7 @@ def header(**changed: Any) -> Header:
         "nodes": {f"h{k}": {"rack": f"r{k % 2}"} for k in range(NUM)},
         "ranks": tuple({"host": f"h{k}", "local_rank": 0, "nic": "eth0"} for k in range(NUM)),
     }
-    return Header(**(told | changed))
+    return Header(**(found | changed))
 
 
 def record(group: str, src: int, dst: int, rate: float) -> Record:
@@ -74,19 +76,20 @@ def stored(folder: Path, slow: int | None, **changed: Any) -> Path:
 def test_the_slow_host_is_named(tmp_path: Path, capsys: Out) -> None:
     path = stored(tmp_path, 4)
     assert main(["diagnose", str(path)]) == 1
-    text = capsys.readouterr().out
-    assert "slow: 1 (host h4)" in text and "sends at 0.50 of its peers" in text
-    assert "cleared: 5 (h0, h1, h2, h3, h5)" in text
+    assert capsys.readouterr().out == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_json_says_who_is_accused_and_who_is_cleared(tmp_path: Path, capsys: Out) -> None:
+def test_json_has_codes_and_facts_of_what_is_accused_and_cleared(tmp_path: Path, capsys: Out) -> None:
     assert main(["diagnose", str(stored(tmp_path, 4)), "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "bench.diagnose/1"
-    assert [(one["kind"], one["name"]) for one in told["accused"]] == [("host", "h4")]
-    assert set(told["accused"][0]) == {"kind", "name", "confidence", "evidence"}
-    assert 0.99 <= told["accused"][0]["confidence"] < 1
-    assert told["cleared"] == ["h0", "h1", "h2", "h3", "h5"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "bench.diagnose/1"
+    assert [(one["kind"], one["name"]) for one in found["accused"]] == [("host", "h4")]
+    assert set(found["accused"][0]) == {"kind", "name", "confidence", "evidence", "findings", "ends"}
+    [finding] = found["accused"][0]["findings"]
+    assert finding["code"] == "slow-host" and finding["facts"]["sends"]["ratio"] == pytest.approx(0.5, abs=0.01)
+    assert found["conclusion_code"] == "slow" and found["notes"] == found["notes_codes"] == []
+    assert 0.99 <= found["accused"][0]["confidence"] < 1
+    assert found["cleared"] == ["h0", "h1", "h2", "h3", "h5"]
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "markdown"])
@@ -95,18 +98,19 @@ def test_every_format_names_it(form: str, tmp_path: Path, capsys: Out) -> None:
     assert "h4" in capsys.readouterr().out
 
 
-def test_nothing_to_find(tmp_path: Path, capsys: Out) -> None:
-    assert main(["diagnose", str(stored(tmp_path, None))]) == 0
-    assert "nothing to find" in capsys.readouterr().out
+def test_nothing_is_slow(tmp_path: Path, capsys: Out) -> None:
+    assert main(["diagnose", str(stored(tmp_path, None)), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["conclusion_code"] == "nothing-slow" and found["accused"] == []
 
 
 def test_the_document_of_a_run_is_as_good_as_its_file(tmp_path: Path, capsys: Out) -> None:
     path = stored(tmp_path, 4)
-    told = tmp_path / "document.json"
-    told.write_text(plugins.load("format", "json").render(collect.document(path)))
+    found = tmp_path / "document.json"
+    found.write_text(plugins.load("format", "json").render(RunReport(collect.document(path))))
     main(["diagnose", str(path), "--format", "json"])
     of_file = json.loads(capsys.readouterr().out)
-    assert main(["diagnose", str(told), "--format", "json"]) == 1
+    assert main(["diagnose", str(found), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out) == of_file
 
 
@@ -118,25 +122,28 @@ def test_a_full_schedule_counts_its_modes_as_repeats(tmp_path: Path, capsys: Out
             one = record(f"{a}-{b}", a, b, 5e8 if {a, b} == {1, 2} else 1e9)
             for mode in ("pipelined", "isolated"):
                 writer.append(Record(**{n: getattr(one, n) for n in Record.__dataclass_fields__} | {"mode": mode}))
-    assert main(["diagnose", str(path)]) == 1
-    assert "slow: 1 (link h1-h2)" in capsys.readouterr().out
+    assert main(["diagnose", str(path), "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(part["kind"], part["name"], part["ends"]) for part in found["accused"]] == [
+        ("link", "h1-h2", ["h1", "h2"])
+    ]
 
 
 def test_a_run_without_pairs_is_refused_with_a_remedy(tmp_path: Path, capsys: Out) -> None:
     path = stored(tmp_path, None, topology="world")
     assert main(["diagnose", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "holds no pairs of ranks" in said and "--cluster NAME" in said
+    error = capsys.readouterr().err
+    assert str(path) in error and "bench diagnose --cluster NAME" in error
 
 
-def test_what_is_no_result_is_refused(tmp_path: Path, capsys: Out) -> None:
+def test_a_file_without_results_is_refused(tmp_path: Path, capsys: Out) -> None:
     (tmp_path / "x.json").write_text("{}")
     assert main(["diagnose", str(tmp_path / "x.json")]) == 2
     assert main(["diagnose", str(tmp_path / "x.json"), "--cluster", "p4d"]) == 2
     assert main(["diagnose", "--model"]) == 2
 
 
-def test_a_modelled_cluster_has_nothing_wrong(tmp_path: Path, capsys: Out) -> None:
+def test_a_modelled_cluster_has_no_slow_part(tmp_path: Path, capsys: Out) -> None:
     folder = tmp_path / "results"
     assert main(["diagnose", "--cluster", "p4d", "--model", "--results", str(folder)]) == 0
     captured = capsys.readouterr()
@@ -149,33 +156,35 @@ def test_a_summary_of_a_ladder_is_a_document_as_any(tmp_path: Path) -> None:
     assert len(summary.document([("pairs", attempt.header, attempt.records)]).summaries) == len(attempt.records)
 
 
-def test_who_is_suspected_still_is_not_cleared(tmp_path: Path, capsys: Out) -> None:
-    """A ladder that ended after its first look: all links of the slow host are suspected, by name."""
+def test_a_suspected_part_is_not_cleared(tmp_path: Path, capsys: Out) -> None:
+    """A ladder that ended after its first test: the slow link is suspected, by name."""
     path = tmp_path / "pairs.jsonl"
     writer = jsonl.Writer(path, header())
     pairs = [(a, b) for a in range(NUM) for b in range(NUM) if a != b]
     for number, (a, b) in enumerate(pairs):
         writer.append(record(f"screen{number}:{a}-{b}", a, b, 5e8 if {a, b} == {1, 2} else 1e9))
     assert main(["diagnose", str(path), "--format", "json"]) == 4
-    told = json.loads(capsys.readouterr().out)
-    assert told["accused"] == [] and told["suspected"] == [{"kind": "link", "name": "h1-h2"}]
-    assert told["cleared"] == ["h0", "h3", "h4", "h5"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["accused"] == [] and found["suspected"] == [{"kind": "link", "name": "h1-h2"}]
+    assert found["cleared"] == ["h0", "h3", "h4", "h5"]
+    assert found["conclusion_code"] == "undecided-suspicions"
+    assert found["notes_codes"] == [{"code": "suspicions-open", "facts": {"num_suspects": 1}}]
     assert main(["diagnose", str(path)]) == 4
-    assert "suspected: 1 (link h1-h2)" in capsys.readouterr().out
+    assert "link h1-h2" in capsys.readouterr().out
 
 
-def test_a_ladder_that_did_not_look_at_every_host_clears_nobody(tmp_path: Path, capsys: Out) -> None:
+def test_a_ladder_that_did_not_test_every_host_clears_nothing(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "pairs.jsonl"
     writer = jsonl.Writer(path, header())
     for number, (a, b) in enumerate([(0, 1), (2, 3), (4, 5), (1, 0)]):
         writer.append(record(f"screen{number}:{a}-{b}", a, b, 1e9))
-    assert main(["diagnose", str(path)]) == 4
-    captured = capsys.readouterr()
-    assert "undecided: the run ended before every host was looked at" in captured.out
-    assert "16 rounds of the first look" in captured.out and "cleared: none" in captured.out
+    assert main(["diagnose", str(path), "--format", "json"]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert (found["conclusion_code"], found["cleared"]) == ("undecided-hosts", [])
+    assert found["notes_codes"] == [{"code": "hosts-not-tested", "facts": {"num_missing": 16}}]
 
 
-def test_an_interrupted_diagnosis_says_the_verdict_so_far(
+def test_an_interrupted_diagnosis_prints_the_verdict_so_far(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "20261121-000000-lab-links"
@@ -189,5 +198,5 @@ def test_an_interrupted_diagnosis_says_the_verdict_so_far(
     monkeypatch.setattr(run, "started", interrupted)
     assert main(["diagnose", "--cluster", "local", "--results", str(tmp_path)]) == 130
     captured = capsys.readouterr()
-    assert "slow: 1 (host h4)" in captured.out
-    assert f"then: python -m bench diagnose {folder}" in captured.err
+    assert "host h4" in captured.out
+    assert f"python -m bench diagnose {folder}" in captured.err

@@ -1,4 +1,4 @@
-"""`bench explain` from end to end: logs, pipes, stored runs, formats, exit codes. All logs are of our own making."""
+"""`explain` from end to end: logs, pipes, stored runs, formats, exit codes. All logs are made up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,16 +54,35 @@ def log(
     return "\n".join(lines) + "\n"
 
 
-def explained(tmp_path: Path, capsys: Out, text: str, *options: str) -> tuple[int, str]:
-    """Exit code and page of a log."""
+def log_file(tmp_path: Path, text: str) -> str:
     file = tmp_path / "some.log"
     file.write_text(text)
-    code = main(["explain", str(file), *options])
+    return str(file)
+
+
+def text_page(tmp_path: Path, capsys: Out, text: str, *options: str) -> tuple[int, str]:
+    """Exit code and page of a log."""
+    code = main(["explain", log_file(tmp_path, text), *options])
     return code, capsys.readouterr().out
 
 
-def test_a_normal_result_is_called_normal_in_five_sections(tmp_path: Path, capsys: Out) -> None:
-    code, page = explained(tmp_path, capsys, log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3"))
+def json_page(tmp_path: Path, capsys: Out, text: str, *options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and the only page of a log, as JSON."""
+    code, out = text_page(tmp_path, capsys, text, *options, "--format", "json")
+    [page] = json.loads(out)["pages"]
+    return code, page
+
+
+def codes(page: dict[str, Any], section: str) -> list[str]:
+    return [line["code"] for line in page[f"{section}_codes"]]
+
+
+def reason_codes(page: dict[str, Any]) -> list[str]:
+    return [reason["code"] for reason in page["reasons"]]
+
+
+def test_a_normal_result_has_four_sections_and_no_next_steps(tmp_path: Path, capsys: Out) -> None:
+    code, page = text_page(tmp_path, capsys, log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3"))
     assert code == 0
     order = [
         "# allreduce, 8 ranks on 1 node, by nccl-tests",
@@ -79,111 +99,136 @@ def test_a_normal_result_is_called_normal_in_five_sections(tmp_path: Path, capsy
 def test_a_pipe_is_read_and_the_machine_is_named(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     text = log(curve("allreduce", 8, 366.0))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    assert main(["explain", "-", "--instance", "p5.48xlarge"]) == 0
-    page = capsys.readouterr().out
-    assert "8 ranks on 1 node" in page and "Where you stand: LOW" in page
-    assert "1. NVLS is off" in page and "What to do next" in page and "| python -m bench explain -" in page
+    assert main(["explain", "-", "--instance", "p5.48xlarge", "--format", "json"]) == 0
+    [page] = json.loads(capsys.readouterr().out)["pages"]
+    assert (page["num_ranks"], page["num_nodes"], page["standing_code"]) == (8, 1, "low")
+    assert reason_codes(page)[0] == "no-nvls" and page["reasons"][0]["command"].endswith("| python -m bench explain -")
 
 
-def test_an_unknown_machine_is_not_judged_and_says_what_to_give(tmp_path: Path, capsys: Out) -> None:
-    code, page = explained(tmp_path, capsys, log(curve("allreduce", 8, 366.0)))
-    assert code == 0 and "Where you stand: CAN NOT BE JUDGED" in page and "--instance" in page
-    assert "as many ranks on another machine: 846 GB/s" in page
+def test_an_unknown_machine_is_not_judged_and_the_page_says_what_to_give(tmp_path: Path, capsys: Out) -> None:
+    code, page = json_page(tmp_path, capsys, log(curve("allreduce", 8, 366.0)))
+    assert (code, page["standing_code"], page["because_code"]) == (0, "cannot-be-judged", "machine-unknown")
+    assert "--instance" in page["because"]
+    first = page["others_codes"][0]["facts"]
+    assert first["elsewhere"] and first["rate"] == pytest.approx(846e9, rel=0.001)
 
 
 def test_wrong_data_come_first_and_nothing_else_counts(tmp_path: Path, capsys: Out) -> None:
     rows = curve("allreduce", 8, 482.0)
-    code, page = explained(tmp_path, capsys, log(rows, "NVIDIA H100 80GB HBM3", wrong=17))
-    assert code == 1
-    assert page.splitlines()[3].startswith("  - WRONG DATA in 64 of 64 rows")
-    assert "CAN NOT BE JUDGED" in page and "1. wrong data: nothing else counts" in page and "GB/s of busbw" not in page
+    code, page = json_page(tmp_path, capsys, log(rows, "NVIDIA H100 80GB HBM3", wrong=17))
+    assert (code, page["standing_code"], page["because_code"]) == (1, "cannot-be-judged", "wrong-data")
+    assert codes(page, "got")[0] == "wrong-data" and "best-row" not in codes(page, "got")
+    facts = page["got_codes"][0]["facts"]
+    assert (facts["num_wrong_rows"], facts["num_rows"], facts["num_wrong"]) == (64, 64, 17)
+    assert reason_codes(page) == ["wrong-data"] and page["best"] is None
 
 
 def test_above_a_hard_bound_is_an_error_with_its_derivation(tmp_path: Path, capsys: Out) -> None:
-    code, page = explained(tmp_path, capsys, log(curve("allreduce", 8, 320.0)), "--instance", "p4d.24xlarge")
-    assert code == 1
-    assert "Where you stand: ABOVE WHAT IS POSSIBLE" in page
-    assert "above the hard bound NVLink port (300 GB/s): a rank's NVLink port carries 300 GB/s each way" in " ".join(
-        page.split()
-    )
+    code, page = json_page(tmp_path, capsys, log(curve("allreduce", 8, 320.0)), "--instance", "p4d.24xlarge")
+    assert (code, page["standing_code"], page["because_code"]) == (1, "above", "above-bound")
+    facts = page["because_facts"]
+    assert (facts["bound"], facts["bound_rate"]) == ("NVLink port", 300e9) and "300 GB/s" in facts["bound_why"]
 
 
 def test_above_a_reference_is_no_error(tmp_path: Path, capsys: Out) -> None:
-    code, page = explained(tmp_path, capsys, log(curve("allreduce", 8, 480.0)), "--instance", "a3-ultragpu-8g")
-    assert code == 0 and "reached 107%" in page and "may exceed it" in " ".join(page.split())
+    code, page = json_page(tmp_path, capsys, log(curve("allreduce", 8, 480.0)), "--instance", "a3-ultragpu-8g")
+    shares = [line["facts"]["share"] for line in page["possible_codes"]]
+    assert code == 0 and max(shares) == pytest.approx(1.07, abs=0.005) and codes(page, "remarks") == ["above-port"]
 
 
-def test_the_number_of_ranks_can_be_told(tmp_path: Path, capsys: Out) -> None:
+def test_the_number_of_ranks_can_be_given(tmp_path: Path, capsys: Out) -> None:
     text = "# Collective test starting: sendrecv_perf\n" + log(curve("sendrecv", 8, 235.0)).replace("sum", "none")
-    code, page = explained(tmp_path, capsys, text, "--instance", "p4d.24xlarge")
-    assert code == 0 and "say so with --num-ranks" in page
-    _, page = explained(tmp_path, capsys, text, "--instance", "p4d.24xlarge", "--num-ranks", "8")
-    assert "# sendrecv, 8 ranks on 1 node" in page and "Where you stand: NORMAL" in page
+    code, page = json_page(tmp_path, capsys, text, "--instance", "p4d.24xlarge")
+    assert code == 0 and page["because_code"] == "num-ranks-unknown" and "--num-ranks" in page["because"]
+    _, page = json_page(tmp_path, capsys, text, "--instance", "p4d.24xlarge", "--num-ranks", "8")
+    assert (page["title"].split(",")[0], page["num_ranks"]) == ("sendrecv", 8) and page["standing_code"] == "normal"
 
 
-def test_a_number_of_ranks_that_the_log_tells_otherwise_is_said(tmp_path: Path, capsys: Out) -> None:
-    file = tmp_path / "some.log"
-    file.write_text(log(curve("allreduce", 8, 230.0), "NVIDIA H200"))
-    main(["explain", str(file), "--num-ranks", "4"])
-    told = capsys.readouterr()
-    assert "bench: --num-ranks 4 is not taken where a log tells its ranks itself (8)" in told.err
-    assert "8 ranks" in told.out
-    main(["explain", str(file), "--num-ranks", "8"])
-    assert "is not taken" not in capsys.readouterr().err
+def test_a_number_of_ranks_that_contradicts_the_log_is_ignored_with_a_warning(tmp_path: Path, capsys: Out) -> None:
+    file = log_file(tmp_path, log(curve("allreduce", 8, 230.0), "NVIDIA H200"))
+    main(["explain", file, "--num-ranks", "4"])
+    printed = capsys.readouterr()
+    assert "bench: --num-ranks 4" in printed.err and "(8)" in printed.err
+    assert "8 ranks" in printed.out
+    main(["explain", file, "--num-ranks", "8"])
+    assert "--num-ranks" not in capsys.readouterr().err
 
 
-def test_json_holds_every_section_and_si_units(tmp_path: Path, capsys: Out) -> None:
+def test_json_holds_every_section_in_si_units(tmp_path: Path, capsys: Out) -> None:
     text = log(curve("allreduce", 16, 92.2), "NVIDIA H200", 16, 2)
-    code, out = explained(tmp_path, capsys, text, "--format", "json")
+    code, out = text_page(tmp_path, capsys, text, "--format", "json")
     document = json.loads(out)
     (page,) = document["pages"]
     assert (code, document["schema"]) == (0, "bench.explain/1")
-    assert (page["num_ranks"], page["num_nodes"], page["standing"]) == (16, 2, "far too low")
+    assert (page["num_ranks"], page["num_nodes"]) == (16, 2)
+    assert (page["standing"], page["standing_code"]) == ("far too low", "far-too-low")
     assert page["best"]["busbw_bytes_per_s"] == pytest.approx(92.2e9, rel=0.01)
     assert page["bound"]["bytes_per_s"] == pytest.approx(750e9) and page["share"] == pytest.approx(0.123, abs=0.001)
-    assert page["reasons"][0]["what"] == "a node uses one 400 Gb/s NIC" and page["reasons"][0]["command"]
+    reason = page["reasons"][0]
+    assert reason["code"] == "fewer-nics" and reason["facts"]["nics"] == "one 400 Gb/s NIC"
+    assert reason["what"] and reason["evidence"] and reason["step"] and reason["command"]
+    for section in ("got", "possible", "others", "remarks"):
+        assert len(page[section]) == len(page[f"{section}_codes"])
+
+
+def test_the_keys_and_words_of_older_consumers_stay(tmp_path: Path, capsys: Out) -> None:
+    _, page = json_page(tmp_path, capsys, log(curve("allreduce", 8, 366.0)))
+    assert page["standing"] == "can not be judged"
+    assert set(page) >= {
+        "title",
+        "line",
+        "got",
+        "possible",
+        "others",
+        "because",
+        "ratio",
+        "remarks",
+        "machine",
+        "source",
+    }
 
 
 def test_markdown_has_headings_and_commands_in_code(tmp_path: Path, capsys: Out) -> None:
-    _, page = explained(
-        tmp_path, capsys, log(curve("allreduce", 8, 366.0)), "--format", "markdown", "--instance", "p5.48xlarge"
-    )
+    options = ("--format", "markdown", "--instance", "p5.48xlarge")
+    _, page = text_page(tmp_path, capsys, log(curve("allreduce", 8, 366.0)), *options)
     assert "## Where you stand: low" in page and "1. **NVLS is off" in page and "`NCCL_DEBUG=INFO" in page
 
 
-def test_what_nccl_says_between_the_rows_is_evidence(tmp_path: Path, capsys: Out) -> None:
+def test_what_nccl_prints_between_the_rows_is_evidence(tmp_path: Path, capsys: Out) -> None:
     text = log(curve("allreduce", 16, 3.0), "NVIDIA H100 80GB HBM3", 16, 2)
-    said = text.replace("#\n#  ", "box0:1:2 [0] NCCL INFO Using network Socket\n#\n#  ", 1)
-    assert said != text
-    _, page = explained(tmp_path, capsys, said, "--instance", "p5.48xlarge")
-    assert "1. the network is TCP sockets" in page and "network Socket" in page
+    with_hint = text.replace("#\n#  ", "box0:1:2 [0] NCCL INFO Using network Socket\n#\n#  ", 1)
+    assert with_hint != text
+    _, page = json_page(tmp_path, capsys, with_hint, "--instance", "p5.48xlarge")
+    assert reason_codes(page)[0] == "tcp-sockets"
+    [facts] = [line["facts"] for line in page["got_codes"] if line["code"] == "log-facts"]
+    assert facts["log_facts"] == ["network Socket"]
 
 
 def test_a_few_runs_have_a_page_each_and_many_a_short_one(tmp_path: Path, capsys: Out) -> None:
     one = log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3")
-    _, two = explained(tmp_path, capsys, one * 2)
+    _, two = text_page(tmp_path, capsys, one * 2)
     assert two.count("What is possible") == 2 and "some.log, line " in two
-    _, five = explained(tmp_path, capsys, one * 5)
+    _, five = text_page(tmp_path, capsys, one * 5)
     assert five.count("NORMAL: ") == 5 and "What is possible" not in five
 
 
 def test_an_imported_run_is_explained_as_its_log_is(tmp_path: Path, capsys: Out) -> None:
-    file = tmp_path / "some.log"
-    file.write_text(log(curve("allreduce", 16, 92.2), "NVIDIA H200", 16, 2))
+    file = log_file(tmp_path, log(curve("allreduce", 16, 92.2), "NVIDIA H200", 16, 2))
     results = str(tmp_path / "results")
-    assert main(["import", str(file), "--results", results, "--instance", "p5en.48xlarge"]) == 0
+    assert main(["import", file, "--results", results, "--instance", "p5en.48xlarge"]) == 0
     capsys.readouterr()
-    assert main(["explain", "latest", "--results", results]) == 0
-    page = capsys.readouterr().out
-    assert "Where you stand: FAR TOO LOW" in page and "p5en.48xlarge, as named when it was imported" in page
-    assert "a node uses 2 of 16 NICs" in page
+    assert main(["explain", "latest", "--results", results, "--format", "json"]) == 0
+    [page] = json.loads(capsys.readouterr().out)["pages"]
+    assert page["standing_code"] == "far-too-low" and "p5en.48xlarge" in page["machine"]
+    assert page["reasons"][0]["facts"]["nics"] == "2 of 16 NICs"
 
 
-def test_a_run_of_ours_is_set_beside_what_was_calibrated(capsys: Out) -> None:
-    assert main(["explain", str(REFERENCE)]) == 0
-    page = capsys.readouterr().out
-    assert "allreduce, 2 ranks on 1 node, by bench over mpi" in page and "of memory copy" in page
-    assert "bench compare" in page
+def test_a_run_of_ours_is_compared_with_what_was_calibrated(capsys: Out) -> None:
+    assert main(["explain", str(REFERENCE), "--format", "json"]) == 0
+    pages = json.loads(capsys.readouterr().out)["pages"]
+    [page] = [page for page in pages if page["title"] == "allreduce, 2 ranks on 1 node, by bench over mpi"]
+    assert page["because_code"] == "own-machine-unknown" and page["because_facts"]["bound"] == "memory copy"
+    assert "bench compare" in page["because"]
 
 
 def test_modelled_rows_are_never_judged(tmp_path: Path, capsys: Out) -> None:
@@ -191,73 +236,77 @@ def test_modelled_rows_are_never_judged(tmp_path: Path, capsys: Out) -> None:
     command = [sys.executable, "-m", "bench.allreduce", "--transport", "model", "--instance", "p5.48xlarge"]
     words = ["--ranks-per-node", "8", "--sizes", "1G", "--records", str(file)]
     subprocess.run([*command, *words], check=True, capture_output=True, cwd=ROOT, timeout=300)
-    assert main(["explain", str(file)]) == 0
-    page = capsys.readouterr().out
-    assert page.splitlines()[3].startswith("  - MODELLED") and "CAN NOT BE JUDGED" in page and "reached" not in page
+    assert main(["explain", str(file), "--format", "json"]) == 0
+    [page] = json.loads(capsys.readouterr().out)["pages"]
+    assert codes(page, "got")[0] == "modelled" and page["because_code"] == "modelled" and page["share"] is None
+    assert not [line for line in page["possible_codes"] if "share" in line["facts"]]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
-        (["nothing.log"], "there is no file or folder nothing.log"),
-        (["logs/"], "there is no file or folder logs/"),
-        (["nothing"], "error: no run is called 'nothing'"),
-        (["-", "--instance", "p6"], "no instance type is called 'p6'"),
+        (["nothing.log"], "nothing.log"),
+        (["logs/"], "logs/"),
+        (["nothing"], "'nothing'"),
+        (["-", "--instance", "p6"], "'p6'"),
     ],
 )
-def test_what_can_not_be_read_is_refused_in_a_sentence(
-    options: list[str], said: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+def test_an_unreadable_input_is_named(
+    options: list[str], named: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     assert main(["explain", *options]) == 2
-    assert said in capsys.readouterr().err
+    assert named in capsys.readouterr().err
 
 
-def test_a_text_without_any_tool_is_refused(tmp_path: Path, capsys: Out) -> None:
-    file = tmp_path / "a.txt"
-    file.write_text("hello\n")
-    assert main(["explain", str(file)]) == 2
-    assert "nothing in" in capsys.readouterr().err
+def test_a_text_of_no_known_tool_is_refused(tmp_path: Path, capsys: Out) -> None:
+    assert main(["explain", log_file(tmp_path, "hello\n")]) == 2
+    assert "some.log" in capsys.readouterr().err
 
 
 def test_a_short_sweep_is_too_small(tmp_path: Path, capsys: Out) -> None:
     rows = curve("allreduce", 8, 400.0, 100e-6, SIZES[:23])
-    _, page = explained(tmp_path, capsys, log(rows), "--instance", "p5.48xlarge")
-    assert "the sizes are too small to show the links" in page and "all_reduce_perf -b 64M -e 8G -f 2" in page
+    _, page = json_page(tmp_path, capsys, log(rows), "--instance", "p5.48xlarge")
+    [reason] = [reason for reason in page["reasons"] if reason["code"] == "sizes-too-small"]
+    assert reason["command"].startswith("all_reduce_perf -b 64M -e 8G -f 2")
 
 
 def test_a_file_that_gives_nothing_takes_no_page_from_the_others(tmp_path: Path, capsys: Out) -> None:
-    """Before the good log and after it; a folder's binary is counted, a file that is empty is a loss."""
+    """Binary files of a folder are counted before and after the good log; an empty file is a loss."""
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "b.log").write_text(log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3"))
     for name in ("a.png", "c.gz"):
         (folder / name).write_bytes(bytes(range(32)) * 9)
     assert main(["explain", str(folder)]) == 0
-    told = capsys.readouterr()
-    assert "Where you stand: NORMAL" in told.out and "2 files in folders hold nothing that is known" in told.err
+    printed = capsys.readouterr()
+    assert "Where you stand: NORMAL" in printed.out and "2 files" in printed.err
     (folder / "empty.txt").write_text("")
     assert main(["explain", str(folder / "empty.txt"), str(folder / "b.log")]) == 1
-    told = capsys.readouterr()
-    assert "Where you stand: NORMAL" in told.out and "empty.txt is empty" in told.err and told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert "Where you stand: NORMAL" in printed.out and "empty.txt" in printed.err and printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("num_nodes", "said"),
+    ("num_nodes", "code", "facts"),
     [
-        ("3", "16 ranks do not divide among 3 nodes"),
-        ("1", "16 ranks on 1 node are 16 of each, and p5.48xlarge has 8 GPUs"),
+        ("3", "ranks-do-not-divide", {"num_ranks": 16, "num_nodes": 3}),
+        (
+            "1",
+            "too-many-ranks-per-node",
+            {"num_ranks": 16, "num_nodes": 1, "per_node": 16, "instance": "p5.48xlarge", "num_gpus": 8},
+        ),
     ],
 )
-def test_nodes_that_can_not_have_held_the_ranks_give_no_verdict(
-    num_nodes: str, said: str, tmp_path: Path, capsys: Out
+def test_nodes_that_cannot_have_held_the_ranks_give_no_verdict(
+    num_nodes: str, code: str, facts: dict[str, Any], tmp_path: Path, capsys: Out
 ) -> None:
     text = log(curve("allreduce", 16, 92.2))
-    words = ["--instance", "p5.48xlarge", "--num-ranks", "16", "--num-nodes"]
-    code, page = explained(tmp_path, capsys, text, *words, num_nodes, "--format", "json")
-    (told,) = json.loads(page)["pages"]
-    assert code == 0 and told["standing"] == "can not be judged" and said in told["because"]
-    assert told["bound"] is None and not told["reasons"] and len(told["possible"]) == len(told["others"]) == 1
-    code, page = explained(tmp_path, capsys, text, *words, "2")
-    assert code == 0 and "FAR TOO LOW" in page
+    options = ["--instance", "p5.48xlarge", "--num-ranks", "16", "--num-nodes"]
+    exit_code, page = json_page(tmp_path, capsys, text, *options, num_nodes)
+    assert exit_code == 0 and page["standing_code"] == "cannot-be-judged"
+    assert (page["because_code"], page["because_facts"]) == (code, facts)
+    assert page["bound"] is None and not page["reasons"] and len(page["possible"]) == len(page["others"]) == 1
+    exit_code, page = json_page(tmp_path, capsys, text, *options, "2")
+    assert exit_code == 0 and page["standing_code"] == "far-too-low"

@@ -11,6 +11,7 @@ from bench.commands import list as listing
 from bench.config import paths
 from bench.core import plugins
 from bench.probes import nvml
+from bench.results.formats import table
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def _listed(*words: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, A
 def test_everything_is_listed_kind_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
     entries = _listed(capsys=capsys)
     kinds = list(dict.fromkeys(each["kind"] for each in entries))
-    assert kinds == ["pattern", "transport", "launcher", "scenario", "rules", "workload", "cluster", "instance"]
+    assert kinds == ["pattern", "transport", "launcher", "tool", "scenario", "rules", "workload", "cluster", "instance"]
     for kind in ("pattern", "transport", "launcher"):
         assert tuple(each["name"] for each in entries if each["kind"] == kind) == plugins.names(kind)
 
@@ -58,7 +59,7 @@ def test_scenarios_show_their_description_on_one_line(capsys: pytest.CaptureFixt
 def test_clusters_show_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     told = {each["name"]: each["description"] for each in _listed("clusters", capsys=capsys)}
     assert told == {
-        "here": "this machine's own kind, 1 node, launcher auto",
+        "here": "instance unknown, 1 node, launcher auto",
         "p4d": "p4d.24xlarge, 2 nodes, 8 ranks per node, launcher slurm",
     }
 
@@ -80,7 +81,7 @@ def test_without_a_bench_yaml_there_are_no_clusters(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paths, "PACKAGE_ROOT", tmp_path)
     assert entry.main(["list", "clusters"]) == 0
-    assert capsys.readouterr().out == "clusters:\n  (none)\n"
+    assert capsys.readouterr().out == "# clusters: none\n"
 
 
 def test_one_kind_may_be_named_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,5 +135,9 @@ def test_the_table_has_one_line_each_and_says_what_can_not_run_here() -> None:
             listing.Entry("transport", "bcd", "Second.", "broken"),
         ]
     }
-    lines = listing._as_table(found).splitlines()
-    assert lines == ["transports:", "  a    First.", "  bcd  Second.  [not here: broken]"]
+    lines = table.render(listing.ListReport(found)).splitlines()
+    assert [line.split() for line in lines] == [
+        ["#", "transports:"],
+        ["a", "First."],
+        ["bcd", "Second.", "[not", "here:", "broken]"],
+    ]

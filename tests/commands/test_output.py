@@ -52,7 +52,7 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder: name a file in it"):
+    with pytest.raises(UsageError, match=r"--output .* is a folder"):
         _args("--output", str(tmp_path))
 
 
@@ -66,5 +66,5 @@ def test_a_file_that_can_no_longer_be_written_is_an_error_and_leaves_nothing_beh
     folder.mkdir()
     args = _args("--output", str(folder / "file"))
     folder.rmdir()
-    with pytest.raises(UsageError, match="can not be written: No such file or directory"):
+    with pytest.raises(UsageError, match=r"--output .*gone.*: No such file or directory"):
         output.emit("new", args)

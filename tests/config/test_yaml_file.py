@@ -1,4 +1,4 @@
-"""Strict YAML 1.2: what a word means, what is refused, and where an error says it stands."""
+"""Strict YAML 1.2: what a word means, what is refused, and the place that an error names."""
 
 from __future__ import annotations
 
@@ -70,48 +70,49 @@ def test_blocks_keys_of_numbers_and_a_byte_order_mark_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "place", "fact"),
     [
-        ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1: key 'a' is there twice, first in line 1"),
-        ("a: {b: 1, b: 2}", "x.yaml:1:11: key 'b' is there twice"),
-        ("a: &x 1", "x.yaml:1:4: anchors (&x)"),
-        ("&x a: 1", "x.yaml:1:1: anchors (&x)"),
-        ("a: *x", "x.yaml:1:4: aliases (*x)"),
-        ("*x : 1", "x.yaml:1:1: aliases (*x)"),
-        ("a: !!int '3'", "x.yaml:1:4: tags"),
-        ("a: !!python/object/apply:os.system [ls]", "x.yaml:1:4: tags"),
-        ("!!str a: 1", "x.yaml:1:1: tags"),
-        ("", "x.yaml is empty"),
-        ("# only words\n", "x.yaml is empty"),
-        ("---\n", "x.yaml is empty"),
-        ("a: 1\n---\nb: 2\n", "x.yaml:2:1: a second document"),
-        ("a:\n\tb: 1\n", "x.yaml:2:1: this is not YAML: a tab stands here"),
-        ("a: [1, 2", "x.yaml:1:9: this is not YAML"),
-        ("a: 1\n  b: 2\n", "x.yaml:2:4: this is not YAML"),
-        ("a: @x", "x.yaml:1:4: this is not YAML: found character '@' that cannot start any token; put"),
-        ("a: \x01", "x.yaml:1:4: character '\\x01' is not allowed"),
-        ("[" * 100_000, "x.yaml:1:52: values are nested more than 50 deep"),
-        ("? [a]\n: 1", "x.yaml:1:3: a key must be text"),
-        ("true: 1", "x.yaml:1:1: a key must be text"),
-        ("a: " + "9" * 5000, "x.yaml:1:4: a number of 5000 digits"),
+        ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1: ", "line 1"),
+        ("a: {b: 1, b: 2}", "x.yaml:1:11: ", "'b'"),
+        ("a: &x 1", "x.yaml:1:4: ", "&x"),
+        ("&x a: 1", "x.yaml:1:1: ", "&x"),
+        ("a: *x", "x.yaml:1:4: ", "*x"),
+        ("*x : 1", "x.yaml:1:1: ", "*x"),
+        ("a: !!int '3'", "x.yaml:1:4: ", "tag:yaml.org,2002:int"),
+        ("a: !!python/object/apply:os.system [ls]", "x.yaml:1:4: ", "os.system"),
+        ("!!str a: 1", "x.yaml:1:1: ", "tag:yaml.org,2002:str"),
+        ("", "x.yaml is empty", ""),
+        ("# only words\n", "x.yaml is empty", ""),
+        ("---\n", "x.yaml is empty", ""),
+        ("a: 1\n---\nb: 2\n", "x.yaml:2:1: ", "second document"),
+        ("a:\n\tb: 1\n", "x.yaml:2:1: ", "spaces"),
+        ("a: [1, 2", "x.yaml:1:9: ", "not YAML"),
+        ("a: 1\n  b: 2\n", "x.yaml:2:4: ", "not YAML"),
+        ("a: @x", "x.yaml:1:4: ", "quotes"),
+        ("a: \x01", "x.yaml:1:4: ", "'\\x01'"),
+        ("[" * 100_000, "x.yaml:1:52: ", "50"),
+        ("? [a]\n: 1", "x.yaml:1:3: ", "key"),
+        ("true: 1", "x.yaml:1:1: ", "key"),
+        ("a: " + "9" * 5000, "x.yaml:1:4: ", "5000 digits"),
     ],
 )
-def test_what_is_no_strict_yaml_is_refused_with_its_place(text: str, told: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_what_is_not_strict_yaml_is_refused_at_its_place(text: str, place: str, fact: str) -> None:
+    with pytest.raises(UsageError) as raised:
         of(text)
-    assert str(caught.value).startswith(told)
-    assert "\n" not in str(caught.value)
+    message = str(raised.value)
+    assert message.startswith(place) and fact in message
+    assert "\n" not in message
 
 
-def test_bytes_that_are_no_utf8_are_refused_with_their_place() -> None:
+def test_bytes_that_are_not_utf8_are_refused_at_their_place() -> None:
     with pytest.raises(UsageError, match=r"^x\.yaml:2:5: .*UTF-8"):
         read("a: ä\nb: ü".encode() + b"\xff", PATH)
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.yaml can not be read \(No such file"):
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.yaml .*No such file"):
         load(tmp_path / "none.yaml")
-    with pytest.raises(UsageError, match="can not be read"):
+    with pytest.raises(UsageError, match=str(tmp_path)):
         load(tmp_path)
 
 
@@ -122,7 +123,7 @@ def test_a_value_and_its_key_have_a_place() -> None:
     assert file.where(("measure", 0, "pattern"), key=True) == "x.yaml:2:5"
 
 
-def test_what_is_not_in_the_file_stands_where_its_nearest_parent_does() -> None:
+def test_the_place_of_a_missing_value_is_that_of_its_nearest_parent() -> None:
     file = of("a:\n  b: 1\n")
     assert file.where(("a", "c", 0)) == file.where(("a",)) == "x.yaml:2:3"
     assert str(file.fail(("a", "b", 7), "wrong")) == "x.yaml:2:6: a.b: wrong"
@@ -134,7 +135,7 @@ def test_an_empty_key_does_not_lose_its_value() -> None:
     assert file.typed() == {"": "1", "a": "2"}
 
 
-def test_typed_keeps_every_scalar_as_it_was_written() -> None:
+def test_typed_keeps_every_scalar_as_written() -> None:
     assert of("a: [012, 1.10, 1e3, NO, true, '5', ~]\nb: {c: 0x6A}\n").typed() == {
         "a": ["012", "1.10", "1e3", "NO", "true", "5", "~"],
         "b": {"c": "0x6A"},
@@ -154,7 +155,7 @@ _PIECES = st.lists(st.sampled_from(_WORDS), max_size=40)
 @given(st.one_of(st.binary(max_size=60), _PIECES.map(lambda pieces: "".join(pieces).encode())))
 @example(b"\xff\xfea\x00")
 @example(b"%YAML 9.9\n---\na")
-def test_any_bytes_are_read_or_refused_in_one_sentence(raw: bytes) -> None:
+def test_any_bytes_are_read_or_refused_in_one_line(raw: bytes) -> None:
     try:
         file = read(raw, PATH)
     except UsageError as error:

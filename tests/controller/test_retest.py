@@ -51,11 +51,11 @@ def test_a_job_that_failed_as_a_whole_is_measured_as_a_whole(tmp_path: Path) -> 
 
 def test_hosts_are_chosen_in_the_order_of_the_cluster() -> None:
     lab = Cluster("lab", nodes=8, hosts=HOSTS, launcher="mpirun")
-    assert retest.chosen(ASKED, lab) == ("h0", "h1", "h2", "h5")
-    assert retest.chosen(RetestPlan({"job": ()}, (), (), ()), lab) == ()
+    assert retest.chosen_hosts(ASKED, lab) == ("h0", "h1", "h2", "h5")
+    assert retest.chosen_hosts(RetestPlan({"job": ()}, (), (), ()), lab) == ()
     few = Cluster("few", nodes=4, hosts=("h0", "h1", "h2", "h5"), launcher="mpirun")
-    assert retest.chosen(ASKED, few) == (), "all of them take part anyway"
-    assert retest.chosen(ASKED, Cluster("slurm", nodes=8, launcher="slurm")) == ("h5", "h0", "h1", "h2")
+    assert retest.chosen_hosts(ASKED, few) == (), "all of them take part anyway"
+    assert retest.chosen_hosts(ASKED, Cluster("slurm", nodes=8, launcher="slurm")) == ("h5", "h0", "h1", "h2")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_hosts_are_chosen_in_the_order_of_the_cluster() -> None:
 )
 def test_hosts_that_can_not_be_chosen_are_refused(cluster: Cluster, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        retest.chosen(ASKED, cluster)
+        retest.chosen_hosts(ASKED, cluster)
 
 
 def test_under_slurm_a_retest_wants_an_allocation_that_holds_its_hosts(

@@ -51,7 +51,7 @@ def a_memory(kind: str, num_bytes: int, offset: int) -> Memory:
 @kinds
 @settings(max_examples=60)
 @given(contents, st.integers(0, 40_000), st.integers(0, 9), st.sampled_from([4096, 64 << 20]))
-def test_what_was_filled_is_what_was_meant(kind: str, content: Tiled, num_bytes: int, offset: int, chunk: int) -> None:
+def test_filled_memory_holds_the_content(kind: str, content: Tiled, num_bytes: int, offset: int, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK_BYTES", chunk)
         memory = a_memory(kind, num_bytes, offset)
@@ -88,7 +88,7 @@ def test_wrong_elements_are_counted_and_the_first_is_shown(
 
 
 @kinds
-def test_bytes_that_are_no_whole_elements_are_counted_one_by_one(kind: str) -> None:
+def test_bytes_of_no_whole_elements_are_counted_singly(kind: str) -> None:
     memory = a_memory(kind, 7, 0)
     assert memory.count_wrong(constant(0), 4).num_wrong == 0
     assert memory.count_wrong(constant(1), 4).num_wrong == 7
@@ -109,7 +109,7 @@ class Split(Buffers):
         return []
 
 
-def test_a_buffer_in_two_places_is_filled_read_and_compared_as_one() -> None:
+def test_a_buffer_of_two_pieces_is_filled_read_and_compared_as_one() -> None:
     buffers, content = Split(), Tiled(np.arange(100, dtype=np.uint8))
     buffers.fill("recv", 0, 4, 24, content)
     assert list(buffers.read("recv", 0)) == [0] * 4 + list(range(24)) + [0] * 4

@@ -32,16 +32,16 @@ def test_a_split_gives_every_rank_its_part(
 
 
 @pytest.mark.parametrize(
-    ("split", "world", "why"),
+    ("split", "world", "fact"),
     [
-        ("0-1/1-2", World(1, 4), "rank 1 is named twice"),
-        ("0/4", World(1, 4), "no rank 4"),
-        ("halves", World(4, 1), "nobody on one side"),
-        ("alternate", World(1, 1), "nobody on one side"),
+        ("0-1/1-2", World(1, 4), "rank 1"),
+        ("0/4", World(1, 4), "rank 4"),
+        ("halves", World(4, 1), "4 x 1"),
+        ("alternate", World(1, 1), "1 x 1"),
     ],
 )
-def test_a_split_that_does_not_fit_the_world_says_why(split: str, world: World, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_a_split_that_does_not_fit_the_world_is_refused(split: str, world: World, fact: str) -> None:
+    with pytest.raises(UsageError, match=f"--split {split}.*{fact}"):
         parts(case(split), world)
 
 
@@ -65,15 +65,15 @@ def test_the_topology_is_made_of_the_victims(topology: str, groups: list[list[tu
 
 
 def test_groups_of_victims_must_be_of_one_size() -> None:
-    with pytest.raises(UsageError, match="different sizes"):
+    with pytest.raises(UsageError, match=r"topology node .*0, 1, 4"):
         rounds(case("0,1,4/2", topology="node"), World(2, 4), "node")
 
 
 def test_an_aggressor_is_a_pattern_with_a_size() -> None:
     assert aggressor(from_argv(["allreduce", "--aggressor", "incast:3M"])) == ("incast", 3 << 20)
     assert aggressor(from_argv(["allreduce", "--aggressor", "alltoall"])) == ("alltoall", 4 << 20)
-    for wrong, why in (("alltoal", "did you mean"), ("alltoall:0", "zero"), ("alltoall:x", "x")):
-        with pytest.raises(UsageError, match=why):
+    for wrong, fact in (("alltoal", "'alltoall'"), ("alltoall:0", "'0'"), ("alltoall:x", "'x'")):
+        with pytest.raises(UsageError, match=f"--aggressor: .*{fact}"):
             from_argv(["allreduce", "--aggressor", wrong])
-    with pytest.raises(UsageError, match="no split"):
+    with pytest.raises(UsageError, match=r"--split: .*'0-3'"):
         from_argv(["allreduce", "--split", "0-3"])

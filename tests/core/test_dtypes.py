@@ -9,6 +9,7 @@ import pytest
 
 from bench.core.dtypes import ALIASES, DTYPES, REDUCE_OPS, dtype_of, undefined_reduction
 from bench.core.errors import UsageError
+from bench.core.skips import SkipCode
 
 BITWISE = {"band", "bor", "bxor"}
 
@@ -33,8 +34,8 @@ def test_the_names_of_nccl_tests_are_understood(alias: str, name: str) -> None:
     assert dtype_of(alias) is DTYPES[name]
 
 
-def test_an_unknown_type_is_told_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match=r"no element type is called 'flaot32'; did you mean 'float32'\?"):
+def test_an_unknown_type_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match=r"'flaot32'; did you mean 'float32'\?"):
         dtype_of("flaot32")
 
 
@@ -55,6 +56,9 @@ def test_floats_and_integers_reduce_by_sum_prod_min_and_max() -> None:
         ("float8_e4m3fn", set(REDUCE_OPS)),
     ],
 )
-def test_these_reductions_have_no_meaning_and_a_reason(name: str, ops: set[str]) -> None:
-    refused = {op for op in REDUCE_OPS if undefined_reduction(DTYPES[name], op) is not None}
-    assert refused == ops
+def test_reductions_without_a_meaning_are_refused(name: str, ops: set[str]) -> None:
+    refused = {op: skip for op in REDUCE_OPS if (skip := undefined_reduction(DTYPES[name], op)) is not None}
+    assert set(refused) == ops
+    for op, skip in refused.items():
+        assert skip.facts["dtype"] == name
+        assert (skip.code == SkipCode.INTEGERS_ONLY) is (op in BITWISE)

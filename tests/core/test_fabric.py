@@ -66,13 +66,13 @@ def test_nodes_that_one_nvswitch_network_joins_need_no_nic() -> None:
     assert joined.path(8, 16) == ("pcie out 8", "nic out 4", "nic in 8", "pcie in 16")
 
 
-def test_processes_meet_in_memory_and_leave_by_the_nic_alone() -> None:
+def test_processes_communicate_in_memory_and_leave_through_the_nic() -> None:
     node = fabric(2, 2, peer="memory", memory_bytes_per_s=5 * GB, num_nics=1)
     assert node.path(0, 1) == ("memory out 0", "memory in 1")
     assert node.path(0, 2) == ("nic out 0", "nic in 1")
 
 
-def test_ranks_share_nics_as_near_to_even_as_can_be() -> None:
+def test_ranks_share_nics_as_evenly_as_possible() -> None:
     names = [fabric().path(rank, 8)[1] for rank in range(8)]
     assert names == [f"nic out {rank // 2}" for rank in range(8)]
 
@@ -82,7 +82,7 @@ def test_a_rank_with_several_nics_uses_them_all() -> None:
     assert many.time_s([(0, 2, 20 * GB)]) == pytest.approx(1.0)
 
 
-def test_flows_that_share_a_nic_halve_it_and_others_do_not_notice() -> None:
+def test_flows_that_share_a_nic_get_half_of_it_and_others_are_unaffected() -> None:
     times = fabric(network_s=0.0).times_s([(0, 8, 10 * GB), (1, 9, 10 * GB), (2, 10, 10 * GB)])
     assert times == pytest.approx([2.0, 2.0, 1.0])
 
@@ -96,7 +96,7 @@ def test_both_directions_of_a_link_are_independent() -> None:
     assert fabric(peer_s=0.0).time_s([(0, 1, 300 * GB), (1, 0, 300 * GB)]) == pytest.approx(1.0)
 
 
-def test_an_empty_message_takes_the_latency_of_its_way_and_nothing_else() -> None:
+def test_an_empty_message_takes_only_the_latency_of_its_path() -> None:
     times = fabric().times_s([(0, 1, 0.0), (0, 8, 0.0), (3, 3, 1e12)])
     assert times == pytest.approx([1e-6, 5e-6, 0.0])
     assert fabric(peer="host").time_s([(0, 1, 0.0)]) == pytest.approx(2e-6)
@@ -112,7 +112,7 @@ def test_the_switch_is_reached_by_one_port_only() -> None:
     assert fabric().path(SWITCH, 2) == ("nvlink in 2",)
 
 
-def test_a_step_of_another_size_takes_times_in_proportion_and_repeats_exactly() -> None:
+def test_times_are_proportional_to_the_size_and_deterministic() -> None:
     one = fabric(network_s=0.0, peer_s=0.0)
     flows = [(0, 8, 10.0), (1, 9, 30.0), (1, 0, 7.0)]
     first = one.times_s(flows)
@@ -123,14 +123,14 @@ def test_a_step_of_another_size_takes_times_in_proportion_and_repeats_exactly() 
 def test_an_unknown_rate_is_refused_only_when_it_is_needed() -> None:
     unknown = fabric(nic_bytes_per_s=None)
     assert unknown.time_s([(0, 1, 1.0)]) > 0
-    with pytest.raises(UsageError, match=r"nic rate of tester is unknown.*--links nic="):
+    with pytest.raises(UsageError, match=r"tester.*--links nic="):
         unknown.time_s([(0, 8, 1.0)])
-    with pytest.raises(UsageError, match="no latency 'network_s'"):
+    with pytest.raises(UsageError, match="'network_s'"):
         fabric(network_s=None).time_s([(0, 8, 1.0)])
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="tester has 8 GPUs per node, not 9"):
+    with pytest.raises(UsageError, match=r"tester .*8 .*9"):
         fabric(1, 9)
 
 
@@ -140,7 +140,7 @@ def test_links_survive_json_and_later_versions() -> None:
     assert NodeLinks.from_dict({**plain, "of_a_later_version": 1}) == LINKS
 
 
-def test_rates_can_be_given_and_then_count_as_known() -> None:
+def test_given_rates_count_as_known() -> None:
     changed = LINKS.with_rates({"nic": 1.0, "memory": 2.0})
     assert (changed.nic_bytes_per_s, changed.memory_bytes_per_s, changed.num_nics) == (1.0, 2.0, 4)
     assert changed.verified["nic"] is True
@@ -153,9 +153,9 @@ def test_a_given_nic_of_a_node_without_known_nics_is_one() -> None:
 
 
 def test_an_unknown_link_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError, match="no link is called 'nvlnk'; did you mean 'nvlink'"):
+    with pytest.raises(UsageError, match="'nvlnk'; did you mean 'nvlink'"):
         LINKS.with_rates({"nvlnk": 1.0})
-    with pytest.raises(UsageError, match="did you mean 'nvswitch'"):
+    with pytest.raises(UsageError, match="'nvswitch'"):
         replace(LINKS, peer="nvswitsh")
 
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from bench.core import loads, schedules
-from bench.core._hierarchical import PIECES
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.loads import Load, ideal_s
-from bench.core.phases import Phase
 from bench.core.program import Collective, Group
+from bench.core.schedules import PIECES, Phase
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.transports.model import FabricModel
@@ -53,7 +52,7 @@ def test_a_tree_sends_everything_once_per_round() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 8])
-def test_pieces_let_node_and_network_work_at_the_same_time(nodes: int) -> None:
+def test_pieces_overlap_node_and_network(nodes: int) -> None:
     found = loads.loads(Fabric(P5, World(nodes, 8)), "allreduce", "pipelined")
     network = 2 * (nodes - 1) / nodes / 8 / 50e9
     inside = (1 + 1 / 8) / 450e9
@@ -67,7 +66,7 @@ def test_pieces_let_node_and_network_work_at_the_same_time(nodes: int) -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("op", ["allreduce", "allgather", "reducescatter", "broadcast", "gather", "alltoall"])
 @pytest.mark.parametrize("size", [8, 1 << 17, GIB])
-def test_the_best_algorithm_takes_what_the_model_transport_says(name: str, nodes: int, op: str, size: int) -> None:
+def test_the_best_algorithm_takes_the_time_of_the_model_transport(name: str, nodes: int, op: str, size: int) -> None:
     fabric = Fabric(NODES[name], World(nodes, 8))
     ranks = 8 * nodes
     size -= size % ranks
@@ -78,7 +77,7 @@ def test_the_best_algorithm_takes_what_the_model_transport_says(name: str, nodes
     assert min(ideal_s(each, size) for each in found if each is not None) == pytest.approx(modelled, rel=1e-6)
 
 
-def test_half_an_uplink_takes_twice_as_long_and_one_leaf_feels_nothing() -> None:
+def test_half_an_uplink_takes_twice_as_long_and_one_leaf_is_unaffected() -> None:
     def seconds(oversubscription: float, nodes: int) -> float:
         tree = replace(P4D, nodes_per_leaf=4, oversubscription=oversubscription)
         found = loads.loads(Fabric(tree, World(nodes, 8)), "alltoall", "pairwise")
@@ -111,7 +110,7 @@ def test_lines_below_another_are_dropped_and_the_envelope_stays() -> None:
         assert found.seconds(size) == pytest.approx(fabric.time_s([(a, b, size * part) for a, b, part in flows]))
 
 
-def test_meshes_go_all_ways_at_once_and_switches_do_not() -> None:
+def test_a_mesh_uses_all_its_links_at_once() -> None:
     mesh = NodeLinks("mesh", 4, "nvlink_mesh", nvlink_bytes_per_s=150e9, pair_bytes_per_s=50e9, peer_s=1e-6)
     found = loads.loads(Fabric(mesh, World(1, 4)), "allreduce", "direct")
     assert found is not None and ideal_s(found, GIB) == pytest.approx(2 * (2e-6 + GIB / 4 / 50e9))

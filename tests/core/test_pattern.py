@@ -12,7 +12,7 @@ def test_only_bytes_between_different_parts_are_counted() -> None:
     assert busiest_boundary([(0, 2, 100), (1, 3, 7)], num_ranks=4, num_parts=2) == 107
 
 
-def test_the_directions_of_a_boundary_are_counted_apart() -> None:
+def test_the_directions_of_a_boundary_are_counted_separately() -> None:
     assert busiest_boundary([(0, 1, 5), (1, 0, 3)], num_ranks=2, num_parts=2) == 5
 
 
@@ -28,5 +28,5 @@ def test_no_traffic_crosses_nothing() -> None:
 
 
 @pytest.mark.parametrize(("num_ranks", "steps"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (64, 6)])
-def test_knowledge_doubles_at_best_with_each_message(num_ranks: int, steps: int) -> None:
+def test_each_step_at_most_doubles_the_ranks_that_have_the_data(num_ranks: int, steps: int) -> None:
     assert log2_steps(num_ranks) == steps

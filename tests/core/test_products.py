@@ -24,7 +24,7 @@ def values(content: Any, order: int, dtype: str) -> Any:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("order", [64, 192])
-def test_the_product_is_that_of_the_factors_in_every_type(dtype: str, order: int) -> None:
+def test_the_product_is_exact_in_every_type(dtype: str, order: int) -> None:
     data = ProductData(DTYPES[dtype], order, 3, 7)
     first, second = (values(factor, order, dtype) for factor in data.factors)
     assert np.array_equal(first @ second, values(data.product, order, dtype))
@@ -53,7 +53,7 @@ def test_the_elements_fill_the_significand_of_bfloat16() -> None:
     assert len(np.unique(np.abs(first))) > 60 and 0.4 < (first < 0).mean() < 0.6
 
 
-def test_what_a_kernel_could_get_wrong_gives_other_numbers() -> None:
+def test_errors_of_a_kernel_give_other_numbers() -> None:
     order = 256
     data = ProductData(DTYPES["float32"], order, 0, 1)
     first, second = (values(factor, order, "float32") for factor in data.factors)
@@ -81,7 +81,7 @@ def test_other_ranks_and_other_calls_have_other_matrices() -> None:
 
 
 @given(num_bytes=st.integers(1, 1 << 34), element_bytes=st.sampled_from([1, 2, 4, 8]))
-def test_an_order_is_the_largest_of_whole_tiles_that_fits(num_bytes: int, element_bytes: int) -> None:
+def test_an_order_is_the_largest_multiple_of_a_tile_that_fits(num_bytes: int, element_bytes: int) -> None:
     order = order_of(num_bytes, element_bytes)
     assert order % TILE == 0 and order >= TILE
     assert order == TILE or order**2 * element_bytes <= num_bytes

@@ -9,7 +9,7 @@ from bench.core.program import Collective, Copied, Exchange, Message, Step, deli
 Program = tuple[tuple[Step, ...], ...]
 
 
-def test_a_message_arrives_where_its_receive_puts_it() -> None:
+def test_a_message_arrives_at_the_offset_of_its_receive() -> None:
     program: Program = (
         (Exchange(sends=(Message(1, 8, offset_bytes=16),)),),
         (Exchange(recvs=(Message(0, 8, offset_bytes=32),)),),
@@ -36,5 +36,5 @@ def test_only_sends_of_the_same_step_are_received() -> None:
 
 def test_a_receive_from_a_collective_is_an_error() -> None:
     program: Program = ((Collective("barrier", 0, 0),), (Exchange(recvs=(Message(0, 8),)),))
-    with pytest.raises(ValueError, match="step 0 of member 0 does not send to member 1"):
+    with pytest.raises(ValueError, match=r"step 0 of member 0 .*member 1"):
         delivered(program, 1)

@@ -12,8 +12,7 @@ import pytest
 
 from bench.core.fabric import Fabric, Flow
 from bench.core.links import NodeLinks
-from bench.core.phases import Call
-from bench.core.schedules import schedule
+from bench.core.schedules import Call, schedule
 from bench.core.world import World
 from bench.hardware import catalogue
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
-from bench.core.phases import Phase
+from bench.core.schedules import Phase
 from bench.core.streams import pass_times_s
 from bench.core.world import World
 
@@ -21,21 +21,21 @@ def one(*flows: tuple[int, int, float], repeat: int = 1) -> list[Phase]:
     return [Phase(repeat, flows)]
 
 
-def test_alone_a_program_takes_what_its_links_take() -> None:
+def test_a_program_alone_takes_the_time_of_its_links() -> None:
     assert pass_times_s(Fabric(LINKS, World(2, 2)), [one((0, 2, GB), repeat=3)]) == [pytest.approx(3.0)]
 
 
-def test_two_on_one_nic_have_half_of_it_each_however_long_a_pass_is() -> None:
+def test_two_programs_on_one_nic_get_half_of_it_each() -> None:
     fabric = Fabric(LINKS, World(2, 2))
     assert pass_times_s(fabric, [one((0, 2, GB)), one((1, 3, GB / 100))]) == pytest.approx([2.0, 0.02])
 
 
-def test_on_nics_of_their_own_nobody_loses_anything() -> None:
+def test_programs_on_separate_nics_do_not_slow_each_other_down() -> None:
     fabric = Fabric(LINKS, World(4, 1))
     assert pass_times_s(fabric, [one((0, 1, GB)), one((2, 3, GB))]) == [1.0, 1.0]
 
 
-def test_who_shares_for_a_part_of_a_pass_loses_by_that_part() -> None:
+def test_sharing_during_part_of_a_pass_costs_that_part() -> None:
     # The other program is a second on the network (two while it shares), then five tenths inside its node.
     other = [*one((1, 3, GB)), *one((1, 0, 5 * GB))]
     alone = pass_times_s(Fabric(LINKS, World(2, 2)), [other])
@@ -45,7 +45,7 @@ def test_who_shares_for_a_part_of_a_pass_loses_by_that_part() -> None:
     assert ours == pytest.approx((2.0 + 0.5) / (1000 + 500), rel=0.01)  # passes at half and at full rate
 
 
-def test_latency_is_time_in_which_the_link_is_the_others() -> None:
+def test_during_a_latency_the_link_is_free_for_others() -> None:
     links = NodeLinks("test", 2, "memory", nic_bytes_per_s=GB, num_nics=1, memory_bytes_per_s=GB, network_s=1.0)
     alone = pass_times_s(Fabric(links, World(2, 2)), [one((0, 2, GB))])
     both = pass_times_s(Fabric(links, World(2, 2)), [one((0, 2, GB)), one((1, 3, GB))])

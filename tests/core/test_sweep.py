@@ -18,11 +18,11 @@ def test_a_range_multiplies_by_its_factor_up_to_its_end() -> None:
     assert parse_sizes("1K:1K") == (1024,)
 
 
-def test_the_factor_is_two_when_left_out() -> None:
+def test_the_default_factor_is_two() -> None:
     assert parse_sizes("1K:4K") == (1024, 2048, 4096)
 
 
-def test_a_list_is_sorted_and_has_no_repeats() -> None:
+def test_a_list_is_sorted_without_duplicates() -> None:
     assert parse_sizes("1M,8,1K,8") == (8, 1024, 1 << 20)
 
 
@@ -31,9 +31,9 @@ def test_the_default_goes_from_8_bytes_to_16_mebibytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fact"),
     [
-        ("1G:1M", "end .1M. before they begin .1G."),
+        ("1G:1M", ".1M. .*.1G."),
         ("8:1M:1", "factor '1'"),
         ("8:1M:x", "factor 'x'"),
         ("8:1M:-2", "factor '-2'"),
@@ -46,8 +46,8 @@ def test_the_default_goes_from_8_bytes_to_16_mebibytes() -> None:
         ("0:8", "zero"),
     ],
 )
-def test_sizes_that_make_no_sense_say_why(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_sizes_are_refused(text: str, fact: str) -> None:
+    with pytest.raises(UsageError, match=fact):
         parse_sizes(text)
 
 
@@ -84,5 +84,5 @@ def test_one_buffer_is_whole_elements_and_at_least_one(requested: int, element: 
     ("requested", "num_ranks", "payload"),
     [(8, 2, 32), (32, 2, 32), (100, 2, 96), (1 << 20, 3, 1048560), (1 << 30, 8, 1 << 30), (1, 64, 1024)],
 )
-def test_blocks_are_whole_16_bytes_and_at_least_one(requested: int, num_ranks: int, payload: int) -> None:
+def test_blocks_are_multiples_of_16_bytes_and_never_empty(requested: int, num_ranks: int, payload: int) -> None:
     assert round_blocks(requested, num_ranks) == payload

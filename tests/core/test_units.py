@@ -37,7 +37,7 @@ def test_sizes_are_binary(text: str, num_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "8Q", "", "0", "0K", "1.5M", "K", "1e6", "8 bytes", "1Mbit"])
-def test_what_is_not_a_size_is_named_in_the_error(text: str) -> None:
+def test_an_invalid_size_is_named_in_the_error(text: str) -> None:
     with pytest.raises(UsageError, match=f"size '{text}'"):
         parse_size(text)
 
@@ -82,7 +82,7 @@ def test_rates_are_decimal_and_bits_are_eighths(text: str, bytes_per_s: float) -
 
 
 @pytest.mark.parametrize("text", ["12.5", "GB/s", "-1 GB/s", "12.5 GiB/s", "0 GB/s", "1 GB/min", ""])
-def test_what_is_not_a_rate_is_named_in_the_error(text: str) -> None:
+def test_an_invalid_rate_is_named_in_the_error(text: str) -> None:
     with pytest.raises(UsageError, match=f"rate '{text}'"):
         parse_rate(text)
 
@@ -92,7 +92,7 @@ def test_a_float_printed_as_bytes_per_second_reads_back_exactly(rate: float) -> 
     assert parse_rate(f"{rate!r}B/s") == rate
 
 
-def test_sizes_that_are_no_whole_numbers_print_for_people() -> None:
+def test_fractional_sizes_print_for_people() -> None:
     assert [format_bytes(size) for size in (8, 79.6, 700.2, 2672.8, 24000, 1 << 20, 1000 << 20, 3.5 * (1 << 40))] == [
         "8 B",
         "79.6 B",
@@ -120,12 +120,12 @@ def test_rates_print_for_people() -> None:
     ("text", "seconds"),
     [("90", 90.0), ("30s", 30.0), ("2m", 120.0), ("2min", 120.0), ("1.5h", 5400.0), ("5ms", 5e-3), ("7us", 7e-6)],
 )
-def test_durations_are_seconds_unless_said(text: str, seconds: float) -> None:
+def test_durations_without_a_unit_are_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize("text", ["-1", "soon", "", "0", "0s", "1 day", "s"])
-def test_what_is_not_a_duration_is_named_in_the_error(text: str) -> None:
+def test_an_invalid_duration_is_named_in_the_error(text: str) -> None:
     with pytest.raises(UsageError, match=f"duration '{text}'"):
         parse_duration(text)
 
@@ -140,7 +140,7 @@ def test_durations_print_for_people() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e999", "9" * 400])
-def test_infinity_is_no_rate_and_no_duration(number: str) -> None:
+def test_infinite_rates_and_durations_are_refused(number: str) -> None:
     with pytest.raises(UsageError, match="finite"):
         parse_rate(f"{number} GB/s")
     with pytest.raises(UsageError, match="finite"):

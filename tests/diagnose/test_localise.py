@@ -1,15 +1,18 @@
-"""The slow part is named, and nobody else: on simulated clusters with noise, from rows as they are stored."""
+"""The slow part is named and nothing else: on simulated clusters with noise, from rows as they are stored."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.diagnose.ladder import least_rounds, next_rounds
-from bench.diagnose.localise import STAGES, PairSamples, Places, localise
+from bench.diagnose.localise import STAGES, Diagnosis, PairSamples, localise
+from bench.diagnose.messages import DiagnosisNote, SlowPart
 from bench.diagnose.pair_evidence import diagnosed, group_name, rows_of
+from bench.diagnose.places import Places
 from benchmarks.localise import FAULTS, SPEED, Cluster, alike, climb, draw, matrix, named, runs
 
 
@@ -17,6 +20,13 @@ def places(num_hosts: int, nics: int = 1, racks: int = 0) -> Places:
     hosts = tuple(f"h{rank // nics}" for rank in range(num_hosts * nics))
     cards = tuple(f"eth{rank % nics}" if nics > 1 else None for rank in range(len(hosts)))
     return Places(hosts, cards, {f"h{k}": f"r{k * racks // num_hosts}" for k in range(num_hosts)} if racks else {})
+
+
+def finding(verdict: Diagnosis) -> tuple[str, dict[str, Any]]:
+    """Code and facts of the only finding."""
+    [part] = verdict.accused
+    [found] = part.findings
+    return found.code, dict(found.facts)
 
 
 def full(where: Places, slow: dict[tuple[int, int], float], repeats: int = 2) -> PairSamples:
@@ -38,7 +48,7 @@ def touching(where: Places, *ranks: int, share: float = SPEED) -> dict[tuple[int
     return {(a, b): share for a in num for b in num if a in ranks or b in ranks}
 
 
-def test_runs_of_a_ladder_name_what_is_slow_and_nobody_else() -> None:
+def test_ladders_name_what_is_slow_and_nothing_else() -> None:
     parts, hits, false, missed = runs(3 * len(FAULTS), 5000)
     assert (hits, false) == (parts, 0), missed
 
@@ -52,7 +62,7 @@ def test_sixty_four_hosts() -> None:
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3, 4, 8, 9])
-def test_data_without_noise_accuses_nobody(num_hosts: int) -> None:
+def test_data_without_noise_accuse_nothing(num_hosts: int) -> None:
     where = places(num_hosts)
     verdict = localise(full(where, {}), where)
     assert verdict.accused == () and verdict.suspects == () and len(verdict.cleared) == num_hosts
@@ -63,7 +73,10 @@ def test_a_slow_host_without_noise(num_hosts: int) -> None:
     where = places(num_hosts)
     verdict = localise(full(where, touching(where, 1)), where)
     assert named(verdict) == {("host", "h1")}
-    assert "h1 sends at 0.80 of its peers" in verdict.accused[0].evidence
+    code, facts = finding(verdict)
+    assert code == SlowPart.HOST and facts["host"] == "h1" and facts["both"] and not facts["inside"]
+    assert facts["sends"]["ratio"] == pytest.approx(0.80, abs=0.01)
+    assert facts["sends"]["low"] <= facts["sends"]["ratio"] <= facts["sends"]["high"]
 
 
 def test_ten_percent_is_the_limit() -> None:
@@ -72,14 +85,17 @@ def test_ten_percent_is_the_limit() -> None:
     assert localise(full(where, touching(where, 1, share=0.85), 4), where).accused
 
 
-def test_of_two_hosts_the_slow_direction_is_told_and_that_it_may_be_either() -> None:
+def test_of_two_hosts_either_end_of_the_slow_link_may_be_slow() -> None:
     where = places(2)
     verdict = localise(full(where, {(0, 1): SPEED}, 4), where)
     assert named(verdict) == {("link", "h0-h1")}
-    assert "it may be h0 or h1" in verdict.accused[0].evidence
+    code, facts = finding(verdict)
+    assert code == SlowPart.LINK and facts["open_ends"] == ["h0", "h1"]
+    assert facts["forward"]["ratio"] == pytest.approx(SPEED, abs=0.01) and facts["backward"] is None
+    assert verdict.accused[0].ends == ("h0", "h1")
 
 
-def test_two_hosts_that_are_alike_say_nothing() -> None:
+def test_two_hosts_with_equal_directions_show_nothing() -> None:
     where = places(2)
     assert not localise(full(where, {(0, 1): 0.5, (1, 0): 0.5}), where).accused
 
@@ -100,27 +116,33 @@ def test_all_nics_of_a_host_are_the_host_and_one_is_a_nic() -> None:
     assert named(localise(full(where, touching(where, 2, 3)), where)) == {("host", "h1")}
 
 
-def test_a_rank_alone_is_told_from_its_nic() -> None:
+def test_a_slow_rank_is_not_its_nic() -> None:
     hosts = tuple(f"h{rank // 4}" for rank in range(24))
     where = Places(hosts, (None,) * 24)
     verdict = localise(full(where, touching(where, 5)), where)
     assert [(one.kind, one.name) for one in verdict.accused] == [("host", "h1")]
-    assert "rank 5 of h1, not the other ranks there," in verdict.accused[0].evidence
+    code, facts = finding(verdict)
+    assert code == SlowPart.RANK and (facts["rank"], facts["host"]) == (5, "h1")
 
 
-def test_another_rack_is_slower_without_being_wrong_and_an_uplink_is_named() -> None:
+def test_pairs_across_racks_may_be_slower_and_a_slow_uplink_is_named() -> None:
     where = places(12, racks=3)
     across = {(a, b): 0.5 for a in range(12) for b in range(12) if a // 4 != b // 4}
     assert not localise(full(where, across), where).accused
     uplink = {pair: 0.35 if 4 <= pair[0] < 8 or 4 <= pair[1] < 8 else rate for pair, rate in across.items()}
-    assert named(localise(full(where, uplink), where)) == {("link", "uplink of r1")}
+    verdict = localise(full(where, uplink), where)
+    assert named(verdict) == {("link", "uplink of r1")}
+    code, facts = finding(verdict)
+    assert code == SlowPart.RACK and facts["rack"] == "r1"
+    assert verdict.accused[0].is_uplink and verdict.accused[0].ends == ("r1",)
 
 
-def test_what_only_receives_slowly_is_told_so() -> None:
+def test_a_host_may_be_slow_only_as_a_receiver() -> None:
     where = places(6)
     verdict = localise(full(where, {(a, 3): SPEED for a in range(6)}), where)
     assert named(verdict) == {("host", "h3")}
-    assert "h3 receives at 0.80" in verdict.accused[0].evidence and "sends normally" in verdict.accused[0].evidence
+    _, facts = finding(verdict)
+    assert facts["receives"]["ratio"] == pytest.approx(0.80, abs=0.01) and facts["sends"] is None
 
 
 def test_more_evidence_is_more_confidence() -> None:
@@ -133,14 +155,16 @@ def test_more_evidence_is_more_confidence() -> None:
 
 
 def test_contention_is_no_link() -> None:
-    """Slow beside others and normal by itself: said, not accused."""
+    """Slow while others run and normal alone: noted, not accused."""
     where = places(8)
     rows = [(a, b, 1.0, 0, STAGES.index("screen")) for a in range(8) for b in range(8) if a != b]
     rows += [(a, b, 0.7, k, STAGES.index("links")) for k in range(4) for a, b in ((0, 1), (1, 0))]
     rows += [(a, b, 1.0, 9, STAGES.index("alone")) for _ in range(3) for a, b in ((0, 1), (1, 0))]
     rows = [(a, b, 0.7 if {a, b} == {0, 1} and stage == 1 else rate, k, stage) for a, b, rate, k, stage in rows]
     verdict = localise(PairSamples.of(rows), where)
-    assert not verdict.accused and "contention" in verdict.notes[0]
+    note = verdict.notes[0]
+    assert not verdict.accused and note.code == DiagnosisNote.CONTENTION
+    assert note.facts["link"] == "h0-h1"
 
 
 def test_the_next_rounds_follow_from_the_evidence_alone() -> None:
@@ -155,11 +179,11 @@ def test_the_next_rounds_follow_from_the_evidence_alone() -> None:
     assert len(first) == least_rounds(16, 2, 2)
 
 
-def test_a_large_cluster_is_asked_few_rounds() -> None:
+def test_a_large_cluster_takes_few_rounds() -> None:
     assert least_rounds(1024, 8, 8) == 2 * (4 + 3)
 
 
-def test_a_ladder_ends_where_all_is_noise() -> None:
+def test_a_ladder_ends_even_with_pure_noise() -> None:
     cluster = Cluster(places(6), sigma=0.5, tail=0.3)
     _, rounds = climb(cluster, 1)
     assert rounds < 400

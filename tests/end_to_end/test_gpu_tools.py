@@ -31,7 +31,7 @@ DESK = (
 )
 SCENARIO = """
 description: beside nccl-tests
-budget: 20s
+budget: 1h
 launches: 1
 measure:
   - pattern: allreduce

@@ -74,20 +74,20 @@ def free_port() -> int:
 
 _LATE = """
 import os, time
-from mpi4py import MPI
 from bench.core.errors import AbsentError
 from bench.transports import _arrival
+from mpi4py import MPI  # last: all ranks leave its start together
 world = MPI.COMM_WORLD
 if world.rank == 1:
-    time.sleep(60)
+    time.sleep(200)
 try:
-    _arrival.over_mpi(world, MPI.BYTE, 0.5)
+    _arrival.over_mpi(world, MPI.BYTE, 5.0)
 except AbsentError as error:
     os.write(1, f"rank {world.rank} misses {error.ranks}\\n".encode())  # in one piece
     if world.rank == 0:
-        time.sleep(1)
+        time.sleep(10)  # the others write first
         world.Abort(3)
-    time.sleep(60)
+    time.sleep(200)
 """
 
 
@@ -103,7 +103,7 @@ def test_over_mpi_rank_0_names_those_that_are_silent(run: Any, mpirun: Any, tmp_
 @pytest.mark.mpi
 def test_over_mpi_all_that_come_go_on(run: Any, mpirun: Any, tmp_path: Path) -> None:
     program = tmp_path / "here.py"
-    patient = _LATE.replace("world.rank == 1", "False").replace("MPI.BYTE, 0.5", "MPI.BYTE, 30.0")
+    patient = _LATE.replace("world.rank == 1", "False").replace("MPI.BYTE, 5.0", "MPI.BYTE, 60.0")
     program.write_text(patient + "os.write(1, f'all {world.rank}\\n'.encode())\n")
     done = run(*mpirun(3), str(program))
     assert (done.code, sorted(done.out.split())) == (0, ["0", "1", "2", "all", "all", "all"]), done.err

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -107,13 +108,17 @@ def test_the_compiled_loop_times_every_call(run: Run, mpirun: Start, sync: str) 
 
 
 @pytest.mark.mpi
-def test_like_nccl_tests_shows_the_mean_over_ranks(run: Run, mpirun: Start) -> None:
-    ran = run(*mpirun(2), "-m", "bench.allgather", "--sizes", "64K", "--like", "nccl-tests", "--format", "json", *QUICK)
+def test_like_nccl_tests_shows_the_mean_over_ranks(run: Run, mpirun: Start, tmp_path: Path) -> None:
+    records = tmp_path / "like.jsonl"
+    words = ("-m", "bench.allgather", "--sizes", "64K", "--like", "nccl-tests", *QUICK)
+    ran = run(*mpirun(2), *words, "--format", "json", "--records", str(records))
     (row,) = json.loads(ran.out)["summaries"]
+    (record,) = jsonl.read(records).attempts[0].records
     assert (row["mode"], row["cache"]) == ("pipelined", "hot")
-    assert row["compat"]["nccl_tests_s"] == pytest.approx(row["median_s"], rel=0.8)
+    mean_s = statistics.fmean(second for own in record.samples.by_rank for second in own)
+    assert row["compat"]["nccl_tests_s"] == pytest.approx(mean_s)
     assert row["compat"]["nccl_tests_busbw_bytes_per_s"] == pytest.approx(32768 / row["compat"]["nccl_tests_s"])
-    table = run(*mpirun(2), "-m", "bench.allgather", "--sizes", "64K", "--like", "nccl-tests", *QUICK).out
+    table = run(*mpirun(2), *words).out
     assert "as nccl-tests: mean over ranks (-a 1)" in table
 
 
@@ -136,7 +141,7 @@ def test_ranks_that_are_idle_or_ordered_otherwise_decide_like_the_others(
     run: Run, torchrun: Start, words: tuple[str, ...], groups: set[str]
 ) -> None:
     always = ("-m", "bench.allreduce", "--sizes", "64", "-n", "3", "--format", "json")
-    document = json.loads(run(*torchrun(3), *always, *words, timeout_s=60).out)
+    document = json.loads(run(*torchrun(3), *always, *words).out)
     if groups:
         assert {row["group"] for row in document["summaries"]} == groups
     assert len(document["summaries"]) + len(document["skipped"]) == 6
@@ -225,7 +230,7 @@ def test_bad_words_get_one_sentence_from_one_rank(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--topology", "groups of 2"), "3 ranks do not divide into groups of 2"),
+        (("--topology", "groups of 2"), "3 ranks cannot be divided into groups of 2"),
         (("--output", "/nowhere/x"), "--output /nowhere/x can not be written"),
         (
             ("--output", "/dev/full", "--format", "csv"),
@@ -236,7 +241,7 @@ def test_bad_words_get_one_sentence_from_one_rank(
 def test_what_is_found_after_the_start_ends_all_ranks(
     run: Run, mpirun: Start, words: tuple[str, ...], sentence: str
 ) -> None:
-    ran = run(*mpirun(3), "-m", "bench.allreduce", "--sizes", "8", "-n", "2", *words, timeout_s=40)
+    ran = run(*mpirun(3), "-m", "bench.allreduce", "--sizes", "8", "-n", "2", *words)
     assert ran.code == 2
     assert ran.err.count("bench: error: ") == 1 and sentence in ran.err
 
@@ -263,9 +268,8 @@ def test_a_rank_that_raises_ends_the_job_and_what_was_measured_is_kept(
     script = tmp_path / "raising.py"
     script.write_text(RAISING.format(what=what), encoding="utf-8")
     records = tmp_path / "kept.jsonl"
-    began = time.monotonic()
-    ran = run(*mpirun(3), str(script), "--sizes", "64,1K", "-n", "5", "--records", str(records), timeout_s=60)
-    assert ran.code != 0 and time.monotonic() - began < 30
+    ran = run(*mpirun(3), str(script), "--sizes", "64,1K", "-n", "5", "--records", str(records))
+    assert ran.code != 0
     if "SystemExit" not in what:
         assert "bench: error: rank 1 on " in ran.err and what.split("(")[0] in ran.err
     [attempt] = jsonl.read(records).attempts
@@ -280,7 +284,7 @@ def _started(words: tuple[str, ...], tmp_path: Path) -> subprocess.Popen[str]:
 
 
 def _beat_of(folder: Path, rank: int) -> heartbeat.Heartbeat:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for beat in heartbeat.read_all(folder):
             if beat.rank == rank and "samples" in beat.doing:
@@ -296,7 +300,7 @@ def test_a_rank_that_is_killed_ends_the_job(mpirun: Start, tmp_path: Path) -> No
     process = _started((*mpirun(3), *words), tmp_path)
     try:
         os.kill(_beat_of(tmp_path / "beats", 1).process, signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         assert process.returncode != 0
     finally:
         _end(process)
@@ -305,13 +309,13 @@ def test_a_rank_that_is_killed_ends_the_job(mpirun: Start, tmp_path: Path) -> No
 @pytest.mark.mpi
 def test_a_rank_that_stops_is_noticed_by_the_others_within_the_deadline(mpirun: Start, tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
-    words = ("-m", "bench.allreduce", "--sizes", "1M", "-n", "1000000", "--deadline", "3")
+    words = ("-m", "bench.allreduce", "--sizes", "1M", "-n", "1000000", "--deadline", "10")
     process = _started((*mpirun(3), *words, "--heartbeats", str(tmp_path / "beats")), tmp_path)
     stopped = None
     try:
         stopped = _beat_of(tmp_path / "beats", 2).process
         os.kill(stopped, signal.SIGSTOP)
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=120)
         assert process.returncode != 0
         assert "no progress for" in err and "in: allreduce 1M" in err
     finally:
@@ -336,9 +340,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.mpi
 def test_a_ladder_ends_by_its_budget_and_says_which_rounds_it_left_out(run: Run, mpirun: Start) -> None:
-    words = ("--schedule", "ladder", "--mode", "pipelined", "--sizes", "64K", "--budget", "1ms", "--format", "json")
-    told = json.loads(run(*mpirun(4), "-m", "bench.pairs", *words).out)
-    rows = [*told["summaries"], *told["skipped"]]
-    assert len(rows) == 2 * 3 * 2, "two pairs at a time, three matchings, both ways"
-    assert len(told["summaries"]) <= 2, "the round that was under way when time was up"
-    assert {row["reason"] for row in told["skipped"]} == {"the time budget of 0.001 s was used up before this row"}
+    # The budget is over before the first round on any machine; tests/rank/test_ladder.py ends it between rounds.
+    words = ("--schedule", "ladder", "--mode", "pipelined", "--sizes", "64K", "--budget", "0.001us", "--format", "json")
+    ran = run(*mpirun(4), "-m", "bench.pairs", *words)
+    document = json.loads(ran.out)
+    assert (ran.code, document["summaries"]) == (3, []), ran.err
+    assert len(document["skipped"]) == 2 * 3 * 2, "two pairs at a time, three matchings, both ways"
+    assert {(row["code"], row["facts"]["budget_s"]) for row in document["skipped"]} == {("budget", 1e-9)}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 Run = Callable[..., Any]
 SCENARIO = """
 description: beside OSU
-budget: 20s
+budget: 1h
 launches: 2
 measure:
   - pattern: allreduce

@@ -1,4 +1,4 @@
-"""Runs as a reader would give them, of our own making: curves of latency + size / rate, and matrices of copies."""
+"""Made-up runs as a log reader returns them: curves of latency + size / rate, and matrices of copies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from bench.core import plugins
 from bench.core.pattern import Pattern, Shape
-from bench.explain.evidence import RunEvidence, gathered
-from bench.explain.log_evidence import Hint
+from bench.explain.evidence import RunEvidence
+from bench.explain.gather import gathered
+from bench.explain.log_hints import Hint
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, MatrixCell
 
@@ -23,7 +24,7 @@ def pattern(name: str) -> Pattern:
 def curve(
     name: str, num_ranks: int, busbw_gb: float, latency_s: float = 20e-6, sizes: Sequence[int] = SIZES
 ) -> list[ForeignRow]:
-    """Rows out of place, whose bandwidth tends to `busbw_gb`."""
+    """Out-of-place rows whose bandwidth approaches `busbw_gb`."""
     rows = []
     for size in sizes:
         factor = pattern(name).bus_factor(Shape(num_ranks, size)) or 1.0
@@ -50,14 +51,14 @@ def a_run(
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def seen_of(
-    run: ForeignRun, instance: str | None = None, gpu: str | None = None, said: Mapping[str, str] | None = None
+def evidence_of(
+    run: ForeignRun, instance: str | None = None, gpu: str | None = None, hints: Mapping[str, str] | None = None
 ) -> RunEvidence:
-    """The run on a machine. `said`: what its log says, by kind."""
+    """The run on a machine. `hints`: kind -> value; they are on lines 7, 8, ..."""
     per_node = (run.num_ranks or 1) // (run.num_nodes or 1)
     machine = machine_of(instance, (gpu,) if gpu else (), run.hosts, per_node)
-    hints = [Hint(kind, value, number) for number, (kind, value) in enumerate((said or {}).items(), start=7)]
-    return gathered(run, machine, pattern(run.pattern or "allreduce"), hints)
+    found = [Hint(kind, value, number) for number, (kind, value) in enumerate((hints or {}).items(), start=7)]
+    return gathered(run, machine, pattern(run.pattern or "allreduce"), found)
 
 
 def matrix(
@@ -77,7 +78,7 @@ def to_host(*rates: float) -> dict[tuple[str, str], float]:
 
 
 def pairs(num: int, rate: float, **odd: float) -> dict[tuple[str, str], float]:
-    """Every pair at one rate, but the odd ones: a0_1=5.0."""
+    """Every pair at one rate, except the given ones: a0_1=5.0."""
     found = {(f"gpu{a}", f"gpu{b}"): rate for a in range(num) for b in range(num) if a != b}
     for name, value in odd.items():
         a, b = name.lstrip("a").split("_")

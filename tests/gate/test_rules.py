@@ -1,4 +1,4 @@
-"""A rules file is read strictly: what is written is what is asked, and each mistake is told with its place and key."""
+"""Reading a rules file: every key, and every mistake with its place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from bench.config.scenario import load_scenario
 from bench.config.yaml_file import find
+from bench.core.case import FACTOR
 from bench.core.errors import UsageError
 from bench.gate.rules import Demand
 from bench.gate.rules_file import load_rules
@@ -104,61 +105,85 @@ RULE = "rules:\n  - pattern: allreduce\n    busbw: at least 1 GB/s\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "words"),
+    ("text", "place", "fact"),
     [
         ("", "rules.yaml", "is empty"),
-        ("rules: []\n", "rules.yaml:1:8: rules", "at least one rule"),
-        ("rules:\n", "rules.yaml:1:7: rules", "at least one rule"),
-        ("description: none\n", "rules.yaml:1:1", "'rules' is missing"),
-        (RULE + "  - 5\n", "rules.yaml:4:5: rules.1", "lines of `key: value`"),
-        (RULE + "rule: []\n", "rules.yaml:4:1: rule", "no key is called 'rule'; did you mean 'rules'?"),
-        (RULE + "    buswb: at least 1 GB/s\n", "rules.yaml:4:5: rules.0.buswb", "did you mean 'busbw'?"),
-        (RULE + "    pattern: alltoall\n", "rules.yaml:4:5", "is there twice"),
-        (RULE + "    patterns: alltoall\n", "rules.yaml:4:5: rules.0.patterns", "also there as 'pattern'"),
-        (RULE.replace("allreduce", "allreduec"), "rules.yaml:2:14: rules.0.pattern", "did you mean 'allreduce'?"),
-        (RULE.replace("1 GB/s", "400"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
-        (RULE.replace("1 GB/s", "80%"), "rules.yaml:3:12: rules.0.busbw", "has no unit"),
-        (RULE.replace("1 GB/s", "1 GiB/s"), "rules.yaml:3:12: rules.0.busbw", "is not one such as"),
-        (RULE.replace("1 GB/s", "0 GB/s"), "rules.yaml:3:12: rules.0.busbw", "above zero"),
-        (RULE.replace("1 GB/s", "0% of bound"), "rules.yaml:3:12: rules.0.busbw", "asks for nothing"),
-        (RULE.replace("1 GB/s", "80% of median"), "rules.yaml:3:12: rules.0.busbw", "not of 'median'"),
-        (RULE.replace("at least 1 GB/s", "'>= 1 GB/s'"), "rules.yaml:3:12: rules.0.busbw", "is no demand"),
+        ("rules: []\n", "rules.yaml:1:8: rules", "list"),
+        ("rules:\n", "rules.yaml:1:7: rules", "list"),
+        ("description: none\n", "rules.yaml:1:1", "'rules'"),
+        (RULE + "  - 5\n", "rules.yaml:4:5: rules.1", "key: value"),
+        (RULE + "rule: []\n", "rules.yaml:4:1: rule", "'rule'; did you mean 'rules'"),
+        (RULE + "    buswb: at least 1 GB/s\n", "rules.yaml:4:5: rules.0.buswb", "'busbw'"),
+        (RULE + "    pattern: alltoall\n", "rules.yaml:4:5", "line 2"),
+        (RULE + "    patterns: alltoall\n", "rules.yaml:4:5: rules.0.patterns", "'pattern'"),
+        (RULE.replace("allreduce", "allreduec"), "rules.yaml:2:14: rules.0.pattern", "'allreduce'"),
+        (RULE.replace("1 GB/s", "400"), "rules.yaml:3:12: rules.0.busbw", "unit"),
+        (RULE.replace("1 GB/s", "80%"), "rules.yaml:3:12: rules.0.busbw", "unit"),
+        (RULE.replace("1 GB/s", "1 GiB/s"), "rules.yaml:3:12: rules.0.busbw", "1 GiB/s"),
+        (RULE.replace("1 GB/s", "0 GB/s"), "rules.yaml:3:12: rules.0.busbw", "0 GB/s"),
+        (RULE.replace("1 GB/s", "0% of bound"), "rules.yaml:3:12: rules.0.busbw", "0%"),
+        (RULE.replace("1 GB/s", "80% of median"), "rules.yaml:3:12: rules.0.busbw", "'median'"),
+        (RULE.replace("at least 1 GB/s", "'>= 1 GB/s'"), "rules.yaml:3:12: rules.0.busbw", "`at least 400 GB/s`"),
         (
             RULE.replace("at least 1 GB/s", "__import__('os').getpid()"),
             "rules.yaml:3:12: rules.0.busbw",
-            "is no demand",
+            "`at least 400 GB/s`",
         ),
-        (RULE.replace("at least 1 GB/s", "not slower than baseline"), "rules.yaml:3:12", "compared by their times"),
-        (RULE.replace("    busbw: at least 1 GB/s\n", ""), "rules.yaml:2:5: rules.0", "demands something of a figure"),
-        (RULE.replace("pattern: allreduce", "sizes: 1M"), "rules.yaml:2:5: rules.0", "names its pattern"),
-        (RULE + "    sizes: 1G:1M\n", "rules.yaml:4:12: rules.0.sizes", "end before they begin"),
-        (RULE + "    sizes: []\n", "rules.yaml:4:12: rules.0.sizes", "the list is empty"),
+        (
+            RULE.replace("at least 1 GB/s", "not slower than baseline"),
+            "rules.yaml:3:12",
+            "`time: not slower than baseline`",
+        ),
+        (RULE.replace("    busbw: at least 1 GB/s\n", ""), "rules.yaml:2:5: rules.0", "busbw, algbw"),
+        (RULE.replace("pattern: allreduce", "sizes: 1M"), "rules.yaml:2:5: rules.0", "'pattern'"),
+        (RULE + "    sizes: 1G:1M\n", "rules.yaml:4:12: rules.0.sizes", "1G:1M"),
+        (RULE + "    sizes: []\n", "rules.yaml:4:12: rules.0.sizes", "empty"),
         (RULE + "    samples: 0\n", "rules.yaml:4:14: rules.0.samples", "1 or more"),
-        (RULE + "    allow: wrong-data\n", "rules.yaml:4:12: rules.0.allow", "always fails the gate"),
-        (RULE + "    allow: anything\n", "rules.yaml:4:12: rules.0.allow", "is no failure's name"),
-        (RULE + "    transport: infiniband\n", "rules.yaml:4:16: rules.0.transport", "no transport is called"),
-        (RULE + "    network: socket\n", "rules.yaml:4:14: rules.0.network", "no network is called"),
-        (RULE + "    imported: perhaps\n", "rules.yaml:4:15: rules.0.imported", "must be true or false"),
-        (RULE + "expect: {nods: 2}\n", "rules.yaml:4:10: expect.nods", "did you mean 'nodes'?"),
-        (RULE + "expect: 5\n", "rules.yaml:4:9: expect", "lines of `key: value`"),
-        (RULE + "diagnose: maybe\n", "rules.yaml:4:11: diagnose", "must be true or false"),
-        (RULE + RULE.removeprefix("rules:\n"), "rules.yaml:4:5: rules.1", "two rules are called 'allreduce'"),
+        (RULE + "    allow: wrong-data\n", "rules.yaml:4:12: rules.0.allow", "wrong-data"),
+        (RULE + "    allow: anything\n", "rules.yaml:4:12: rules.0.allow", "anything"),
+        (RULE + "    transport: infiniband\n", "rules.yaml:4:16: rules.0.transport", "infiniband"),
+        (RULE + "    network: socket\n", "rules.yaml:4:14: rules.0.network", "socket"),
+        (RULE + "    imported: perhaps\n", "rules.yaml:4:15: rules.0.imported", "true"),
+        (RULE + "expect: {nods: 2}\n", "rules.yaml:4:10: expect.nods", "'nodes'"),
+        (RULE + "expect: 5\n", "rules.yaml:4:9: expect", "key: value"),
+        (RULE + "diagnose: maybe\n", "rules.yaml:4:11: diagnose", "true"),
+        (RULE + RULE.removeprefix("rules:\n"), "rules.yaml:4:5: rules.1", "'allreduce'"),
         (RULE + "    name: *x\n", "rules.yaml:4:11", "aliases"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, place: str, words: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_at_its_place(text: str, place: str, fact: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         load_rules(path)
-    assert str(told.value).startswith(f"{path.parent}/{place}") and words in str(told.value), str(told.value)
+    message = str(raised.value)
+    assert message.startswith(f"{path.parent}/{place}") and fact in message, message
+
+
+@pytest.mark.parametrize(
+    ("selectors", "name", "factors"),
+    [
+        (
+            "pattern: host_device, memory: pinned, topology: single ranks",
+            "host_device single ranks pinned",
+            {"memory": ("pinned",)},
+        ),
+        ("pattern: peer_copy, engines: [ce, sm], nodes: 2", "peer_copy ce, sm 2 nodes", {"engine": ("ce", "sm")}),
+        ("pattern: allreduce, dtype: bfloat16, sizes: [1M, 8:64]", "allreduce 1M, 8:64", {}),
+    ],
+)
+def test_a_rule_without_a_name_is_named_after_what_it_selects(
+    selectors: str, name: str, factors: dict[str, tuple[str, ...]], tmp_path: Path
+) -> None:
+    [rule] = load_rules(written(tmp_path, f"rules: [{{{selectors}, busbw: at least 1 GB/s}}]")).rules
+    assert (rule.name, rule.factors) == (name, factors)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_rules_that_ship_are_read_and_speak_of_what_their_scenario_measures(path: Path) -> None:
+def test_shipped_rules_select_only_what_their_scenario_measures(path: Path) -> None:
     rules = load_rules(path)
     scenario = load_scenario("acceptance", ROOT / "scenarios")
     patterns = {pattern for entry in scenario.measurements for pattern in entry.patterns}
-    sizes = {size for entry in scenario.measurements for size in entry.sizes}
+    sizes = {size for entry in scenario.measurements for size in entry.values_of(FACTOR["sizes"])[0]}
     assert rules.description and rules.rules
     for rule in rules.rules:
         assert set(rule.patterns) <= patterns and set(rule.sizes) <= sizes
@@ -167,7 +192,7 @@ def test_rules_that_ship_are_read_and_speak_of_what_their_scenario_measures(path
 def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert find("rules", "acceptance", ROOT / "rules") == ROOT / "rules" / "acceptance.yaml"
     assert find("rules", "some/where.yaml", ROOT / "rules") == Path("some/where.yaml")
-    with pytest.raises(UsageError, match="did you mean 'acceptance'"):
+    with pytest.raises(UsageError, match="'acceptance'"):
         find("rules", "acceptence", ROOT / "rules")
 
 
@@ -182,5 +207,5 @@ def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:
 def test_no_demand_is_infinite(demand: str, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(f"rules:\n  - pattern: allreduce\n    {demand}\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"finite|any number"):
+    with pytest.raises(UsageError, match="finite"):
         load_rules(path)

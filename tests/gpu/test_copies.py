@@ -96,13 +96,13 @@ def test_more_bytes_than_32_bits_count_are_copied_whole(opened: Any, engine: str
     assert len(found) == 1 and found[0].verified, found
 
 
-def test_what_the_machine_says_of_itself(opened: Any) -> None:
+def test_the_facts_of_this_machine(opened: Any) -> None:
     transport = opened(Options())
     facts = transport.facts()
     assert facts["gpu"] and facts["gpu_pci_bus"].count(":") == 2 and "." in facts["cuda_driver"]
     assert facts["batches"] == "behind a gate", transport.notes
     assert (transport.cache_bytes() or 0) > 0 and transport.available_bytes() > 0
-    transport.stir()
+    transport.keep_link_active()
     transport.sync()
     transport.close()
 
@@ -126,7 +126,7 @@ def test_the_gate_holds_copies_back_until_the_host_opens_it(opened: Any) -> None
     transport.close()
 
 
-def test_a_gate_that_nobody_opens_opens_by_itself_and_says_so(opened: Any) -> None:
+def test_an_unopened_gate_opens_by_itself_and_reports_it(opened: Any) -> None:
     transport = opened(Options())
     gate = StreamGate(transport._cupy, limit_s=0.05)
     stream = transport._stream(0)

@@ -146,7 +146,7 @@ try:
     transport.allocate(1 << 50, 0, 1)
 except MemoryError as error:
     told["too much"] = str(error)
-transport.stir()
+transport.keep_link_active()
 transport.sync()
 print("TOLD" + json.dumps(told))
 transport.close()
@@ -213,12 +213,12 @@ def test_a_size_beyond_the_memory_is_skipped_and_the_next_goes_on(bench: Bench) 
     assert "are free for it" in document["skipped"][0]["reason"]
 
 
-def test_hidden_gpus_are_said_to_be_hidden(bench: Bench) -> None:
+def test_hidden_gpus_are_reported_as_hidden(bench: Bench) -> None:
     code, _, err = bench("allreduce", "--sizes", "8", env={"CUDA_VISIBLE_DEVICES": ""})
     assert code == 3 and "CUDA_VISIBLE_DEVICES='' hides all GPUs" in err, err
 
 
-def test_a_network_that_one_gpu_can_not_have_used_makes_the_run_void(bench: Bench) -> None:
+def test_an_impossible_network_voids_the_run(bench: Bench) -> None:
     code, _, err = bench("allreduce", "--sizes", "8", "--require", "network=efa")
     assert code == 4 and "network=efa was demanded" in err
 

@@ -14,6 +14,7 @@ import pytest
 from bench.core.links import NodeLinks
 from bench.hardware.catalogue import bounding_links, node_links
 from bench.hardware.live import as_linked, bounding, links_of, links_of_all
+from bench.hardware.messages import HealthCode
 from bench.probes.topology import inventory_of
 from tests.hardware.machines import gpu, hgx, loaded, node, nvlink, path, pcie_pair, sandbox
 
@@ -45,7 +46,7 @@ def test_the_slowest_gpu_bounds_what_all_do() -> None:
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 8], rel=1e-4)
 
 
-def test_an_idle_link_counts_with_its_lanes_and_the_generation_that_both_ends_can_do_and_says_so() -> None:
+def test_an_idle_link_counts_with_its_lanes_and_the_generation_of_both_ends() -> None:
     found = links(node([gpu(pcie_generation=1, pcie_lanes=8, slot_generation=4)], []))
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
     assert "idle" in found.sources["pcie"] and "PCIe 4 x8" in found.sources["pcie"]
@@ -60,7 +61,7 @@ def test_generation_1_is_taken_for_a_link_that_went_idle_before_it_was_read() ->
     assert found.pcie_bytes_per_s == pytest.approx(PCIE[5, 8], rel=1e-4) and "idle" in found.sources["pcie"]
 
 
-def test_a_link_that_is_not_told_has_no_rate() -> None:
+def test_an_unreported_link_has_no_rate() -> None:
     bare = links(node([gpu(pcie_max_generation=None, slot_generation=None, nvlinks=[])], []))
     assert (bare.pcie_bytes_per_s, bare.nvlink_bytes_per_s, bare.nic_bytes_per_s) == (None, None, None)
     assert bare.peer == "host" and "pcie" not in bare.sources
@@ -108,7 +109,7 @@ def test_bridges_between_two_and_meshes_of_four() -> None:
     assert (mesh.peer, mesh.nvlink_bytes_per_s, mesh.pair_bytes_per_s) == ("nvlink_mesh", 300e9, 100e9)
 
 
-def test_of_paths_that_nobody_tells_nothing_tighter_than_the_models_own_links_is_said() -> None:
+def test_unknown_paths_bound_by_the_models_own_links() -> None:
     silent = node([gpu(k, nvlinks=[]) for k in range(8)], [])
     assert (links(silent).peer, links(silent).nvlink_bytes_per_s) == ("nvswitch", 450e9)
     assert "own" in links(silent).sources["nvlink"]
@@ -125,7 +126,7 @@ def test_adapters_without_a_link_or_without_rdma_carry_nothing() -> None:
     assert links(plain).nic_bytes_per_s is None and "network" not in links(plain).sources
 
 
-def test_of_several_nodes_the_slowest_counts_and_a_silent_one_makes_all_unknown() -> None:
+def test_the_slowest_node_counts_and_one_without_facts_makes_all_unknown() -> None:
     slow = hgx()
     slow["gpus"][0] = loaded(0, lanes=8)
     slow["adapters"] = slow["adapters"][:4]
@@ -135,19 +136,21 @@ def test_of_several_nodes_the_slowest_counts_and_a_silent_one_makes_all_unknown(
     assert links_of_all([hgx(), {}]) is None and links_of_all([]) is None
 
 
-def test_an_instance_type_is_held_to_what_is_really_linked() -> None:
+def test_slower_links_replace_those_of_the_instance_type() -> None:
     promised, real = node_links("p5.48xlarge"), links(hgx(gpus=[loaded(k, lanes=8) for k in range(8)]))
-    held, said = as_linked(promised, real)
+    held, slower = as_linked(promised, real)
     assert held.pcie_bytes_per_s == real.pcie_bytes_per_s and held.nvlink_bytes_per_s == 450e9
-    assert held.nic_bytes_per_s == promised.nic_bytes_per_s and "as really linked" in held.sources["pcie"]
-    assert said == ("PCIe of a GPU is really linked at 31.5 GB/s, where p5.48xlarge has 63 GB/s; the less one bounds",)
+    assert held.nic_bytes_per_s == promised.nic_bytes_per_s and "as linked" in held.sources["pcie"]
+    [message] = slower
+    assert message.code == HealthCode.BELOW_INSTANCE
+    assert message.facts["linked"] == real.pcie_bytes_per_s and message.facts["promised"] == promised.pcie_bytes_per_s
     assert as_linked(promised, links(hgx())) == (promised, ())
     assert as_linked(promised, None) == (promised, ())
     given = promised.with_rates({"pcie": 60e9})
     assert as_linked(given, real) == (given, ())
 
 
-def test_what_was_said_of_a_run_comes_before_what_its_machine_tells() -> None:
+def test_given_rates_come_before_those_of_the_machine() -> None:
     facts = [hgx()]
     assert bounding({}, facts) == (links(hgx()).to_dict(), ())
     assert bounding({}, []) == ({}, ())

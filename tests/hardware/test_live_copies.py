@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.links import Bound
+from bench.core.links import Bound, Limit
 from bench.core.record import Header, Record, Samples
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.hardware.catalogue import node_links
@@ -85,11 +85,11 @@ def uneven() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("a", "b", "rate", "words"),
     [
-        (0, 1, 50.0, "joined by 2 NVLinks (NV2)"),
-        (2, 0, 25.0, "joined by 1 NVLinks (NV1)"),
-        (0, 3, 31.508, "joined by PCIe switches (PIX)"),
-        (1, 2, 63.015, "through the host's bridges (PHB)"),
-        (1, 3, 31.508, "by way of the host's memory only (SYS)"),
+        (0, 1, 50.0, "(NV2)"),
+        (2, 0, 25.0, "(NV1)"),
+        (0, 3, 31.508, "(PIX)"),
+        (1, 2, 63.015, "(PHB)"),
+        (1, 3, 31.508, "(SYS)"),
     ],
 )
 def test_the_bound_of_a_copy_follows_from_what_is_between_the_two(a: int, b: int, rate: float, words: str) -> None:
@@ -103,7 +103,7 @@ def test_a_copy_by_way_of_the_host_is_held_to_no_peer_link() -> None:
     of = header("peer_copy", hgx())
     assert gb(of, pair(0, 1)) == 450.0
     staged = pair(0, 1, flags=("through-host",))
-    assert gb(of, staged) == pytest.approx(63.015, rel=1e-4) and "host's memory" in hard(of, staged).why
+    assert gb(of, staged) == pytest.approx(63.015, rel=1e-4) and hard(of, staged).code == Limit.PCIE_PORT
     assert gb(replace(of, direction="through_host", nodes={}, ranks=()), pair(0, 1)) == pytest.approx(63.015, rel=1e-4)
 
 
@@ -122,8 +122,8 @@ def test_by_nvlink_a_library_may_go_round_by_a_third_gpu() -> None:
     plain = uneven()
     plain["gpus"] = plain["gpus"][:3]
     of = header("pingpong", plain, transport="nccl")
-    assert hard(of, pair(1, 2)).name == "NVLink and PCIe ports" or hard(of, pair(1, 2)).name == "NVLink port"
-    assert hard(replace(of, pattern="peer_copy"), pair(1, 2)).name == "PCIe port"  # a copy does not
+    assert hard(of, pair(1, 2)).code in (Limit.NVLINK_AND_PCIE, Limit.NVLINK_PORT)
+    assert hard(replace(of, pattern="peer_copy"), pair(1, 2)).code == Limit.PCIE_PORT  # a copy does not
 
 
 def test_a_part_of_the_ranks_may_be_the_faster_ones() -> None:
@@ -191,5 +191,5 @@ def test_what_a_machine_promises() -> None:
         ("gpu1-gpu3",),
         ("gpu2-gpu3",),
     ]
-    assert "by way of the host's memory (SYS)" in classes[4].what
+    assert "(SYS)" in classes[4].what
     assert promises(node([], [])) == ()

@@ -59,7 +59,7 @@ def test_a_gpu_is_known_by_the_name_that_drivers_print(printed: str, known: str 
     assert gpu_printed(printed) == known
 
 
-def test_a_named_machine_is_certain_and_a_gpu_that_contradicts_it_is_said() -> None:
+def test_a_named_machine_is_certain_and_a_contradicting_gpu_is_reported() -> None:
     named = machine_of("g6e.48xlarge", ("NVIDIA L40S",))
     assert named.links == node_links("g6e.48xlarge") and named.how == "g6e.48xlarge, as named"
     assert "while the log names A100-SXM4-40GB" in machine_of("g6e.48xlarge", ("NVIDIA A100-SXM4-40GB",)).how
@@ -104,7 +104,7 @@ def test_one_type_of_many_makers_is_not_taken_for_the_machine() -> None:
 def test_no_gpu_an_unknown_one_or_two_kinds_give_no_links() -> None:
     for names in ((), ("NVIDIA Graphics Device",), ("NVIDIA L40S", "NVIDIA L4")):
         found = machine_of(None, names)
-        assert found.links is None and found.how.startswith("not known")
+        assert found.links is None and found.how.startswith("unknown")
 
 
 @pytest.mark.parametrize("name", gpus())
@@ -172,5 +172,5 @@ def test_a_port_of_infinity_fabric_is_seven_of_its_links() -> None:
     assert gpu("MI325X").flops["bf16"] == gpu("MI300X").flops["bf16"]
 
 
-def test_a_machine_whose_gpu_alone_is_known_is_said_so() -> None:
-    assert machine_of(None, ("NVIDIA A30",)).how == "A30; the instance type is not known"
+def test_a_machine_with_only_a_known_gpu() -> None:
+    assert machine_of(None, ("NVIDIA A30",)).how == "A30; unknown instance type"

@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from bench.core import plugins
-from bench.explain.assessment import ABOVE, stand
-from bench.explain.evidence import RunEvidence, gathered
+from bench.explain.assessment import assess
+from bench.explain.evidence import RunEvidence
+from bench.explain.gather import gathered
+from bench.explain.messages import ResultVerdict
 from bench.hardware import reference
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu_links, gpus, instance, instances, pcie_bytes_per_s
@@ -40,7 +42,7 @@ def test_every_fact_names_known_hardware(entry: dict[str, object]) -> None:
         assert entry["pattern"] in plugins.names("pattern")
 
 
-def seen(each: Reference) -> RunEvidence:
+def evidence_of(each: Reference) -> RunEvidence:
     """The reference as if it were a log of its machine."""
     rows = tuple(ForeignRow(size, busbw_bytes_per_s=rate) for size, rate in each.busbw.items())
     run = ForeignRun("nccl_tests", pattern=each.pattern, num_ranks=each.num_ranks, num_nodes=each.num_nodes, rows=rows)
@@ -53,9 +55,9 @@ def seen(each: Reference) -> RunEvidence:
     "each", collectives(), ids=lambda each: f"{each.instance or each.gpu}-{each.pattern}-{each.num_ranks}"
 )
 def test_no_published_collective_is_above_a_hard_bound(each: Reference) -> None:
-    found = seen(each)
+    found = evidence_of(each)
     assert not found.above
-    assert stand(found).word != ABOVE
+    assert assess(found).verdict != ResultVerdict.ABOVE
     if each.gpu != "B300-SXM" or each.num_nodes == 1:
         assert any(bound.kind == "hard" for bound in found.bounds)
 
@@ -94,7 +96,9 @@ def test_gpus_without_links_of_their_own_are_not_alike() -> None:
 
 
 def test_what_held_a_result_back_is_kept_apart() -> None:
-    rings = [each for each in same_shape("allreduce", "H200-SXM-141GB", None, 1, 8) if each.limited == "NVLS off"]
+    rings = [
+        each for each in same_shape("allreduce", "H200-SXM-141GB", None, 1, 8) if each.limited == reference.NVLS_OFF
+    ]
     assert [each.best[1] / 1e9 for each in rings] == [365.6]
     assert all(each.limited is None for each in best_of_each("allreduce", 8, None))
 

@@ -210,13 +210,13 @@ def test_mpi_is_an_mpijob_whose_launcher_holds_no_gpu(program: list[str]) -> Non
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"image": ""}, "name theirs by `image`"),
+        ({"image": ""}, "`image`"),
         ({"imgae": "x"}, "no option 'imgae'; did you mean 'image'"),
-        ({"resources": "nvidia.com/gpu"}, "option resources: 'nvidia.com/gpu' is no list"),
-        ({"mpi": "lam"}, "option mpi: 'lam' is none of openmpi, mpich, intel"),
+        ({"resources": "nvidia.com/gpu"}, "option resources: 'nvidia.com/gpu'"),
+        ({"mpi": "lam"}, "option mpi: 'lam' .* openmpi, mpich, intel"),
     ],
 )
-def test_a_wrong_option_is_told(options: Mapping[str, str], sentence: str) -> None:
+def test_a_wrong_option_is_refused(options: Mapping[str, str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         documents(NCCL, 2, **options)
 
@@ -291,7 +291,7 @@ def test_the_plan_is_a_shell_script_that_brings_the_samples_home(cluster: Path) 
 
 
 @pytest.mark.mpi
-def test_a_job_that_failed_is_told_and_the_script_ends_badly(cluster: Path) -> None:
+def test_a_failed_job_is_reported_and_fails_the_script(cluster: Path) -> None:
     done = shell(cluster, PLAN, ENDED="Running FailureTarget Failed")
     assert done.returncode == 4
     told = [line for line in done.stderr.splitlines() if line.startswith("FAILED: ")]
@@ -299,10 +299,10 @@ def test_a_job_that_failed_is_told_and_the_script_ends_badly(cluster: Path) -> N
     assert (cluster / "r" / "allreduce-mpi-1x2.log").stat().st_size > 0, "what it printed is kept"
 
 
-def test_what_kubectl_refuses_is_told_and_not_waited_for(cluster: Path) -> None:
+def test_a_rejected_manifest_fails_at_once(cluster: Path) -> None:
     done = shell(cluster, PLAN, REFUSE="1")
     assert done.returncode == 4
-    assert done.stderr.count("kubectl did not take its manifest") == 2
+    assert done.stderr.count("kubectl rejected its manifest") == 2
     assert not (cluster / "store.asked").exists() and not list((cluster / "r").iterdir())
 
 
@@ -325,7 +325,7 @@ def test_ctrl_c_leaves_nothing_on_the_cluster(cluster: Path) -> None:
     assert (cluster / "store.deleted").read_text().count("delete") == 1, "and the next job was not begun"
 
 
-def test_run_says_how_it_is_done(cluster: Path) -> None:
+def test_run_refers_to_the_plan(cluster: Path) -> None:
     done = shell(cluster, f"{sys.executable} -m bench run one.yaml --cluster pods")
     assert done.returncode == 3
     assert "given to kubernetes by you: type `plan` in place of `run`" in done.stderr

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.launcher import Blame, LaunchSite
+from bench.core.codes import Coded
+from bench.core.launcher import Blame, BlameCode, LaunchSite
 from bench.core.world import World
 from bench.launchers import slurm
 
@@ -32,7 +33,7 @@ OPTIONS = {
 }
 
 
-def test_srun_is_told_of_the_world_and_what_only_a_step_knows() -> None:
+def test_srun_gets_the_world_and_step_options() -> None:
     assert slurm.LAUNCHER.command(PROGRAM, World(2, 8), LaunchSite(python="/opt/python", options=OPTIONS), {}) == [
         "srun",
         "--nodes=2",
@@ -56,13 +57,13 @@ def test_srun_is_told_of_the_world_and_what_only_a_step_knows() -> None:
         ("mpich", {"mpi": "cray_shasta"}, "--mpi=cray_shasta"),
     ],
 )
-def test_each_mpi_is_told_its_own_way_to_meet(mpi: str, options: dict[str, str], word: str) -> None:
+def test_each_mpi_gets_its_own_pmi(mpi: str, options: dict[str, str], word: str) -> None:
     words = slurm.LAUNCHER.command(PROGRAM, World(1, 2), LaunchSite(options=options, mpi=mpi), {})
     assert [each for each in words if each.startswith("--mpi=")] == [word]
     assert not any(each.startswith("--mpi") for each in slurm.LAUNCHER.command(PROGRAM, World(1, 2), LaunchSite(), {}))
 
 
-def test_sbatch_is_told_what_asks_for_nodes_and_lines_run_once() -> None:
+def test_sbatch_gets_allocation_options_and_runs_the_lines_once() -> None:
     text = slurm.batch("bench-p4d", World(4, 8), 601.0, OPTIONS, ["exec desk"], "/home/me/my runs/slurm-%j")
     assert text.splitlines() == [
         "#!/bin/sh",
@@ -92,9 +93,9 @@ def test_the_sites_own_time_replaces_the_estimate(name: str) -> None:
 
 def test_the_first_task_that_srun_lost_is_named() -> None:
     log = "x\nsrun: error: h2: task 2: Killed\nsrun: error: h3: task 3: Terminated\n"
-    assert slurm.LAUNCHER.blamed(log) == Blame(2, "h2", "killed")
+    assert slurm.LAUNCHER.blamed(log) == Blame(2, "h2", Coded.of(BlameCode.REPORTED, launcher="srun", how="Killed"))
     assert slurm.LAUNCHER.blamed("srun: error: h1: tasks 4-7: Exited with exit code 7") == Blame(
-        4, "h1", "ended with exit code 7"
+        4, "h1", Coded.of(BlameCode.EXITED, exit_code=7)
     )
     assert slurm.LAUNCHER.blamed("srun: error: Unable to create step: x") is None
 

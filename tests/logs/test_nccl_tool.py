@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from bench.logs.readers._nccl_tool import row_of
 from bench.logs.readers.nccl_tests import READER
 from bench.logs.tool import DOCUMENT, Tool
 from tests.fakes import standin_nccl_tests as standin
+from tests.logs import corpus
 
 TOOL: Tool = plugins.load("tool", "nccl_tests").TOOL
 FOUR, NODES = World(1, 4), World(2, 4)
@@ -111,30 +111,31 @@ def test_wrong_data_is_never_a_success() -> None:
     # Wrong out of place, while in place was asked for: no row of ours says it.
     *rows, said = records(case(in_place=True), "2.19.6 wrong")
     assert all(row.verified for row in rows) and said.failed is not None
-    assert "out of bounds values: 3" in said.failed.what
+    assert (said.failed.code, said.failed.facts["values"]) == ("out-of-bounds", 3)
 
 
 def test_sizes_beyond_the_memory_are_skipped_in_its_own_words() -> None:
     found = records(case(sizes=(1 << 18, 1 << 20, 1 << 22)), "2.19.6 reduced")
-    assert [record.skipped and record.skipped.text for record in found] == [
-        None,
-        None,
-        "nccl-tests: Reducing maxBytes to 1048576 due to memory limitation",
-    ]
+    *measured, skipped = found
+    assert not any(record.skipped for record in measured) and skipped.skipped is not None
+    assert skipped.skipped.code == "memory-limit"
+    assert skipped.skipped.facts["printed"] == "Reducing maxBytes to 1048576 due to memory limitation"
 
 
 @pytest.mark.parametrize(
-    ("mishap", "what"),
-    [("cut", "nccl-tests, truncated: the log ends at 4096 bytes, 16384 were asked for"), ("dies", "NCCL failure")],
+    ("mishap", "code"),
+    [("cut", "ends-early"), ("dies", "tool-error")],
 )
 @pytest.mark.parametrize(("told", "build"), [("2.13", OLD), ("2.19.6", NEW)])
 def test_what_was_measured_before_the_end_is_kept_and_the_rest_failed(
-    told: str, build: frozenset[str], mishap: str, what: str
+    told: str, build: frozenset[str], mishap: str, code: str
 ) -> None:
     first, second, last = records(case(), f"{told} {mishap}", FOUR, build)
     assert first.reported and second.reported
     assert last.failed is not None and last.requested_bytes == (16384,)
-    assert what in last.failed.what
+    assert last.failed.code == code
+    if code == "ends-early":
+        assert (last.failed.facts["size"], last.failed.facts["most"]) == (4096, 16384)
 
 
 def test_a_type_that_it_does_not_know_is_no_figure_of_it() -> None:
@@ -170,32 +171,35 @@ def test_both_modes_are_two_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "world", "build", "reason"),
+    ("asked", "world", "build", "code", "facts"),
     [
-        (case("incast"), FOUR, NEW, "has no program for incast"),
-        (case(topology="pairs"), FOUR, NEW, "all_reduce_perf knows no topology"),
-        (case(share_gpu=True), FOUR, NEW, "knows no share gpu"),
-        (case(dtype="int16"), FOUR, NEW, "knows no int16"),
-        (case(reduce_op="bxor"), FOUR, NEW, "knows no reduction bxor"),
-        (case(sizes=(8, 12, 1 << 20)), FOUR, NEW, "by a factor or a step"),
-        (case(sizes=(0, 8, 16)), FOUR, NEW, "by a factor or a step"),
-        (case(mode="isolated", graph=True), FOUR, NEW, "no samples (-I) of CUDA graphs"),
-        (case(), NODES, OLD, "built without MPI, by which 2 nodes are started: it is built from"),
-        (case(mode="isolated"), FOUR, OLD, "came with 2.19.2"),
-        (case(graph=True), FOUR, OLD, "has no -G"),
-        (case(), NODES, NEW, None),
+        (case("incast"), FOUR, NEW, "no-program", {"pattern": "incast"}),
+        (case(topology="pairs"), FOUR, NEW, "option-unsupported", {"tool": "all_reduce_perf", "option": "topology"}),
+        (case(share_gpu=True), FOUR, NEW, "option-unsupported", {"option": "share gpu"}),
+        (case(dtype="int16"), FOUR, NEW, "option-unsupported", {"option": "dtype", "value": "int16"}),
+        (case(reduce_op="bxor"), FOUR, NEW, "option-unsupported", {"option": "reduction", "value": "bxor"}),
+        (case(sizes=(8, 12, 1 << 20)), FOUR, NEW, "sizes-not-a-row", {}),
+        (case(sizes=(0, 8, 16)), FOUR, NEW, "sizes-not-a-row", {}),
+        (case(mode="isolated", graph=True), FOUR, NEW, "no-samples-of-graphs", {}),
+        (case(), NODES, OLD, "built-without-mpi", {"nodes": 2, "remedy": TOOL.remedy}),
+        (case(mode="isolated"), FOUR, OLD, "no-samples", {}),
+        (case(graph=True), FOUR, OLD, "no-graphs", {}),
+        (case(), NODES, NEW, None, {}),
     ],
 )
-def test_what_it_can_not_measure_is_said(asked: Case, world: World, build: frozenset[str], reason: str | None) -> None:
-    said = TOOL.supports(asked, world) or TOOL.refuses(asked, world, build)
-    assert reason in said if reason is not None and said is not None else said is reason
+def test_a_case_that_it_cannot_measure_has_a_reason(
+    asked: Case, world: World, build: frozenset[str], code: str | None, facts: dict[str, object]
+) -> None:
+    reason = TOOL.unsupported_reason(asked, world) or TOOL.build_lacks(asked, world, build)
+    assert (reason and reason.code) == code
+    assert reason is None or reason.facts.items() >= facts.items()
 
 
 def test_blocks_of_less_than_16_bytes_are_skipped_as_it_sends_nothing() -> None:
     *found, less, last = sorted(records(case("allgather", sizes=(16, 32, 64, 128))), key=lambda one: bool(one.skipped))
     assert [one.payload_bytes for one in found] == [64, 128]
     assert (less.requested_bytes, last.requested_bytes) == ((16,), (32,))
-    assert less.skipped and less.skipped.text == "nccl-tests sends nothing of less than 16 bytes for each of 4 ranks"
+    assert less.skipped and less.skipped.code == "block-too-small" and less.skipped.facts["ranks"] == 4
 
 
 @pytest.mark.parametrize(
@@ -228,10 +232,9 @@ def test_version_and_library_are_told() -> None:
     assert TOOL.libraries(text) == {"nccl": "2.29.7"}
 
 
-@pytest.mark.skipif("BENCH_LOG_CORPUS" not in os.environ, reason="BENCH_LOG_CORPUS names no folder of real logs")
-def test_real_logs_of_known_runs_become_records_of_every_size() -> None:
+def test_logs_of_known_runs_become_records_of_every_size() -> None:
     num_logs = 0
-    for log in sorted((Path(os.environ["BENCH_LOG_CORPUS"]) / "nccl_logs").iterdir()):
+    for log in corpus.paths(["nccl_logs"]):
         text = log.read_text(encoding="utf-8", errors="replace")
         runs = read_all(READER(), lines([text]))
         if len(runs) != 1 or not runs[0].rows or not runs[0].pattern or not runs[0].num_ranks:

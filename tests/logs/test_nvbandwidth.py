@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, Matrix, read_all
+from tests.logs import corpus
+from tests.logs.reading import codes, failure_code, located, only_remark, printed, translations
 
 READER = plugins.load("tool", "nvbandwidth").READER
-EXPECTED: Any = load(Path(__file__).parent / "expected" / "nvbandwidth_logs.yaml").value
 PRINTED = {"bytes_per_s": 1e9, "s": 1e-9}
 
 
@@ -44,14 +43,6 @@ def rates(found: Matrix) -> dict[tuple[str, str], float | None]:
     }
 
 
-def log(name: str) -> str:
-    """A real log, or a skip."""
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    return (Path(folder) / "nvbandwidth_logs" / name).read_text(encoding="utf-8")
-
-
 def brief(found: Matrix) -> list[Any]:
     """A matrix as the expectations put it."""
     printed = PRINTED[found.unit]
@@ -62,12 +53,12 @@ def brief(found: Matrix) -> list[Any]:
     return [found.name, found.unit, found.direction, found.engine, len(good), len(waived), *ends[0], *ends[1]]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_log_gives_what_is_in_it(name: str) -> None:
-    wanted = EXPECTED[name]
-    run = one(log(name))
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("nvbandwidth_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
+    run = one(path.read_text(encoding="utf-8"))
     assert (run.tool, run.tool_version, run.status) == ("nvbandwidth", wanted.get("tool_version"), wanted["status"])
-    assert (wanted.get("failure") or "") in (run.failure or "") and bool(run.failure) == (run.status != "ok")
+    assert (run.failure is None) == (run.status == "ok") and wanted.get("failure") in (None, failure_code(run))
+    assert "printed" not in wanted or wanted["printed"] in printed(run)
     assert list(run.gpus) == wanted.get("gpus", []) and list(run.hosts) == wanted.get("hosts", [])
     assert dict(run.settings) == wanted.get("settings", {})
     assert [brief(found) for found in run.matrices] == [row[:-1] for row in wanted["matrices"]]
@@ -75,16 +66,15 @@ def test_a_real_log_gives_what_is_in_it(name: str) -> None:
         if row[-1] is not None:  # every figure at once: what the tool itself printed as their sum
             total = sum(cell.value or 0 for cell in found.cells) / PRINTED[found.unit]
             assert total == pytest.approx(row[-1], rel=2e-5)
-    said = [(remark.line, remark.text) for remark in run.remarks if remark.line is not None]
-    assert [line for line, _ in said] == [line for line, _ in wanted.get("remarks", [])]
-    assert all(word in text for (_, text), (_, word) in zip(said, wanted.get("remarks", []), strict=True))
+    remarks = [[line, code] for line, code in located(run) if line is not None]
+    assert remarks == wanted.get("remarks", [])
 
 
+@corpus.needs_corpus
 def test_there_is_an_expectation_for_every_real_log() -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    assert {path.name for path in (Path(folder) / "nvbandwidth_logs").iterdir()} == set(EXPECTED)
+    assert {path.name for path in corpus.real("nvbandwidth_logs", "").iterdir()} == set(
+        corpus.expected("nvbandwidth_logs")
+    )
 
 
 # Samples of our own: three GPUs, of which 0 and 1 are linked and 2 stands alone.
@@ -150,7 +140,7 @@ def test_the_text_form_tells_machine_and_matrices() -> None:
     assert (run.tool_version, run.status, run.hosts, run.gpus) == ("v0.7", "ok", ("node7",), ("Accelerator X1",))
     assert dict(run.settings) == {"cuda": "12.8", "driver": "570.1"}
     assert rates(matrix(run, "host_to_device_memcpy_ce")) == {("host", "gpu0"): 25.5, ("host", "gpu1"): 12.75}
-    assert [remark.line for remark in run.remarks] == [27]
+    assert located(run) == [(27, "waived")]
 
 
 def test_a_read_is_from_column_to_row_and_a_write_from_row_to_column() -> None:
@@ -158,7 +148,7 @@ def test_a_read_is_from_column_to_row_and_a_write_from_row_to_column() -> None:
     read_, write = run.matrices
     assert (read_.direction, read_.engine, write.engine) == ("d2d", "sm", "sm")
     assert rates(read_)["gpu1", "gpu0"] == 40.5 and rates(write)["gpu0", "gpu1"] == 40.5
-    assert any("point the other way" in text for text in run.translations)
+    assert "arrows" in translations(run)
 
 
 def test_a_pair_without_a_path_is_waived_and_the_diagonal_is_no_cell() -> None:
@@ -181,12 +171,13 @@ def test_the_sum_that_doubled_is_never_a_value_and_its_meaning_is_said() -> None
     for run in (before, after):
         printed = [one.value for matrix in run.matrices for one in matrix.cells]
         assert not {81.75e9, 158.75e9} & set(printed) and not run.remarks
-        assert any("both directions since v0.6" in text for text in run.translations)
+        assert "sums" in translations(run)
 
 
 def test_a_sum_that_is_not_that_of_the_figures_is_said() -> None:
     run = one(TEXT.replace("SUM device_to_device_memcpy_read_ce 83.00", "SUM device_to_device_memcpy_read_ce 99.00"))
-    assert [remark.line for remark in run.remarks if "99" in remark.text] == [25]
+    remark = only_remark(run, "sum-differs")
+    assert (remark.line, remark.facts) == (25, {"printed": 99, "sum": 83})
 
 
 def test_sm_two_way_copies_between_gpus_gave_both_directions_before_v06() -> None:
@@ -225,31 +216,31 @@ def test_latency_between_gpus_before_v08_was_of_host_memory() -> None:
         run = one(document(case(name, PAIRS), version=version))
         assert run.matrices[0].direction == direction
         assert rates(run.matrices[0])["gpu0", "gpu1"] == 40.5 and run.matrices[0].unit == "s"
-        assert any("host memory" in remark.text for remark in run.remarks) == said
+        assert ("latency-of-host" in codes(run)) == said
 
 
 @pytest.mark.parametrize(
-    ("bad", "word"),
+    ("bad", "code", "words"),
     [
-        (case("device_to_device_memcpy_read_ce", status="Running"), "never finished"),
-        (case("device_to_device_memcpy_read_ce", status="Error"), "Error"),
-        (case("device_to_device_memcpy_read_ce", PAIRS, error="wrong data"), "wrong data"),
-        (case("device_to_device_memcpy_read_ce", status="Not Found"), "Not Found"),
-        (case("host_to_device_memcpy_ce", [["nan", "5"]]), "no numbers"),
-        (case("host_to_device_memcpy_ce", [["-1", "5"]]), "no numbers"),
-        (case("host_to_device_memcpy_ce", [["0", "5"]]), "zero"),
+        (case("device_to_device_memcpy_read_ce", status="Running"), "never-finished", ""),
+        (case("device_to_device_memcpy_read_ce", status="Error"), "test-failed", "Error"),
+        (case("device_to_device_memcpy_read_ce", PAIRS, error="wrong data"), "test-failed", "wrong data"),
+        (case("device_to_device_memcpy_read_ce", status="Not Found"), "test-failed", "Not Found"),
+        (case("host_to_device_memcpy_ce", [["nan", "5"]]), "figures-failed", ""),
+        (case("host_to_device_memcpy_ce", [["-1", "5"]]), "figures-failed", ""),
+        (case("host_to_device_memcpy_ce", [["0", "5"]]), "figures-failed", ""),
     ],
 )
-def test_a_program_that_exits_with_zero_may_hold_errors(bad: dict[str, Any], word: str) -> None:
+def test_errors_fail_the_run_though_the_program_exits_with_zero(bad: dict[str, Any], code: str, words: str) -> None:
     run = one(document(case("device_to_host_memcpy_ce", [["9", "9"]]), bad))
-    assert run.status == "failed" and word in (run.failure or "") and run.matrices[0].name == "device_to_host_memcpy_ce"
-    assert any(word in remark.text for remark in run.remarks)
+    assert run.status == "failed" and run.matrices[0].name == "device_to_host_memcpy_ce"
+    assert failure_code(run) == code and printed(run) == words and code in codes(run)
 
 
 def test_text_errors_fail_the_run_and_keep_what_was_measured() -> None:
     head = TEXT.split("SUM device_to_device")[0]
     run = one(head + "[CUDA_ERROR_ILLEGAL_ADDRESS] an illegal address in expression x in y : z.cpp:7\n")
-    assert run.status == "failed" and "ILLEGAL_ADDRESS" in (run.failure or "") and len(run.matrices) == 2
+    assert run.status == "failed" and "ILLEGAL_ADDRESS" in printed(run) and len(run.matrices) == 2
     assert one(" Invalid value when checking the pattern at 0x7\n").status == "failed"
 
 
@@ -284,7 +275,7 @@ def test_a_document_that_is_cut_gives_whole_cases_and_says_so() -> None:
     lines = text.splitlines()
     for length in range(2, len(lines) - 2):  # the two last lines are braces
         run = one("\n".join(lines[:length]))
-        assert run.status == "truncated" and "cut" in (run.failure or "")
+        assert run.status == "truncated" and failure_code(run) == "document-cut"
         known = [found for found in whole.matrices[: len(run.matrices)]]
         assert [found.cells for found in run.matrices] == [found.cells for found in known]
     assert len(run.matrices) == len(whole.matrices)
@@ -296,9 +287,10 @@ def test_a_text_that_is_cut_has_unreadable_cells_and_says_where() -> None:
     found = matrix(run, "device_to_device_memcpy_read_ce")
     assert {one.status for one in found.cells if one.src == "gpu0"} == {"unreadable"}
     assert (run.status, rates(found)["gpu1", "gpu0"]) == ("truncated", 41)
-    assert [remark.line for remark in run.remarks] == [23]
+    assert located(run) == [(23, "row-cut")]
     gone = one(TEXT.replace(" 1     42.00       N/A\n", ""))
-    assert gone.status == "truncated" and any("row 1 is missing" in remark.text for remark in gone.remarks)
+    missing = only_remark(gone, "rows-missing").facts
+    assert gone.status == "truncated" and (missing["first"], missing["last"]) == (1, 1)
     assert one(TEXT[: TEXT.index("Running device_to_device") + 60]).status == "truncated"
 
 
@@ -318,7 +310,7 @@ memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)
     run = one(text)
     assert run.status == "ok" and sum(one.status == "waived" for one in run.matrices[0].cells) == 4
     newer = one(text.replace("0      0.00    276", "0       N/A    276"))
-    assert newer.status == "failed" and "zero" in (newer.failure or "")
+    assert newer.status == "failed" and failure_code(newer) == "figures-failed"
 
 
 def test_runs_in_one_file_stay_apart() -> None:
@@ -352,7 +344,7 @@ def test_a_table_without_its_tests_name_is_named_by_its_sum_or_by_its_title() ->
         guessed.matrices[0].name == "device_to_device_memcpy_read_ce"
         and rates(guessed.matrices[0])["gpu1", "gpu0"] == 41
     )
-    assert "not named" in guessed.remarks[0].text
+    assert codes(guessed)[0] == "named-by-title"
     odd = one(bare.replace("GPU(row) -> GPU(column)", "A(row) to B(column)"))
     assert odd.matrices[0].direction is None
 
@@ -414,5 +406,5 @@ def test_a_document_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("bench.logs.readers._nvb_json._MOST_CHARACTERS", 10_000)
     first = document(case("host_to_device_memcpy_ce", [["5", "6"]])).rpartition("]")[0]
     run = one(first + "".join(f'"key{number}" : "{"x" * 90}",\n' for number in range(500)))
-    assert run.status == "truncated" and "too long" in (run.failure or "")
+    assert run.status == "truncated" and failure_code(run) == "document-too-long"
     assert rates(run.matrices[0])["host", "gpu1"] == 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from hypothesis import strategies as st
 from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, read_all
+from tests.logs import corpus
+from tests.logs.reading import failure_code, located, only_remark, translations
 
 READER = plugins.load("tool", "osu").READER
 FACTS: Any = load(Path(__file__).parent / "expected" / "osu_facts.yaml").value
-EXPECTED: Any = load(Path(__file__).parent / "expected" / "osu_logs.yaml").value
 
 
 def read(text: str) -> list[ForeignRun]:
@@ -24,13 +24,9 @@ def read(text: str) -> list[ForeignRun]:
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_log_gives_what_is_in_it(name: str) -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    wanted = EXPECTED[name]
-    (run,) = read((Path(folder) / "osu_logs" / name).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("osu_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
+    (run,) = read(path.read_text(encoding="utf-8"))
     assert (run.tool, run.tool_version, run.status, run.failure) == ("osu", "5.7", "ok", None)
     assert (run.pattern, run.num_ranks, run.size_is_block) == (wanted["pattern"], None, False)
     assert dict(run.settings)["library"] == wanted["memory"] and not run.remarks
@@ -42,11 +38,9 @@ def test_a_real_log_gives_what_is_in_it(name: str) -> None:
     assert [row.line for row in run.rows] == list(range(wanted["first_line"], wanted["first_line"] + wanted["rows"]))
 
 
+@corpus.needs_corpus
 def test_there_is_an_expectation_for_every_real_log() -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    assert {path.name for path in (Path(folder) / "osu_logs").iterdir()} == set(EXPECTED)
+    assert {path.name for path in corpus.real("osu_logs", "").iterdir()} == set(corpus.expected("osu_logs"))
 
 
 FULL = """
@@ -76,7 +70,7 @@ def test_a_row_has_its_mean_and_what_stands_beside_it() -> None:
     assert (first.time_s, first.min_s, first.max_s) == pytest.approx((2.5e-6, 2.25e-6, 2.75e-6))
     assert (second.num_iterations, second.line, run.line, run.tool_version) == (100, 7, 2, "7.4")
     assert first.algbw_bytes_per_s is None and run.num_ranks is None  # neither is printed
-    assert any("mean over ranks" in text for text in run.translations)
+    assert translations(run) == ["mean-over-ranks"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -
         (run,) = read(title(call, times, "8                     150.25"))
         assert (run.status, run.pattern, run.num_ranks) == ("ok", None, 2)
         assert run.rows[0].payload_bytes == 8 and run.rows[0].time_s == pytest.approx(150.25e-6)
-        assert run.rows[0].algbw_bytes_per_s is None and any("not halved" in text for text in run.translations)
+        assert run.rows[0].algbw_bytes_per_s is None and "one-sided" in translations(run)
     (put,) = read(title("MPI_Put Bandwidth", rates, "4096                 1000.00"))
     (both,) = read(title("MPI_Put Bi-directional Bandwidth", rates, "4096                 1000.00"))
     assert [run.rows[0].algbw_bytes_per_s for run in (put, both)] == [1000e6, 500e6]
@@ -165,8 +159,8 @@ def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -
 def test_a_table_that_ends_early_is_said_and_a_crash_below_it_fails() -> None:
     rows = ("4                       2.50", "256                     2.75")
     (early,) = read(latency("MPI Allreduce Latency", *rows))
-    assert early.status == "ok" and [remark.line for remark in early.remarks] == [4]
-    assert "ends at 256 bytes" in early.remarks[0].text and "1048576" in early.remarks[0].text
+    assert early.status == "ok" and located(early) == [(4, "ends-early")]
+    assert only_remark(early, "ends-early").facts == {"size": 256, "largest": 1 << 20}
     (whole,) = read(latency("MPI Allreduce Latency", *rows, "1048576               250.00"))
     assert not whole.remarks
     for call in ("MPI_Compare_and_swap", "MPI_Fetch_and_op-CUDA"):
@@ -200,41 +194,40 @@ def test_validation_that_failed_fails_the_run() -> None:
     (good,) = read(title("MPI Allgather Latency", header, "8     5.00      Pass"))
     (bad,) = read(title("MPI Allgather Latency", header, "8     5.00      Pass", "16    6.00      Fail"))
     assert good.status == "ok" and good.rows[0].num_wrong is None
-    assert (bad.status, len(bad.rows)) == ("failed", 2) and "wrong data" in (bad.failure or "")
+    assert (bad.status, len(bad.rows)) == ("failed", 2) and failure_code(bad) == "wrong-data"
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "count", "word", "line"),
+    ("text", "status", "count", "code", "line"),
     [
-        (FULL.rpartition("1048576")[0], "ok", 2, "", None),
-        (FULL[:-60], "truncated", 2, "can not be read", 7),
-        (FULL[:-30], "truncated", 2, "can not be read", 7),
-        (FULL[:-3], "truncated", 3, "iterations it had is lost", 7),  # `1` where 100 stood: the line is too short
-        (FULL.partition("8  ")[0], "truncated", 0, "no row", 2),
-        (FULL + "...\n", "truncated", 3, "left out", 8),
+        (FULL.rpartition("1048576")[0], "ok", 2, "ends-early", 6),
+        (FULL[:-60], "truncated", 2, "row-unreadable", 7),
+        (FULL[:-30], "truncated", 2, "row-unreadable", 7),
+        (FULL[:-3], "truncated", 3, "count-cut", 7),  # `1` in place of 100: the line is too short
+        (FULL.partition("8  ")[0], "truncated", 0, "no-rows", 2),
+        (FULL + "...\n", "truncated", 3, "lines-left-out", 8),
         (
             FULL + "mpirun noticed that process rank 1 exited on signal 11 (Segmentation fault).\n",
             "failed",
             3,
-            "signal",
+            "tool-error",
             8,
         ),
-        (FULL.replace("2.50", "0.00"), "failed", 2, "no time", 5),
-        (latency("MPI Barrier Latency").replace("Size ", "")[:-1], "truncated", 0, "no row", 1),
+        (FULL.replace("2.50", "0.00"), "failed", 2, "no-time", 5),
+        (latency("MPI Barrier Latency").replace("Size ", "")[:-1], "truncated", 0, "no-rows", 1),
         (
             title("MPI Nonblocking Allreduce Latency", "# Size   Overall(us)   Compute(us)", "8 1.00 2.00"),
             "truncated",
             0,
-            "not one",
+            "table-unknown",
             2,
         ),
     ],
 )
-def test_damage_is_said_with_its_line(text: str, status: str, count: int, word: str, line: int | None) -> None:
+def test_damage_is_a_remark_with_its_line(text: str, status: str, count: int, code: str, line: int) -> None:
     (run,) = read(text)
     assert (run.status, len(run.rows)) == (status, count)
-    assert word in " ".join(remark.text for remark in run.remarks)
-    assert line is None or line in [remark.line for remark in run.remarks]
+    assert (line, code) in located(run)
 
 
 def test_many_runs_of_one_file_and_noise_between_rows() -> None:

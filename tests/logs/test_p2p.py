@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, Matrix, read_all
+from tests.logs import corpus
+from tests.logs.reading import codes, failure_code, located, only_remark, translations
 
 READER = plugins.load("tool", "p2p_bandwidth_latency").READER
-EXPECTED: Any = load(Path(__file__).parent / "expected" / "p2p_logs.yaml").value
 PRINTED = {"bytes_per_s": 1e9, "s": 1e-6}
 
 
 def read(text: str) -> list[ForeignRun]:
     """The runs of a text."""
     return read_all(READER(), [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)])
-
-
-def log(name: str) -> str:
-    """A real log, or a skip."""
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    return (Path(folder) / "p2p_logs" / name).read_text(encoding="utf-8")
 
 
 def brief(found: Matrix) -> list[Any]:
@@ -45,21 +36,17 @@ def brief(found: Matrix) -> list[Any]:
     return [found.name, found.unit, found.direction, len(good), len(waived), *ends]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_log_gives_what_is_in_it(name: str) -> None:
-    wanted = EXPECTED[name]
-    (run,) = read(log(name))
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("p2p_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
+    (run,) = read(path.read_text(encoding="utf-8"))
     assert (run.tool, run.status, list(run.gpus)) == ("p2p_bandwidth_latency", wanted["status"], wanted.get("gpus", []))
     assert [brief(found) for found in run.matrices] == wanted["matrices"]
-    assert [remark.line for remark in run.remarks] == [line for line, _ in wanted.get("remarks", [])]
-    assert all(word in one.text for one, (_, word) in zip(run.remarks, wanted.get("remarks", []), strict=True))
+    assert [[line, code] for line, code in located(run)] == wanted.get("remarks", [])
 
 
+@corpus.needs_corpus
 def test_there_is_an_expectation_for_every_real_log() -> None:
-    folder = os.environ.get("BENCH_LOG_CORPUS")
-    if not folder:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of real logs")
-    assert {path.name for path in (Path(folder) / "p2p_logs").iterdir()} == set(EXPECTED)
+    assert {path.name for path in corpus.real("p2p_logs", "").iterdir()} == set(corpus.expected("p2p_logs"))
 
 
 # A node of our own: GPUs 0 and 1 are linked, 2 is apart from both.
@@ -127,7 +114,8 @@ def test_pairs_without_access_go_through_the_host_even_where_it_is_enabled() -> 
         ("gpu2", "gpu1"): (9, "ok"),
     }
     assert run.gpus == ("Accelerator X1", "Accelerator X2") and run.status == "ok"
-    assert [(remark.line, remark.text[:6]) for remark in run.remarks] == [(7, "4 of 6")]
+    remark = only_remark(run, "no-peer-access")
+    assert (remark.line, remark.facts) == (7, {"num": 4, "total": 6})
 
 
 def test_device_memory_is_never_a_link() -> None:
@@ -142,13 +130,13 @@ def test_with_access_disabled_all_pairs_go_through_the_host() -> None:
     (run,) = read(HEAD + DISABLED)
     through, inside = run.matrices
     assert (through.direction, len(through.cells), len(inside.cells)) == ("through_host", 6, 3)
-    assert "through host" in through.name and any("host memory" in text for text in run.translations)
+    assert "through host" in through.name and translations(run) == ["inside", "host"]
 
 
 def test_two_way_figures_are_sums_and_said_to_be() -> None:
     (run,) = read(HEAD + TWO_WAY)
     assert [matrix.direction for matrix in run.matrices] == ["bidirectional_sum", "through_host_sum", "local"]
-    assert any("sum of both directions" in text for text in run.translations)
+    assert "sum" in translations(run)
 
 
 def test_reads_are_sent_by_the_column() -> None:
@@ -168,7 +156,7 @@ def test_latencies_of_gpu_and_host_are_apart() -> None:
 
 def test_without_connectivity_that_is_said() -> None:
     (run,) = read(ONE_WAY)
-    assert len(run.matrices[0].cells) == 6 and any("connectivity" in remark.text for remark in run.remarks)
+    assert len(run.matrices[0].cells) == 6 and codes(run) == ["no-connectivity"]
     (told,) = read(
         "\n".join(line for line in HEAD.splitlines() if "D\\D" not in line and "Matrix" not in line) + "\n" + ONE_WAY
     )
@@ -176,21 +164,21 @@ def test_without_connectivity_that_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "word", "line"),
+    ("text", "status", "code", "line"),
     [
-        (HEAD + ONE_WAY[:-9], "truncated", "row 2 is cut", 16),
-        (HEAD + ONE_WAY.rpartition("     2 ")[0], "truncated", "row 2 is missing", 15),
-        (HEAD + ONE_WAY.partition("\n")[0] + "\n" + FOOT, "truncated", "lost", 12),
-        (HEAD + ONE_WAY.replace("   8.50", "    nan"), "failed", "no numbers", 13),
-        (HEAD + ONE_WAY.replace("   8.50", "   0.00"), "failed", "zero", 13),
-        (HEAD + "Cuda failure p2p.cu:150: 'unspecified launch failure'\n", "failed", "launch failure", 12),
-        (HEAD + ONE_WAY + "...\n" + TWO_WAY, "truncated", "left out", 17),
+        (HEAD + ONE_WAY[:-9], "truncated", "row-cut", 16),
+        (HEAD + ONE_WAY.rpartition("     2 ")[0], "truncated", "rows-missing", 15),
+        (HEAD + ONE_WAY.partition("\n")[0] + "\n" + FOOT, "truncated", "no-table", 12),
+        (HEAD + ONE_WAY.replace("   8.50", "    nan"), "failed", "figures-failed", 13),
+        (HEAD + ONE_WAY.replace("   8.50", "   0.00"), "failed", "figures-failed", 13),
+        (HEAD + "Cuda failure p2p.cu:150: 'unspecified launch failure'\n", "failed", "tool-error", 12),
+        (HEAD + ONE_WAY + "...\n" + TWO_WAY, "truncated", "lines-left-out", 17),
     ],
 )
-def test_damage_is_said_with_its_line(text: str, status: str, word: str, line: int) -> None:
+def test_damage_is_a_remark_with_its_line(text: str, status: str, code: str, line: int) -> None:
     (run,) = read(text)
-    assert run.status == status and word in (run.failure or "")
-    assert line in [remark.line for remark in run.remarks if word in remark.text]
+    assert (run.status, failure_code(run)) == (status, code)
+    assert (line, code) in located(run)
 
 
 def test_a_lost_value_shifts_none_to_another_column() -> None:

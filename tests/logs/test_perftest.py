@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bench.config.yaml_file import load
 from bench.core import plugins
 from bench.logs.foreign import ForeignRun, Line, read_all
+from tests.logs.reading import codes, failure_code, located, printed, translations
 
 READER = plugins.load("tool", "perftest").READER
 FACTS: Any = load(Path(__file__).parent / "expected" / "perftest_facts.yaml").value
@@ -84,13 +85,13 @@ def test_mb_are_mib_and_newer_versions_say_so() -> None:
     row = " 65536      5000             1000.00            1000.00                  0.016000\n"
     old, new = (read(bandwidth("RDMA_Write BW Test", row, unit))[0] for unit in ("MB/sec", "MiB/sec"))
     assert old.rows == new.rows and old.rows[0].algbw_bytes_per_s == 1000 * 2**20
-    assert any("2^20" in text for text in old.translations)
+    assert "mb-is-mib" in translations(old)
 
 
 def test_a_two_way_bandwidth_is_halved_and_said() -> None:
     (run,) = read(bandwidth("Send Bidirectional BW Test", " 65536  5000  380.00  380.00  0.72\n"))
     assert run.rows[0].algbw_bytes_per_s == pytest.approx(190e9 / 8)
-    assert any("half of it" in text for text in run.translations)
+    assert "both-directions" in translations(run)
 
 
 def test_latencies_are_means_with_their_least_and_largest() -> None:
@@ -105,7 +106,7 @@ def test_latencies_are_means_with_their_least_and_largest() -> None:
 
 def test_a_read_is_no_half_of_a_ping_pong() -> None:
     (run,) = read(table("RDMA_Read Latency Test", LAT, LATENCIES))
-    assert run.pattern is None and any("not halved" in text for text in run.translations)
+    assert run.pattern is None and "there-and-back" in translations(run)
 
 
 def test_a_timed_latency_has_a_mean_only_and_an_old_one_a_median_only() -> None:
@@ -114,7 +115,7 @@ def test_a_timed_latency_has_a_mean_only_and_an_old_one_a_median_only() -> None:
     assert run.rows[0].time_s == pytest.approx(2.25e-6) and run.rows[0].min_s is None
     old = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]\n"
     (run,) = read(table("Send Latency Test", old, " 8     1000          1.10        5.00      1.20\n"))
-    assert run.rows[0].time_s == pytest.approx(1.2e-6) and any("median" in text for text in run.translations)
+    assert run.rows[0].time_s == pytest.approx(1.2e-6) and translations(run) == ["median"]
 
 
 def test_a_clock_that_is_not_steady_is_said_once_and_shifts_nothing() -> None:
@@ -122,7 +123,7 @@ def test_a_clock_that_is_not_steady_is_said_once_and_shifts_nothing() -> None:
     rows = f"{noise} 2   5000   0.11   0.10   6.250000\n{noise} 4   5000   0.21   0.20   6.250000\n"
     (run,) = read(bandwidth("RDMA_Write BW Test", rows))
     assert [row.payload_bytes for row in run.rows] == [2, 4] and run.status == "ok"
-    assert [remark.line for remark in run.remarks] == [12] and "frequency" in run.remarks[0].text
+    assert located(run) == [(12, "unsteady-clock")]
 
 
 def test_runs_follow_each_other_and_begin_where_their_name_stands() -> None:
@@ -138,7 +139,7 @@ def test_both_ends_may_print_into_one_log() -> None:
     rows = " 4096    1000    0.00    80.00    2.441406\n 8192    1000    0.00    96.00    1.464844\n"
     (run,) = read(banner + banner + header + header + rows + RULE)
     assert (run.status, [row.algbw_bytes_per_s for row in run.rows]) == ("ok", [10e9, 12e9])
-    assert len(run.remarks) == 2 and all("twice" in remark.text for remark in run.remarks)
+    assert codes(run) == ["title-twice", "title-twice"]
     one, other = read(banner + BANNER.format(rule=RULE, title="Send BW Test") + header + rows)
     assert (one.status, one.rows, other.status, len(other.rows)) == ("truncated", (), "ok", 2)
 
@@ -155,26 +156,27 @@ def test_what_a_text_says_behind_a_table_is_no_part_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "status", "count", "word"),
+    ("rows", "status", "count", "code", "words"),
     [
-        ("", "truncated", 0, "no row"),
-        (" 8 5000 1.00 1.00 15.625000\n 16 5000 2.0", "truncated", 1, "cut"),
-        (" 8 5000 1.00 1.00 15.625000\n...\n", "truncated", 1, "left out"),
-        (" 8 5000 1.00 0.00 15.625000\n", "failed", 0, "no time"),
-        (" 8 5000 1.00 -3.25 15.625000\n", "failed", 0, "negative"),
-        (" 8 5000 1.00 nan 15.625000\n", "failed", 0, "no time"),
+        ("", "truncated", 0, "no-rows", ""),
+        (" 8 5000 1.00 1.00 15.625000\n 16 5000 2.0", "truncated", 1, "row-unreadable", "16 5000 2.0"),
+        (" 8 5000 1.00 1.00 15.625000\n...\n", "truncated", 1, "lines-left-out", ""),
+        (" 8 5000 1.00 0.00 15.625000\n", "failed", 0, "no-time", ""),
+        (" 8 5000 1.00 -3.25 15.625000\n", "failed", 0, "no-time", ""),
+        (" 8 5000 1.00 nan 15.625000\n", "failed", 0, "no-time", ""),
         (
             " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n",
             "failed",
             0,
+            "tool-error",
             "Failed status 12",
         ),
     ],
 )
-def test_damage_is_said(rows: str, status: str, count: int, word: str) -> None:
+def test_damage_is_a_remark(rows: str, status: str, count: int, code: str, words: str) -> None:
     (run,) = read(bandwidth("RDMA_Write BW Test", rows))
     assert (run.status, len(run.rows)) == (status, count)
-    assert word in (run.failure or "") and run.remarks
+    assert failure_code(run) == code and words in printed(run) and code in codes(run)
 
 
 def test_a_table_of_two_ports_and_one_of_service_levels_keep_their_columns() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import UsageError
-from bench.predict.workload_file import _SECTIONS, _TOP, load_workload
+from bench.predict.workload_file import WORKLOAD, load_workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 LEAST = "model: {parameters: 1B, flops: 6e12}\ntraining: {batch: 4}\n"
 
 
-def told(path: Path, *settings: str) -> str:
+def error_of(path: Path, *settings: str) -> str:
     with pytest.raises(UsageError) as caught:
         load_workload(str(path), FOLDER, settings)
     assert "\n" not in str(caught.value)
@@ -66,54 +66,67 @@ def test_settings_come_on_top() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "place", "facts"),
     [
-        ("model: {parameters: -1}\ntraining: {batch: 4}", "x.yaml:1:21: model.parameters: '-1' is not a number"),
-        ("model: {parameters: 1B}\ntraining: {}", "the key 'training.batch' is missing"),
-        ("training: {batch: 4}", "the key 'model.parameters' is missing"),
-        ("model: {parameters: 1B}\ntraining: {batch: 2.5}", "x.yaml:2:19: training.batch: '2.5' is not a whole"),
-        ("model: {paramters: 1B}", "x.yaml:1:9: model.paramters: no key is called 'paramters'; did you mean"),
-        ("modell: {parameters: 1B}", "no key is called 'modell'; did you mean 'model'?"),
-        ("model: 7", "x.yaml:1:8: model: lines of `key: value` must stand here"),
-        (LEAST + "parallel: {strategy: zero4}", "no strategy is called 'zero4'; did you mean 'zero3'?"),
-        (LEAST + "parallel: {tensor: 8}", "unknown heads can not be split over tensor: 8"),
-        ("model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 1.5}", "is above 1"),
-        ("model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 0.5..0.3}", "its first end is the larger one"),
-        ("model: {parameters: 1B}\ntraining: {batch: 4, baselines: {L44: 3}}", "no GPU is called 'L44'; did you mean"),
-        ("model: {parameters: 1B}\ntraining: {batch: 4, weights: float33}", "no element type is called 'float33'"),
-        ("model: {parameters: 1B, layers: 2, hidden: 64, feedforward: 64}\ntraining: {batch: 4}", "correct"),
-        ("preset: vit-l", "has no workload 'vit-l'; did you mean 'vit-l-306m'?"),
+        ("model: {parameters: -1}\ntraining: {batch: 4}", "x.yaml:1:21: model.parameters", ("-1",)),
+        ("model: {parameters: 1B}\ntraining: {}", "", ("training.batch",)),
+        ("training: {batch: 4}", "", ("model.parameters",)),
+        ("model: {parameters: 1B}\ntraining: {batch: 2.5}", "x.yaml:2:19: training.batch", ("2.5",)),
+        ("model: {paramters: 1B}", "x.yaml:1:9: model.paramters", ("paramters",)),
+        ("modell: {parameters: 1B}", "", ("modell", "model")),
+        ("model: 7", "x.yaml:1:8: model", ("key: value",)),
+        (LEAST + "parallel: {strategy: zero4}", "", ("zero4", "zero3")),
+        (LEAST + "parallel: {tensor: 8}", "x.yaml:3:11: parallel", ("tensor: 8",)),
+        (
+            "model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 1.5}",
+            "x.yaml:2:34: training.efficiency",
+            ("1.5",),
+        ),
+        (
+            "model: {parameters: 1B}\ntraining: {batch: 4, efficiency: 0.5..0.3}",
+            "x.yaml:2:34: training.efficiency",
+            ("0.5..0.3",),
+        ),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, baselines: {L44: 3}}", "", ("L44",)),
+        ("model: {parameters: 1B}\ntraining: {batch: 4, weights: float33}", "", ("float33",)),
+        (
+            "model: {parameters: 1B, layers: 2, hidden: 64, feedforward: 64}\ntraining: {batch: 4}",
+            "x.yaml:1:8: model",
+            ("1e+09",),
+        ),
+        ("preset: vit-l", "", ("vit-l", "vit-l-306m")),
     ],
 )
-def test_a_mistake_is_told_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+def test_a_mistake_is_reported_at_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, place: str, facts: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.yaml").write_text(text + "\n")
-    found = told(Path("x.yaml"))
-    assert sentence in found
+    found = error_of(Path("x.yaml"))
+    assert found.startswith(place) and all(fact in found for fact in facts), found
     assert "x.yaml" in found or "workloads" in found
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "place", "facts"),
     [
-        ("batch=3", "--set 'batch=3' is not like training.batch=32"),
-        ("training.batch", "is not like"),
-        ("training.batch=", "has no value"),
-        ("training.batch=-1", "--set training.batch=-1: training.batch: '-1' is not a number"),
-        ("training.batsh=1", "did you mean 'batch'"),
-        ("parallel.tensor=3", "16 heads can not be split"),
+        ("batch=3", "", ("--set", "batch=3")),
+        ("training.batch", "--set", ("training.batch=32",)),
+        ("training.batch=", "--set", ("training.batch=",)),
+        ("training.batch=-1", "", ("--set", "-1")),
+        ("training.batsh=1", "", ("batch",)),
+        ("parallel.tensor=3", "parallel", ("16 heads", "tensor: 3")),
     ],
 )
-def test_a_setting_that_is_none_is_refused(setting: str, sentence: str) -> None:
-    assert sentence in told(FOLDER / "vit-l-306m.yaml", setting)
+def test_a_wrong_setting_is_refused(setting: str, place: str, facts: tuple[str, ...]) -> None:
+    found = error_of(FOLDER / "vit-l-306m.yaml", setting)
+    assert all(fact in found for fact in (place, *facts)), found
 
 
 def test_presets_in_a_circle_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(f"preset: {path}\n{LEAST}")
-    assert "presets of presets" in told(path)
+    assert error_of(path).startswith(f"{path}:1:9: preset: ")
 
 
 def test_the_example_in_the_text_is_read_and_names_every_key(tmp_path: Path) -> None:
@@ -123,5 +136,5 @@ def test_the_example_in_the_text_is_read_and_names_every_key(tmp_path: Path) -> 
     path.write_text(example)
     found = load_workload(str(path), FOLDER)
     assert (found.mesh.shard, found.accumulation, found.baselines) == (8, 4, {"A100-SXM4-80GB": (0.31, 0.31)})
-    keys = {inner for section in _SECTIONS.values() for inner in section} | set(_TOP)
+    keys = set(WORKLOAD.key_names()) - {"model", "training", "parallel"}
     assert [key for key in keys if f"{key}: " not in example and f"`{key}`" not in example] == []

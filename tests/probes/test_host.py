@@ -35,7 +35,7 @@ def asked(question: dict[str, object]) -> host.HostReport:
     return answer
 
 
-def test_a_host_tells_its_facts_and_imports_nothing_for_it(tmp_path: Path) -> None:
+def test_a_host_reports_its_facts_without_imports(tmp_path: Path) -> None:
     (tmp_path / "nonce").touch()
     facts = asked({"hosts": ["localhost"], "results": str(tmp_path), "nonce": "nonce", "limit_s": 30}).facts
     assert facts is not None
@@ -60,7 +60,7 @@ def test_a_round_is_answered(tmp_path: Path) -> None:
     assert answer.reached["localhost"].error is not None
 
 
-def test_another_folder_or_none_is_told(tmp_path: Path) -> None:
+def test_another_folder_or_none_is_reported(tmp_path: Path) -> None:
     facts = host.facts(host.HostQuestion(results=str(tmp_path), nonce="another"))
     assert (facts.results_shared, facts.results_problem) == (False, None)
     facts = host.facts(host.HostQuestion(results=str(tmp_path / "none"), nonce="x"))

@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Tree:
     return make
 
 
-def test_where_nothing_is_told_everything_is_unknown(tmp_path: Path) -> None:
+def test_without_facts_everything_is_unknown(tmp_path: Path) -> None:
     questions = (
         kernel.iommu,
         kernel.peer_memory,
@@ -55,7 +55,7 @@ def test_where_nothing_is_told_everything_is_unknown(tmp_path: Path) -> None:
         ({"proc/cmdline": "ro"}, None),
     ],
 )
-def test_the_iommu_is_what_the_devices_group_says_then_the_kernels_words(
+def test_the_iommu_type_of_the_devices_comes_before_the_kernel_command_line(
     tree: Tree, files: dict[str, str], state: str | None
 ) -> None:
     assert kernel.iommu(["0000:03:00.0", None], tree(files)) == state
@@ -88,7 +88,7 @@ def test_a_fabric_manager_is_only_missed_where_all_processes_are_seen(tree: Tree
     assert kernel.fabric_manager(tree({"proc/77/comm": "nv-fabricmanage"})) is True
 
 
-def test_a_virtual_machine_is_told_by_its_processor_and_named_by_its_maker(tree: Tree) -> None:
+def test_a_virtual_machine_is_recognised_by_processor_or_vendor(tree: Tree) -> None:
     root = tree({"proc/cpuinfo": "flags\t\t: fpu vme", "sys/class/dmi/id/sys_vendor": "Amazon EC2"})
     assert (kernel.virtual_machine(root), kernel.hypervisor(root)) == (False, None)  # a `metal` instance
     tree({"proc/cpuinfo": "flags\t\t: fpu hypervisor vme"})
@@ -100,7 +100,7 @@ def test_limits_of_this_process_are_numbers_or_none_at_all() -> None:
     assert limit == "unlimited" or (isinstance(limit, int) and limit >= 0)
 
 
-def test_adapters_are_told_by_what_they_speak_and_where_they_are(tmp_path: Path, tree: Tree) -> None:
+def test_adapters_have_kind_and_place(tmp_path: Path, tree: Tree) -> None:
     def device(address: str, node: str, driver: str) -> Path:
         path = tmp_path / "sys/devices/pci0000:00" / address
         path.mkdir(parents=True)

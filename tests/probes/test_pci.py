@@ -51,7 +51,7 @@ GPU = f"{SWITCH}/0000:02:00.0/0000:03:00.0"
         ("pci0000:80/0000:80:01.0/0000:81:00.0", "SYS"),
     ],
 )
-def test_what_is_between_two_devices_is_told_by_what_they_share(tree: Tree, other: str, kind: str) -> None:
+def test_the_path_between_devices_follows_from_their_common_bridges(tree: Tree, other: str, kind: str) -> None:
     tree(GPU, numa_node="0")
     root = tree(other, numa_node="1" if kind == "SYS" else "0")
     a, b = (pci.place(path.rpartition("/")[2], root) for path in (GPU, other))
@@ -112,7 +112,7 @@ def test_the_payload_of_a_packet_is_in_the_control_register(tree: Tree, payload:
     assert pci.packet_bytes("0000:03:00.0", tree(GPU, config=_config(payload))) == payload
 
 
-def test_without_root_the_capabilities_can_not_be_read(tree: Tree) -> None:
+def test_without_root_capabilities_are_unreadable(tree: Tree) -> None:
     assert pci.packet_bytes("0000:03:00.0", tree(GPU, config=_config(256, size=64))) is None
 
 

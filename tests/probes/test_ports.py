@@ -24,7 +24,7 @@ def holding() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_names_are_resolved_or_the_reason_is_told() -> None:
+def test_names_are_resolved_or_have_a_reason() -> None:
     found = ports.resolve(["localhost", NOBODY])
     assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
     assert isinstance(found[NOBODY], str)
@@ -60,7 +60,7 @@ def test_two_that_listen_reach_each_other_and_compare_clocks(monkeypatch: pytest
     assert back.clock_offset_s == pytest.approx(-100, abs=5)
 
 
-def test_a_port_where_nobody_or_somebody_else_answers_is_told_after_the_limit() -> None:
+def test_a_port_without_our_answer_is_an_error_after_the_limit() -> None:
     with holding() as taken:
         silent = {"localhost": taken, "127.0.0.1": ports.free_port()}
         began = time.monotonic()
@@ -86,6 +86,6 @@ def test_another_program_is_not_taken_for_a_host() -> None:
     assert found["127.0.0.1"].error in ("another program answers there", "connection reset by peer")
 
 
-def test_a_port_that_is_taken_can_not_be_listened_on() -> None:
+def test_a_taken_port_is_reported() -> None:
     with holding() as port, pytest.raises(OSError, match="Address already in use"):
         ports.exchange(port, {}, [], "me", "word", 1)

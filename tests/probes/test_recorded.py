@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.inventory import Inventory
+from bench.core.inventory import Inventory, NoAccess
 from bench.probes import lspci
 from bench.probes.topology import inventory_of
 
@@ -439,9 +439,9 @@ def test_in_tables_of_nvswitch_every_cell_is_alike(name: str) -> None:
     assert len(set(kinds(recorded(f"topo_logs/{name}")).values())) == 1
 
 
-def test_the_second_table_of_a_file_says_why_there_is_no_access() -> None:
+def test_the_second_table_of_a_file_gives_the_reason_for_no_access() -> None:
     (path,) = recorded("topo_logs/07_2x2080ti_pix_and_topo_p2p").paths
-    assert (path.kind, path.peer_access, path.why_not) == ("PIX", False, "not supported")
+    assert (path.kind, path.peer_access, path.why_code) == ("PIX", False, NoAccess.UNSUPPORTED)
 
 
 def test_rows_that_were_cut_off_are_named_as_lost() -> None:
@@ -474,7 +474,7 @@ def test_a_network_that_nccl_measured_has_its_rate() -> None:
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_what_the_driver_said(name: str) -> None:
+def test_the_report_of_the_driver(name: str) -> None:
     count, product, mebibytes, first, last, pcie, clocks, power, modes = DRIVERS[name]
     found = recorded(f"pcie_logs/{name}")
     gpu = found.gpus[0]
@@ -575,7 +575,7 @@ def test_every_file_was_written_down() -> None:
         *(f"pcie_logs/{name}" for name in list(DRIVERS)[::4]),
     ],
 )
-def test_the_beginning_of_a_file_never_says_other_than_the_whole(name: str) -> None:
+def test_a_truncated_file_never_contradicts_the_whole(name: str) -> None:
     whole, all_of_it = recorded(name), text(name)
     nodes = {gpu.pci_bus or gpu.index: (gpu.name, gpu.memory_bytes) for gpu in whole.gpus}
     for part in range(1, 30):

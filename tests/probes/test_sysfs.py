@@ -66,7 +66,7 @@ def test_hardware_threads_of_one_core_count_once(tree: Tree) -> None:
     assert (sysfs.num_cores(root), sysfs.num_sockets(root)) == (4, 2)
 
 
-def test_memory_is_given_in_bytes_although_the_kernel_says_kB(tree: Tree) -> None:
+def test_memory_is_in_bytes(tree: Tree) -> None:
     root = tree({"proc/meminfo": "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    8192 kB"})
     assert sysfs.memory_bytes(root) == 16 << 20
     assert machine.available_memory_bytes(root) == 8 << 20
@@ -81,12 +81,12 @@ def test_numa_nodes_come_by_number_with_their_cpus_and_memory(tree: Tree) -> Non
     assert nodes == (sysfs.NumaNode(2, "2-3", 1 << 20), sysfs.NumaNode(10, "10-11", 1 << 20))
 
 
-def test_an_arm_processor_without_a_model_name_is_told_by_its_numbers(tree: Tree) -> None:
+def test_an_arm_processor_without_a_model_name_has_its_numbers(tree: Tree) -> None:
     root = tree({"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"})
     assert sysfs.cpu_model(root) == "implementer 0x41 part 0xd40"
 
 
-def test_an_x86_processor_is_told_by_its_model_name(tree: Tree) -> None:
+def test_an_x86_processor_has_its_model_name(tree: Tree) -> None:
     root = tree({"proc/cpuinfo": "processor\t: 0\nflags\t\t:\nmodel name\t: AMD EPYC 7R13 Processor\n"})
     assert sysfs.cpu_model(root) == "AMD EPYC 7R13 Processor"
 
@@ -102,7 +102,7 @@ def test_the_speed_of_a_port_is_bytes_per_second_of_one_direction(tree: Tree) ->
 
 
 @pytest.mark.parametrize("speed", ["-1", "", "0"])
-def test_a_port_that_does_not_know_its_speed_says_none(tree: Tree, speed: str) -> None:
+def test_a_port_without_a_speed_has_none(tree: Tree, speed: str) -> None:
     root = tree({"sys/class/net/veth0/speed": speed, "sys/class/net/lo/speed": "1000"})
     (port,) = sysfs.ports(root)
     assert (port.name, port.kind, port.bytes_per_s, port.numa_node) == ("veth0", "virtual", None, None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.core.inventory import Adapter, Gpu, Inventory, from_facts
+from bench.core.inventory import Adapter, Gpu, Inventory, NoAccess, from_facts
 from bench.core.inventory import Path as Between
 from bench.probes import lspci, machine, nvml, smi, topo_matrix
 from bench.probes.topology import inventory_of, of_machine
@@ -66,14 +66,14 @@ def test_words_that_lost_the_tab_between_them_are_two_cells() -> None:
     assert ways(f"{cut}\n  NIC0: mlx5_4\n  NIC1: mlx5_5\n") == dict(list(WAYS.items())[:-1])
 
 
-def test_an_unreadable_cell_is_told_by_its_partner_or_not_at_all() -> None:
+def test_an_unreadable_cell_is_read_from_its_partner_or_lost() -> None:
     once = TABBED.replace("PIX\tSYS\t0-7", "P?X\tSYS\t0-7")
     assert ways(once) == WAYS
     twice = once.replace("NIC0\tPIX", "NIC0\t???")
     assert ways(twice) == {pair: kind for pair, kind in WAYS.items() if pair != "gpu0 mlx5_4"}
     assert lost(twice) == (
-        "row GPU0: the cell of NIC0 can not be read",
-        "row NIC0: the cell of GPU0 can not be read",
+        "row GPU0: the cell of NIC0 cannot be read",
+        "row NIC0: the cell of GPU0 cannot be read",
         "gpu0 to mlx5_4: lost",
     )
 
@@ -103,11 +103,11 @@ def test_whatever_separators_get_lost_or_cut_no_cell_becomes_another(data: st.Da
         assert {pair: kind for pair, kind in told.items() if pair in WAYS and kind != WAYS[pair]} == {}
 
 
-def test_a_no_without_its_command_may_be_of_nvlink_and_proves_nothing() -> None:
+def test_a_table_without_its_command_proves_no_missing_access() -> None:
     table = " \tGPU0\tGPU1\n GPU0\tX\tCNS\n GPU1\tCNS\tX\n"
     assert inventory_of(table) == Inventory((_of(0), _of(1)), nvlinks_told=False)
     (path,) = _found(f"nvidia-smi topo -p2p r\n{table}").paths
-    assert path == Between("gpu0", "gpu1", "unknown", False, "the chipset does not support it")
+    assert path == Between.between("gpu0", "gpu1", "unknown", False, NoAccess.CHIPSET)
     assert _found(f"nvidia-smi topo -p2p n\n{table}").paths == ()
     assert _found(table.replace("CNS", "OK")).paths == (Between("gpu0", "gpu1", "unknown", True),)
 
@@ -122,7 +122,7 @@ def _found(text: str) -> Inventory:
     return found
 
 
-def test_links_to_a_switch_and_cascaded_bridges_are_told_by_nccls_file() -> None:
+def test_nccls_file_has_links_to_switches_and_cascaded_bridges() -> None:
     gpu = '<pci busid="0000:{0}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
     gpu += '<gpu dev="{1}" sm="90"><nvlink target="0000:f0:00.0" count="{2}" tclass="0x068000"/></gpu></pci>'
     text = (
@@ -180,7 +180,7 @@ GPU 00000000:17:00.0
 """
 
 
-def test_the_drivers_text_tells_sections_by_their_indentation() -> None:
+def test_sections_of_the_drivers_text_follow_from_indentation() -> None:
     assert _found(DRIVER_TEXT) == Inventory(
         (
             Gpu(
@@ -244,7 +244,7 @@ LSPCI = """\
 """
 
 
-def test_lspci_tells_the_slot_apart_from_the_card() -> None:
+def test_lspci_distinguishes_slot_and_card() -> None:
     found = _found(LSPCI)
     assert found.gpus[0] == Gpu(
         0,
@@ -266,7 +266,7 @@ def test_lspci_tells_the_slot_apart_from_the_card() -> None:
     assert [path.kind for path in found.paths] == ["PHB"]
 
 
-def test_lspci_without_root_says_that_it_lacks_the_links() -> None:
+def test_lspci_without_root_reports_missing_links() -> None:
     assert lost(LSPCI[LSPCI.index("00:05.0") :]) == ("no capabilities: lspci was not run by root",)
 
 
@@ -276,7 +276,7 @@ def test_a_text_of_no_known_format_is_none(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [TABBED, DRIVER_TEXT, LSPCI], ids=["topo", "driver", "lspci"])
-def test_a_text_that_was_cut_anywhere_never_says_other_than_the_whole(text: str) -> None:
+def test_a_truncated_text_never_contradicts_the_whole(text: str) -> None:
     whole = ways(text)
     for end in range(len(text)):
         found = inventory_of(text[:end]) or Inventory()
@@ -325,7 +325,7 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, NvmlLi
     return tmp_path, library
 
 
-def test_a_machine_is_told_with_its_slots_and_the_ways_to_its_adapters(eight: tuple[Path, NvmlLibrary]) -> None:
+def test_a_machine_has_slots_and_paths_to_adapters(eight: tuple[Path, NvmlLibrary]) -> None:
     root, _ = eight
     found = of_machine(nvml.gpus(root), root)
     kinds = {(path.a, path.b): path.kind for path in found.paths}

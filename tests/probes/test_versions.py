@@ -30,7 +30,7 @@ def test_a_folder_that_is_no_checkout_has_no_commit(tmp_path: Path) -> None:
     assert versions.commit(tmp_path) is None
 
 
-def test_a_checkout_tells_its_commit_and_whether_files_differ(
+def test_a_checkout_has_its_commit_and_whether_files_differ(
     tmp_path: Path, missing: Callable[[str, str], NoReturn]
 ) -> None:
     if shutil.which("git") is None:

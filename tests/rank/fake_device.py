@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.core.inventory import Gpu
 from bench.core.program import Group, Step
+from bench.core.record import Skip
 from bench.core.transport import Buffers, Compiled, Reduction, Timing
 from bench.probes import nvml
 from bench.rank.main import run_pattern
@@ -29,7 +30,7 @@ class FakeDevice(gloo.Gloo):
     clock = "device"  # type: ignore[assignment]
     num_stirred = 0
 
-    def supports(self, step: Step, reduction: Reduction, in_place: bool) -> str | None:
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         return None
 
     def available_bytes(self) -> int:
@@ -38,7 +39,7 @@ class FakeDevice(gloo.Gloo):
     def cache_bytes(self) -> int:
         return 1 << 20
 
-    def stir(self) -> None:
+    def keep_link_active(self) -> None:
         self.num_stirred += 1
         assert self.num_stirred <= 2, "before the rows, and after them"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.core.codes import Coded
 from bench.core.record import Header
 from bench.results.document import Document, Summary
 
@@ -69,7 +70,7 @@ def a_summary() -> Callable[..., Summary]:
 
 @pytest.fixture
 def a_document(a_header: Callable[..., Header], a_summary: Callable[..., Summary]) -> Document:
-    """One job with everything that a reader must be told."""
+    """One job with everything that a page can show: wrong data, skipped and failed rows, notes."""
     wrong: dict[str, Any] = {
         "verified": False,
         "num_wrong": 3,
@@ -111,4 +112,4 @@ def a_document(a_header: Callable[..., Header], a_summary: Callable[..., Summary
     )
     failed = row | {"requested_bytes": 1 << 22, "what": "no progress for 60 s", "rank": 3, "host": "host1"}
     headers = {"allreduce-mpi": a_header(job="allreduce-mpi")}
-    return Document("bench.document/1", headers, rows, skipped, (failed,), ("one launch",))
+    return Document("bench.document/1", headers, rows, skipped, (failed,), (Coded.uncoded("one launch"),))

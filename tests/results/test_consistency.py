@@ -12,6 +12,7 @@ from bench.core.record import Header, Samples
 from bench.results import summary
 from bench.results.consistency import REPLACEMENTS, conflicts
 from bench.results.document import Conflict, Summary
+from bench.results.messages import ConflictCode
 
 Make = Callable[..., Any]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -78,7 +79,8 @@ def test_pipelined_slower_than_isolated_is_a_conflict_that_names_both_rows(run: 
     assert (found.first["job"], found.first["mode"]) == ("allreduce-mpi", "pipelined")
     assert (found.second["mode"], found.second["payload_bytes"]) == ("isolated", 1 << 20)
     assert found.first["median_s"] == pytest.approx(130e-6) and found.second["median_s"] == pytest.approx(100e-6)
-    assert "130 us" in found.sentence and "100 us" in found.sentence and "allreduce-mpi" in found.sentence
+    assert found.code == ConflictCode.PIPELINED_SLOWER and found.sentence
+    assert (found.facts["seconds"], found.facts["limit_s"]) == pytest.approx((130e-6, 100e-6))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bench.core.record import Header, Record, Samples
-from bench.results import flops, gpus, model, summary
+from bench.results import flops, gpus, model, notes, summary
 from bench.results.document import Document
-from bench.results.formats import table
+from bench.results.messages import NoteCode
 
 Make = Callable[..., Any]
 PAYLOAD = 8192 * 8192 * 2
@@ -96,9 +96,9 @@ def test_one_slow_gpu_of_eight_is_named(a_run: Make) -> None:
     (slow,) = [one for one in document.standings if one.slow]
     assert (slow.rank, slow.host, slow.gpu, slow.num, slow.unit) == (5, "h1", 5, 8, "FLOP/s")
     assert slow.behind == pytest.approx(0.08, abs=0.002) and slow.z < -10
-    text = " ".join(table.render(document).replace("#", "").split())
-    assert "SLOW: rank 5 (GPU 5 of host h1)" in text and "8.1 % below the median of 8" in text
-    assert "order 8192, pipelined of 8 ranks: 643" in text and "bf16 of H200-SXM-141GB" in text
+    found = {note.code: note.facts for note in notes.notes(document, {})}
+    assert found[NoteCode.SLOW_RANK]["rank"] == 5 and found[NoteCode.SLOW_RANK]["place"] == "GPU 5 of host h1"
+    assert found[NoteCode.PRODUCT]["order"] == 8192 and found[NoteCode.PRODUCT]["rate"].startswith("643")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,8 @@ def test_one_slow_gpu_of_eight_is_named(a_run: Make) -> None:
 def test_gpus_that_differ_as_gpus_do_are_not_accused(a_run: Make, rates: list[float]) -> None:
     document = a_run(rates)
     assert len(document.standings) == 8 and not any(one.slow for one in document.standings)
-    assert "SLOW" not in table.render(document)
+    codes = {note.code for note in notes.notes(document, {})}
+    assert NoteCode.NO_SLOW_RANK in codes and NoteCode.SLOW_RANK not in codes
 
 
 def test_two_gpus_accuse_nobody(a_run: Make) -> None:

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.core.codes import Coded
 from bench.core.record import Header, Samples
 from bench.results import model, summary
 from bench.results.document import Summary
+from bench.results.messages import NoFitCode
 
 Make = Callable[..., Any]
 LATENCY, RATE = 3e-6, 8e9
@@ -249,7 +251,7 @@ def test_a_launch_without_some_size_gives_no_interval_over_launches(a_header: Ma
     assert fit.num_launches == 2 and fit.segments[-1].last_bytes == SIZES[-1]
 
 
-def test_what_has_no_model_says_why(a_header: Make, rows: Make) -> None:
+def test_a_curve_without_a_model_has_a_code(a_header: Make, rows: Make) -> None:
     of, times = a_header(), dict(zip(SIZES, line(SIZES), strict=True))
     wrong = rows("job", of, times)
     wrong[3] = replace(wrong[3], verified=False)
@@ -257,10 +259,8 @@ def test_what_has_no_model_says_why(a_header: Make, rows: Make) -> None:
     barrier = rows("job", of, {0: 1e-6}, group="b")
     every = [*wrong, *few, *barrier]
     assert model.fits({"job": of}, every) == ()
-    assert [curve.why_not for curve in model.curves({"job": of}, every)] == [
-        "a row received wrong data",
-        "3 sizes, and a model needs at least 4",
-    ]
+    reasons = [curve.no_fit for curve in model.curves({"job": of}, every)]
+    assert reasons == [Coded.of(NoFitCode.WRONG_DATA), Coded.of(NoFitCode.FEW_SIZES, num=3, least=4)]
 
 
 def test_a_row_without_a_median_is_no_point(a_header: Make, rows: Make) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from bench.core.record import OverlapSamples, Samples
 from bench.results import overlap, summary
-from bench.results.formats import markdown, table
 from bench.store import jsonl
 
 Make = Callable[..., Any]
@@ -37,15 +36,12 @@ def test_the_factors_are_of_neighbouring_blocks(a_header: Make, a_record: Make) 
     assert found.product_flops_per_s == pytest.approx(2 * 1024**3 / found.product_alone_s)
 
 
-def test_few_blocks_have_no_interval_and_the_line_says_so(a_header: Make, a_record: Make) -> None:
+def test_few_blocks_have_no_interval(a_header: Make, a_record: Make) -> None:
     samples, told = sides(4, not_covered=3)
     header = a_header(pattern="overlap", case=("overlap", "--transport", "mpi"))
     document = summary.document([("job", header, [a_record(samples=samples, overlap=told)])])
     assert document.overlaps[0].factor_low is None and document.overlaps[0].interval_over is None
-    for text in (table.render(document), markdown.render(document)):
-        said = " ".join(text.replace("#", "").split())
-        assert "x 1.300 ?" in said and "products of 1024" in said and "x 1.100 ?" in said
-        assert "NOT COVERED in 3 of 8 samples: the factors are too low" in said
+    assert document.overlaps[0].num_not_covered == 3
 
 
 def test_rows_without_products_or_with_wrong_data_have_none(a_header: Make, a_record: Make) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.core.record import Header, Record, Samples
+from bench.core.record import LIMIT_REACHED, Flag, Header, Record, Samples
 from bench.hardware.bounds import bounds_of
 from bench.results import flops, stats, summary
 from bench.results.document import Document, Parity, Spread, Summary
@@ -89,8 +89,8 @@ def of_row(header: Header, record: Record, samples: Samples, row: Summary) -> It
     if not row.modelled and record.mode == "isolated" and row.max_s != max(samples.seconds):
         yield 8
     yield from of_bound(header, record, row)
-    early = (row.stop_reason or "").startswith("max_")
-    if len(samples.seconds) != row.num_samples or not row.stop_reason or early is not ("not-converged" in row.flags):
+    early = row.stop_reason in LIMIT_REACHED
+    if len(samples.seconds) != row.num_samples or not row.stop_reason or early is not (Flag.NOT_CONVERGED in row.flags):
         yield 12
     if not same(row.median_s, middle):
         yield 3
@@ -135,7 +135,7 @@ def of_bound(header: Header, record: Record, row: Summary) -> Iterator[int]:
     if not any(bound.why and bound.source for bound in known):
         yield 11
     above = row.busbw_bytes_per_s > row.bound_bytes_per_s * (1 + BOUND_TOLERANCE)
-    if above and row.bound_kind == "hard" and "above-bound" not in row.flags:
+    if above and row.bound_kind == "hard" and Flag.ABOVE_BOUND not in row.flags:
         yield 11
 
 
@@ -271,7 +271,10 @@ def test_a_ratio_to_another_tool_needs_both_times_and_launches(document: Documen
 
 def test_the_notes_and_flags_of_a_run_claim_nothing_that_needs_a_comparison() -> None:
     document = summary.document(reference())
-    texts = [*document.notes, *(note for header in document.headers.values() for note in header.notes)]
+    texts = [
+        *(note.text for note in document.notes),
+        *(note for header in document.headers.values() for note in header.notes),
+    ]
     texts += [flag for row in document.summaries for flag in row.flags]
     assert texts and not [text for text in texts for claim in CLAIMS.values() if claim.search(text)]
 

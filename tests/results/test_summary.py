@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench.core.codes import Coded
 from bench.core.links import Bound
 from bench.core.record import Failure, Header, Record, Samples, Skip
 from bench.results import summary
+from bench.results.messages import NoteCode
 
 Make = Callable[..., Any]
 HARD = Bound(10e9, "NIC", "hard", "every byte crosses it", "a data sheet")
@@ -162,7 +164,8 @@ def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record
     with pytest.raises(ValueError, match="no summary"):
         summary.summarise("job", a_header(), skipped)
     runs: list[tuple[str, Header, list[Record]]] = [("job", a_header(), [a_record(), skipped, failed])]
-    document = summary.document(runs, ["a note"])
+    note = Coded.uncoded("a note")
+    document = summary.document(runs, [note])
     common = {"job": "job", "pattern": "allreduce", "transport": "mpi", "group": "world"}
     assert [row.job for row in document.summaries] == ["job"]
     assert document.skipped == (
@@ -191,7 +194,7 @@ def test_what_was_not_measured_has_no_summary_but_a_row(a_header: Make, a_record
             "facts": {},
         },
     )
-    assert document.schema == "bench.document/1" and document.notes == ("a note",)
+    assert document.schema == "bench.document/1" and document.notes == (note,)
     assert list(document.headers) == ["job"]
 
 
@@ -256,10 +259,12 @@ def test_a_gpu_that_ran_slower_than_it_could_is_named_once(a_header: Make, a_rec
     }
     header = a_header(nodes=nodes)
     runs = [(job, replace(header, job=job), [a_record()]) for job in ("a", "b")]
-    why = "sw power cap, hw slowdown"
-    assert list(summary.document(runs).notes) == [
-        f"THROTTLED gpu4 of h ran slower than it could before and after the rows: {why}",
-        f"THROTTLED gpu3 of h ran slower than it could after the rows: {why}",
+    found = summary.document(runs).notes
+    reasons = ["sw power cap", "hw slowdown"]
+    assert [note.code for note in found] == [NoteCode.THROTTLED] * 2
+    assert [note.facts for note in found] == [
+        {"gpu": "gpu4", "host": "h", "when": ["before", "after"], "reasons": reasons},
+        {"gpu": "gpu3", "host": "h", "when": ["after"], "reasons": reasons},
     ]
 
 
@@ -284,4 +289,4 @@ def test_rows_beyond_a_number_are_counted_but_those_that_went_wrong_are_held(a_h
     found = rows.document({"job": head})
     assert [row.verified for row in found.summaries] == [True, True, True, False]
     assert (rows.num_left_out, rows.num_wrong) == (6, 1)
-    assert found.notes[0].startswith("6 rows more than the 3 that are held")
+    assert found.notes[0].code == NoteCode.ROWS_NOT_HELD and found.notes[0].facts == {"num": 6, "most": 3}

@@ -75,9 +75,7 @@ def test_records_are_read_back_as_they_were_written(tmp_path_factory: Any, writt
     assert at_once.read_bytes() == path.read_bytes()
 
 
-def test_a_line_cut_short_is_left_out_and_said_and_the_next_attempt_begins_a_line(
-    tmp_path: Path, a_header: Make, a_record: Make
-) -> None:
+def test_a_truncated_line_is_skipped_with_a_warning(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     path = tmp_path / "job.jsonl"
     writer = jsonl.Writer(path, a_header())
     writer.append(a_record())
@@ -85,7 +83,7 @@ def test_a_line_cut_short_is_left_out_and_said_and_the_next_attempt_begins_a_lin
     path.write_bytes(path.read_bytes()[:-40])
     results = jsonl.read(path)
     assert len(results.attempts[0].records) == 1
-    assert results.warnings == (f"{path}:3: a line cut short was left out; the rows before it are whole",)
+    assert results.warnings == (f"{path}:3: skipped a truncated line; the rows before it are complete",)
     jsonl.Writer(path, a_header(job="again")).append(a_record())
     first, second = jsonl.read(path).attempts
     assert (len(first.records), len(second.records), second.header.job) == (1, 1, "again")
@@ -96,11 +94,11 @@ def test_a_line_cut_short_is_left_out_and_said_and_the_next_attempt_begins_a_lin
     [
         ("", "it has no header line"),
         ('{"type":"header","schema":"bench.results/999"}\n', "schema 'bench.results/999'"),
-        ('{"type":"record"}\n', "a line of type 'record' is not part of a results file"),
-        ('{"type":"header","schema":"bench.results/1"}\n', "not a whole header line"),
+        ('{"type":"record"}\n', "lines of type 'record'"),
+        ('{"type":"header","schema":"bench.results/1"}\n', "invalid header line"),
     ],
 )
-def test_what_is_no_results_file_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+def test_an_invalid_results_file_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="x") as told:
@@ -122,14 +120,14 @@ def test_no_number_that_is_none_is_written(tmp_path: Path, a_header: Make, a_rec
         writer.append(replace(a_record(), samples=Samples((float("nan"),))))
 
 
-def test_a_place_that_can_not_be_written_is_one_sentence(tmp_path: Path, a_header: Make) -> None:
-    with pytest.raises(MeasurementError, match=r"can not be written \(No such file or directory\)"):
+def test_an_unwritable_path_is_one_error(tmp_path: Path, a_header: Make) -> None:
+    with pytest.raises(MeasurementError, match=r"cannot be written \(No such file or directory\)"):
         jsonl.Writer(tmp_path / "nowhere" / "x.jsonl", a_header())
-    with pytest.raises(MeasurementError, match=r"can not be written \(No such file or directory\)"):
+    with pytest.raises(MeasurementError, match=r"cannot be written \(No such file or directory\)"):
         list(jsonl.written(tmp_path / "nowhere" / "x.jsonl", a_header(), ()))
 
 
-def test_only_the_file_itself_is_told_to_be_unwritable(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+def test_only_errors_of_the_file_itself_are_reported(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     def source() -> Iterator[Record]:
         yield a_record()
         raise PermissionError(errno.EACCES, "of the log")
@@ -179,20 +177,20 @@ def test_gpus_at_the_end_stand_beside_their_hosts_facts(tmp_path: Path, a_header
 
 
 @pytest.mark.parametrize("gpus", ['{"a":3}', '{"a":[3]}', "[]", "null"])
-def test_an_end_line_of_something_else_is_refused(gpus: str, tmp_path: Path, a_header: Make) -> None:
+def test_an_invalid_end_line_is_refused(gpus: str, tmp_path: Path, a_header: Make) -> None:
     path = tmp_path / "rows.jsonl"
     jsonl.Writer(path, a_header())
     path.write_text(path.read_text() + f'{{"type":"end","gpus":{gpus}}}\n')
-    with pytest.raises(UsageError, match=":2: not a whole end line"):
+    with pytest.raises(UsageError, match=":2: invalid end line"):
         jsonl.read(path)
 
 
 @pytest.mark.parametrize("key", ["host_s", "enqueue_s"])
-def test_as_many_times_of_the_host_as_samples(key: str, tmp_path: Path, a_header: Make) -> None:
+def test_host_times_must_match_the_samples(key: str, tmp_path: Path, a_header: Make) -> None:
     path = tmp_path / "rows.jsonl"
     jsonl.Writer(path, a_header()).append(a_plain_record(samples=Samples([1.0, 2.0], host_s=[3.0, 4.0])))
     path.write_text(path.read_text().replace('"host_s":[3.0,4.0]', f'"{key}":[3.0]'))
-    with pytest.raises(UsageError, match="the host has not as many times as there are samples"):
+    with pytest.raises(UsageError, match="host_s and enqueue_s"):
         jsonl.read(path)
 
 
@@ -227,9 +225,7 @@ def test_a_reason_that_an_older_version_wrote_as_a_sentence_is_read_as_uncoded(
     assert attempt.records[1].failed == Failure("died", 3, "h1")
 
 
-def test_a_world_that_nobody_knows_is_null_and_one_that_is_not_told_is_no_whole_line(
-    tmp_path: Path, a_header: Make, a_record: Make
-) -> None:
+def test_an_unknown_world_is_null_and_a_missing_one_is_invalid(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     path = tmp_path / "a.jsonl"
     header = a_header(num_ranks=None, num_nodes=None, ranks_per_node=None, imported={"tool": "osu", "line": 7})
     jsonl.Writer(path, header).append(a_record(num_ranks=None, num_nodes=None))
@@ -238,5 +234,5 @@ def test_a_world_that_nobody_knows_is_null_and_one_that_is_not_told_is_no_whole_
     assert attempt.records[0].num_ranks is None and attempt.records[0].num_nodes is None
     text = path.read_text().splitlines()
     path.write_text("\n".join([text[0], text[1].replace('"num_ranks":null,', "")]) + "\n")
-    with pytest.raises(UsageError, match=r"a\.jsonl:2: not a whole record line"):
+    with pytest.raises(UsageError, match=r"a\.jsonl:2: invalid record line"):
         jsonl.read(path)

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.store import heartbeat, runs
-from bench.store.heartbeat import Heartbeat
+from bench.store.heartbeat import End, Heartbeat
 
 
 def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Path) -> None:
@@ -32,14 +32,14 @@ def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Pa
         (errno.ENOENT, UsageError),
     ],
 )
-def test_a_place_that_keeps_nothing_is_this_machines_fault_and_one_that_is_no_folder_the_words(
+def test_an_unwritable_disk_is_refused_and_an_impossible_folder_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[BenchError]
 ) -> None:
     def refuse(path: Path, content: bytes) -> int:
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(kind, match=rf"can not be written \({os.strerror(number)}\): make room or give it the right to"):
+    with pytest.raises(kind, match=rf"cannot be written \({os.strerror(number)}\): free space"):
         runs.create(tmp_path, "20260102-a")
 
 
@@ -63,10 +63,10 @@ def test_a_broken_plan_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"job": 5}'])
-def test_broken_outcomes_are_an_error_for_who_must_know(tmp_path: Path, text: str) -> None:
+def test_broken_outcomes_are_an_error(tmp_path: Path, text: str) -> None:
     assert runs.outcomes_or_error(tmp_path) == {}, "a run that never got so far"
     (tmp_path / "outcomes.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"\.json is (not whole|no list of jobs).*how the jobs ended is not known"):
+    with pytest.raises(UsageError, match=r"\.json is (not valid JSON|no list of jobs)"):
         runs.outcomes_or_error(tmp_path)
 
 
@@ -78,10 +78,11 @@ def test_outcomes_that_are_not_there_or_broken_are_none(tmp_path: Path) -> None:
     assert runs.read_outcomes(tmp_path)["job"]["what"] == "died"
 
 
-def test_the_last_beat_of_each_rank_is_read_and_a_torn_one_is_not(tmp_path: Path) -> None:
+def test_the_last_beat_of_each_rank_is_read_and_a_broken_file_is_ignored(tmp_path: Path) -> None:
+    ended = End("out-of-memory", {"free_mib": 3}, "ran out of memory")
     heartbeat.write(tmp_path, Heartbeat(2, "h1", 11, "allreduce 8: last check", 90.0))
     heartbeat.write(tmp_path, Heartbeat(0, "h0", 10, "allreduce 8: warm-up", 100.0))
-    heartbeat.write(tmp_path, Heartbeat(0, "h0", 10, "allreduce 8: last check", 101.0, "out of memory"))
+    heartbeat.write(tmp_path, Heartbeat(0, "h0", 10, "allreduce 8: last check", 101.0, ended))
     (tmp_path / "7.json").write_text("{", encoding="utf-8")
     heartbeat.stack_file(tmp_path, 0).write_text("Thread", encoding="utf-8")
-    assert [(beat.rank, beat.ended) for beat in heartbeat.read_all(tmp_path)] == [(0, "out of memory"), (2, None)]
+    assert [(beat.rank, beat.ended) for beat in heartbeat.read_all(tmp_path)] == [(0, ended), (2, None)]

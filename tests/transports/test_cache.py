@@ -1,4 +1,4 @@
-"""Where compiled code is kept: CuPy can not even be imported where it finds no folder for it."""
+"""The cache of compiled code: without a folder for it CuPy cannot be imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.transports import _cache, _cuda_device
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home that can not be made, since a file is in its place, and a folder for what is temporary."""
+    """A home that cannot be created, because a file is in its place, and a temporary folder."""
     (tmp_path / "file").touch()
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))

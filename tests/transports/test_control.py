@@ -20,7 +20,7 @@ def refuse(error: RefusedError) -> object:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_ranks_that_do_not_come_are_told_as_such(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ranks_are_reported_as_missing(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = AbsentError([1], 60.0)
     monkeypatch.setattr(_control, "_mpi" if launcher == "mpirun" else "_gloo", refuse(absent))
     if launcher == "mpirun":

@@ -60,7 +60,7 @@ def test_every_line_of_a_gpu_is_there_with_a_verdict() -> None:
     assert lines[-1].startswith("# 15 lines: ")
 
 
-def test_a_part_that_fails_says_so_and_the_others_are_measured() -> None:
+def test_a_failed_part_is_reported_and_the_others_are_measured() -> None:
     code, lines = run("links", "memory", "--megabytes", "1", FAKE_CUDA_DROPS="1")
     failed = [line for line in lines if " FAILED " in line]
     assert [line.split(",")[0] for line in failed[:2]] == ["host to GPU", "GPU to host"]

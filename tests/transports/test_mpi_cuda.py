@@ -1,6 +1,6 @@
 """CUDA-aware MPI without a GPU: a CuPy whose arrays lie in host memory, which a real MPI library moves.
 
-The check of the library is real, too: memory that the host can not touch ends it in a real segmentation fault.
+The check of the library is real, too: memory that the host cannot access ends it in a real segmentation fault.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
         pytest.param("oneway", (), marks=pytest.mark.slow),
     ],
 )
-def test_bytes_of_gpu_memory_arrive_and_the_header_says_what_moved_them(
+def test_gpu_memory_arrives_and_the_header_names_the_library(
     start: Start, pattern: str, words: tuple[str, ...]
 ) -> None:
     ran = start(2, pattern, "--sizes", "64,64K", *words, *QUICK)
@@ -133,21 +133,20 @@ def test_bytes_of_gpu_memory_arrive_and_the_header_says_what_moved_them(
     assert (facts["memory"], facts["gpu"], facts["cuda"], facts["cupy"]) == ("device", "Fake GPU", "13.0", "0.fake")
     assert facts["mpi_library"] and facts["mpi_cuda_answer"].endswith("(MPIX_Query_cuda_support)")
     assert "staging through the host" in facts["device_messages"]
-    notes = " ".join(header["notes"])
-    assert "64 MiB of GPU memory from rank 0 to rank 1 (on one host) in" in notes
-    assert "the library answers no (MPIX_Query_cuda_support), yet moved it whole when that was tried" in notes
+    assert any("64 MiB" in note and "rank 1 (on one host)" in note for note in header["notes"])
+    assert any(facts["mpi_cuda_answer"] in note for note in header["notes"]), "it denied what it can do"
     assert "memory copy" not in {row["bound_name"] for row in rows}, "host memory bounds nothing here"
 
 
 @pytest.mark.mpi
-def test_a_library_without_cuda_is_refused_with_what_it_said_and_what_to_use(start: Start) -> None:
+def test_a_library_without_cuda_is_refused(start: Start) -> None:
     ran = start(2, "allreduce", "--sizes", "64", told="unreachable")
     assert ran.code == 3, ran.err
     (said,) = ran.errors
     library = "Open MPI" if said.startswith("Open MPI") else "MPICH"
-    assert said.startswith(f"{library} ") and " can not use GPU memory here: asked about it, it answers no (" in said
-    assert "a message of device memory to itself ended in SIGSEGV: use --transport nccl, or name an MPI that" in said
-    assert ("ompi_info that it was built without CUDA" in said) == (library == "Open MPI")
+    assert "SIGSEGV" in said and "no (MPIX_Query_cuda_support)" in said
+    assert "--transport nccl" in said and "MPI4PY_LIBMPI" in said
+    assert ("ompi_info" in said) == (library == "Open MPI")
 
 
 @pytest.mark.mpi
@@ -157,67 +156,60 @@ def test_a_library_without_cuda_is_refused_with_what_it_said_and_what_to_use(sta
         pytest.param(
             2,
             "driver",
-            "no NVIDIA driver that suits this CuPy answers rank 0 (cudaErrorInsufficientDriver: CUDA driver",
+            "cudaErrorInsufficientDriver",
             marks=pytest.mark.slow,
         ),
-        pytest.param(3, "gpus=2", "3 ranks on this host need a GPU each, CUDA shows 2", marks=pytest.mark.slow),
-        (2, "gpus=1", "ranks 0 and 1 are on the same GPU"),
+        pytest.param(3, "gpus=2", "3 ranks", marks=pytest.mark.slow),
+        (2, "gpus=1", "ranks 0 and 1"),
     ],
 )
-def test_ranks_without_a_gpu_of_their_own_are_refused_in_one_sentence(
-    start: Start, num_ranks: int, told: str, said: str
-) -> None:
+def test_ranks_without_their_own_gpu_are_refused_once(start: Start, num_ranks: int, told: str, said: str) -> None:
     ran = start(num_ranks, "allreduce", "--sizes", "64", told=told)
     assert ran.code == 3, ran.err
-    assert len(ran.errors) == 1 and ran.errors[0].startswith(said), ran.err
+    assert len(ran.errors) == 1 and said in ran.errors[0], ran.err
 
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_ranks_may_share_a_gpu_where_that_is_asked_for_and_it_is_said(start: Start) -> None:
+def test_ranks_share_a_gpu_if_asked_to(start: Start) -> None:
     ran = start(2, "broadcast", "--sizes", "64", "--share-gpu", "1", *QUICK, told="gpus=1,small")
     assert ran.code == 0, ran.err
     (header,) = ran.document["headers"].values()
     assert header["facts"]["shared_gpu"] == "yes"
-    assert any("ranks share a GPU" in note for note in header["notes"])
-    assert any("not compared with staging through the host: rank 0 has no memory" in note for note in header["notes"])
+    assert any("share a GPU" in note for note in header["notes"])
+    assert "device_messages" not in header["facts"], "rank 0 has too little memory to compare"
     assert all(row["verified"] for row in ran.document["summaries"])
 
 
-# -- the process that tries
+# -- the separate process
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("told", "wrong"),
-    [
-        ("", None),
-        ("unreachable", "a message of device memory to itself ended in SIGSEGV"),
-        ("wrong", "a message of device memory to itself (64 bytes) brought other bytes than were sent"),
-        ("gpus=0", "opening the GPU ended with exit code 1 (AssertionError)"),
-    ],
+    ("told", "problem"),
+    [("", None), ("unreachable", "SIGSEGV"), ("wrong", "(64 bytes)"), ("gpus=0", "exit code 1 (AssertionError)")],
 )
-def test_what_becomes_of_gpu_memory_is_an_answer(needs_mpi: None, told: str, wrong: str | None) -> None:
+def test_the_check_reports_what_happens_to_gpu_memory(needs_mpi: None, told: str, problem: str | None) -> None:
     found = checking.check(0, environment(told))
-    assert found.wrong == wrong
+    assert (found.problem is None) if problem is None else problem in str(found.problem)
     assert found.library.startswith(("MPICH", "Open MPI"))
-    assert found.answer == "no (MPIX_Query_cuda_support)" and found.says_no
+    assert found.answer == "no (MPIX_Query_cuda_support)" and found.denied
 
 
 @pytest.mark.mpi
-def test_what_hangs_is_ended(needs_mpi: None) -> None:
+def test_a_check_that_hangs_is_ended(needs_mpi: None) -> None:
     found = checking.check(0, environment("hang"), limit_s=3)
-    assert found.wrong is not None and found.wrong.endswith("had not ended after 3 s")
+    assert found.problem is not None and "3 s" in found.problem
 
 
 @pytest.mark.mpi
-def test_what_no_mpi_library_can_say_is_told_by_its_last_words(needs_mpi: None) -> None:
+def test_a_check_without_a_library_reports_its_last_line(needs_mpi: None) -> None:
     found = checking.check(0, {**environment(""), "MPI4PY_LIBMPI": "/no/such/libmpi.so"})
-    assert found.library == "" and found.answer == "it was not asked"
-    assert found.wrong is not None and found.wrong.startswith("MPI's start as a world of one ended with exit code 1 (")
+    assert found.library == "" and not found.denied
+    assert found.problem is not None and "exit code 1 (" in found.problem
 
 
-def test_a_process_of_its_own_is_no_rank_but_keeps_every_setting() -> None:
+def test_the_separate_process_is_no_rank_but_keeps_every_setting() -> None:
     of_ranks = {
         "PMI_RANK": "1",
         "PMI_FD": "7",
@@ -255,29 +247,22 @@ def test_a_process_of_its_own_is_no_rank_but_keeps_every_setting() -> None:
 @pytest.mark.parametrize(
     ("env", "remedy"),
     [
-        ({}, "use --transport nccl, or name an MPI that was built with CUDA by MPI4PY_LIBMPI"),
-        ({"MPICH_GPU_SUPPORT_ENABLED": "0"}, "MPICH_GPU_SUPPORT_ENABLED=0 turns that off: unset it"),
-        ({"OMPI_MCA_opal_cuda_support": "False"}, "OMPI_MCA_opal_cuda_support=False turns that off: unset it"),
-        ({"MPIR_CVAR_ENABLE_GPU": "1"}, "use --transport nccl"),
+        ({}, "MPI4PY_LIBMPI"),
+        ({"MPICH_GPU_SUPPORT_ENABLED": "0"}, "MPICH_GPU_SUPPORT_ENABLED=0"),
+        ({"OMPI_MCA_opal_cuda_support": "False"}, "OMPI_MCA_opal_cuda_support=False"),
+        ({"MPIR_CVAR_ENABLE_GPU": "1"}, "--transport nccl"),
     ],
 )
 def test_a_refusal_names_the_variable_that_turned_it_off(env: Mapping[str, str], remedy: str) -> None:
     said = checking.refusal(checking.Checked("MPICH 5.0", "no (MPIX_Query_cuda_support)", "it ended in SIGSEGV"), env)
-    assert said.startswith("MPICH 5.0 can not use GPU memory here: asked about it, it answers no (MPIX_Query")
-    assert "and it ended in SIGSEGV: " in said and remedy in said
+    assert all(fact in said for fact in ("MPICH 5.0", "no (MPIX_Query_cuda_support)", "it ended in SIGSEGV", remedy))
 
 
 @pytest.mark.parametrize(
     ("built", "said"),
-    [
-        ("true", "built with CUDA: set OMPI_MCA_opal_cuda_support=1"),
-        ("false", "ompi_info that it was built without CUDA"),
-        ("", "can not use GPU memory here"),
-    ],
+    [("true", "OMPI_MCA_opal_cuda_support=1"), ("false", "ompi_info reports a build without CUDA"), ("", "nccl")],
 )
-def test_open_mpis_own_tool_tells_what_was_built_from_what_was_turned_off(
-    tmp_path: Path, built: str, said: str
-) -> None:
+def test_ompi_info_tells_a_missing_build_from_a_disabled_one(tmp_path: Path, built: str, said: str) -> None:
     program = tmp_path / "bin" / "ompi_info"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\necho mca:opal:base:param:opal_built_with_cuda_support:value:{built}\n")
@@ -298,7 +283,7 @@ def place(local_rank: int, local_size: int) -> RankInfo:
     ("told", "local_rank", "local_size", "shared", "index"),
     [("gpus=4", 2, 4, False, 2), ("gpus=1", 2, 4, False, 0), ("gpus=2", 3, 4, True, 1), ("gpus=8", 3, 4, False, 3)],
 )
-def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_sees(
+def test_a_rank_uses_the_gpu_of_its_local_rank_or_the_only_visible_one(
     fake: Any, told: str, local_rank: int, local_size: int, shared: bool, index: int
 ) -> None:
     assert RankGpu(fake(told), place(local_rank, local_size), shared).index == index
@@ -307,31 +292,31 @@ def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_sees(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ("gpus=0", r"no GPU for rank 0 \(CUDA shows none\): give it one \(CUDA_VISIBLE_DEVICES\), or use"),
-        ("driver", r"no NVIDIA driver .* rank 0 \(cudaErrorInsufficientDriver.*: install or renew the driver, or use"),
+        ("gpus=0", r"rank 0 has no GPU .*CUDA_VISIBLE_DEVICES"),
+        ("driver", r"rank 0 .*cudaErrorInsufficientDriver.*driver"),
     ],
 )
-def test_without_a_gpu_the_reason_and_the_remedy_are_the_drivers(fake: Any, told: str, said: str) -> None:
-    with pytest.raises(RefusedError, match=f"{said} --transport mpi"):
+def test_without_a_gpu_the_reason_is_the_drivers(fake: Any, told: str, said: str) -> None:
+    with pytest.raises(RefusedError, match=f"{said}.* --transport mpi"):
         RankGpu(fake(told), place(0, 1), False)
 
 
-def test_a_cupy_that_can_not_compile_is_found_before_the_first_row(fake: Any) -> None:
-    said = r"CuPy of rank 0 can not compile for GPU 0 \(CuPy failed to load libnvrtc\.so\.13\): install"
+def test_a_cupy_without_compiler_is_found_before_the_first_row(fake: Any) -> None:
+    said = r"rank 0 .*GPU 0 \(CuPy failed to load libnvrtc\.so\.13\): .*pip install"
     with pytest.raises(RefusedError, match=said):
         RankGpu(fake("no compiler"), place(0, 1), False)
 
 
-def test_cupy_that_is_missing_or_broken_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_or_broken_cupy_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(RefusedError, match=r"CuPy is not installed here.*pip install cupy-cuda13x"):
+    with pytest.raises(RefusedError, match=r"pip install cupy-cuda13x"):
         load_cupy()
     monkeypatch.delitem(sys.modules, "cupy")
     (tmp_path / "cupy.py").write_text(
         "raise ImportError('''\n=====\nFailed\n\nOriginal error:\n  no libx.so\n=====\n''')"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RefusedError, match=r"CuPy can not be loaded here \(no libx\.so\): install the wheel"):
+    with pytest.raises(RefusedError, match=r"\(no libx\.so\)"):
         load_cupy()
 
 
@@ -356,7 +341,7 @@ def test_buffers_are_aligned_guarded_and_found_by_address(fake: Any, alignment: 
     assert len(beyond) == 7
 
 
-def test_what_is_written_is_complete_before_mpi_can_send_it(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_are_complete_before_mpi_sends(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cupy, done = fake(), []
     buffers = RankGpu(cupy, place(0, 1), False).allocate(64, 64, 1, 64)
     monkeypatch.setattr(cupy.cuda, "synchronize", lambda: done.append(buffers.read("send", 0)[0]))
@@ -434,7 +419,7 @@ def test_a_gpu_without_room_is_a_memory_error(cupy: Any) -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")  # CuPy speaks of CUDA paths
 @pytest.mark.mpi
-def test_on_a_gpu_the_library_either_moves_its_memory_or_is_refused_by_name(cupy: Any, tmp_path: Path) -> None:
+def test_on_a_gpu_the_library_moves_its_memory_or_is_refused(cupy: Any, tmp_path: Path) -> None:
     words = (sys.executable, "-m", "bench.allreduce", "--transport", "mpi_cuda", "--sizes", "64,64K", *QUICK)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))}
     ran = Ran(subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False))
@@ -443,7 +428,7 @@ def test_on_a_gpu_the_library_either_moves_its_memory_or_is_refused_by_name(cupy
         return
     assert ran.code == 3, ran.err
     (said,) = ran.errors
-    assert "can not use GPU memory here" in said or "mpi4py" in said
+    assert "MPI" in said or "mpi4py" in said
 
 
 # -- staging
@@ -459,15 +444,12 @@ def test_staging_is_compared_between_hosts_where_there_are_two(hosts: tuple[str,
 @pytest.mark.parametrize(
     ("device_s", "fact", "note"),
     [
-        (0.4, "faster than staging through the host", "sent faster than by way of the host"),
-        (0.97, "not faster than staging through the host", "so GPU-direct is not in use"),
-        (3.0, "not faster than staging through the host", "3 s, 1 s copied to the host, sent, and copied back"),
+        (0.4, "faster than staging through the host", "GPU-direct is in use"),
+        (0.97, "not faster than staging through the host", "GPU-direct is not in use"),
+        (3.0, "not faster than staging through the host", "3 s, staged through the host 1 s"),
     ],
 )
-def test_what_gains_nothing_over_the_host_is_not_called_gpu_direct(device_s: float, fact: str, note: str) -> None:
-    said = staging.words(device_s, 1.0, 1, ("a", "b"), 64 << 20)
-    assert (
-        said[0] == fact
-        and note in said[1]
-        and "64 MiB of GPU memory from rank 0 to rank 1 (between two hosts)" in said[1]
-    )
+def test_messages_no_faster_than_staging_are_not_gpu_direct(device_s: float, fact: str, note: str) -> None:
+    found = staging.describe(device_s, 1.0, 1, ("a", "b"), 64 << 20)
+    assert found[0] == fact
+    assert all(words in found[1] for words in (note, "64 MiB", "rank 1 (between two hosts)"))

@@ -1,4 +1,4 @@
-"""The compiled timing loop: where it comes from, and what happens where it can not be had."""
+"""The compiled timing loop: how it is built, and what happens without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_loop_is_built_once_and_found_again(own_cache: Path, monkeypatch: py
     assert _mpi_loop.build() == (path, compiler)
 
 
-def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert _mpi_loop.build() == (None, "no C compiler (cc, gcc, clang or $CC) was found")
 
@@ -43,7 +43,7 @@ def test_a_compiler_that_fails_is_named(compiler: str, own_cache: Path, monkeypa
 
 
 @needs_compiler
-def test_a_cache_that_can_not_be_written_is_replaced_by_the_temporary_folder(
+def test_an_unwritable_cache_is_replaced_by_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("a file is no folder")

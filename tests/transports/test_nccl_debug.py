@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.transports import _nccl_debug
-from bench.transports._nccl_debug import Choice, Debug, NcclReport, together, unlike
+from bench.transports._nccl_debug import Choice, Debug, NcclReport, broken_demand, merge
 
 HEAD = "desk:7:7 [0] NCCL INFO "
 RING = Choice("ring", "simple", "the line")
@@ -18,7 +18,7 @@ def heard(*words: str) -> NcclReport:
     """What a rank knows after these lines."""
     seen = NcclReport()
     for line in words:
-        seen.hear(line if " NCCL " in line else HEAD + line + "\n")
+        seen.read_line(line if " NCCL " in line else HEAD + line + "\n")
     return seen
 
 
@@ -60,7 +60,7 @@ def test_nothing_heard_is_unknown_and_one_node_needs_no_network() -> None:
 
 def test_ranks_know_together_what_one_of_them_saw_and_say_which() -> None:
     inner, edge = heard("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"), heard("Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/1")  # noqa: E501 # fmt: skip
-    whole = together([inner, edge])
+    whole = merge([inner, edge])
     assert whole.networks["ib"].startswith("rank 1: desk:7:7") and whole.paths == {"P2P/IPC"}
     assert whole.gpudirect is False
 
@@ -68,21 +68,21 @@ def test_ranks_know_together_what_one_of_them_saw_and_say_which() -> None:
 @pytest.mark.parametrize(
     ("required", "seen", "choice", "words"),
     [
-        (("network", "efa"), heard("Channel 0 : 0[0] -> 1[0] [send] via NET/Socket/0"), None, "NCCL used socket"),
+        (("network", "efa"), heard("Channel 0 : 0[0] -> 1[0] [send] via NET/Socket/0"), None, "socket"),
         (("network", "socket"), heard("Channel 0 : 0[0] -> 1[0] [send] via NET/Socket/0"), None, None),
-        (("network", "efa"), NcclReport(), None, "did not tell which network"),
-        (("network", "efa"), heard("Channel 0 : 0[0] -> 1[0] via P2P/IPC"), None, "no network between these"),
-        (("algorithm", "tree"), None, RING, "algorithm=tree was demanded, and NCCL used ring (the line)"),
+        (("network", "efa"), NcclReport(), None, "network=efa"),
+        (("network", "efa"), heard("Channel 0 : 0[0] -> 1[0] via P2P/IPC"), None, "used no network"),
+        (("algorithm", "tree"), None, RING, "ring (the line)"),
         (("protocol", "simple"), None, RING, None),
-        (("protocol", "ll"), None, None, "did not tell which protocol"),
+        (("protocol", "ll"), None, None, "protocol=ll"),
         (("network", "efa"), None, RING, None),
         (("algorithm", "tree"), heard("Using network IB"), None, None),
     ],
 )
-def test_what_was_demanded_and_is_not_so_is_said(
+def test_an_unmet_demand_is_reported(
     required: tuple[str, str], seen: NcclReport | None, choice: Choice | None, words: str | None
 ) -> None:
-    said = unlike([required], seen, choice)
+    said = broken_demand([required], seen, choice)
     assert (said is None) if words is None else (said is not None and words in said)
 
 
@@ -121,7 +121,7 @@ def test_the_line_of_a_call_is_switched_on_for_one_untimed_call_only() -> None:
         assert choice is not None and (choice.algorithm, choice.protocol) == ("ring", "ll128")
         assert environ == {} and "TUNING" not in nccl.subsystems
     assert nccl.reads == 5 and len(debug.seen.choices) == 2
-    assert debug.choice(nccl.call, None) is None, "a library that can not be told so"
+    assert debug.choice(nccl.call, None) is None, "a library without the reset function"
     debug.close()
     assert not Path(nccl.file).exists()
 
@@ -142,7 +142,7 @@ def test_what_the_user_set_is_left_alone(tmp_path: Path) -> None:
     assert own.exists()
 
 
-def test_real_output_tells_the_network_and_the_paths() -> None:
+def test_real_output_has_the_network_and_the_paths() -> None:
     corpus = os.environ.get("BENCH_LOG_CORPUS")
     if corpus is None:
         pytest.skip("BENCH_LOG_CORPUS names no folder of logs")
@@ -152,7 +152,7 @@ def test_real_output_tells_the_network_and_the_paths() -> None:
         seen = NcclReport()
         with next(logs.glob(f"{begin}_*")).open(encoding="utf-8", errors="replace") as file:
             for line in file:
-                seen.hear(line)
+                seen.read_line(line)
         return seen
 
     efa = of("16")

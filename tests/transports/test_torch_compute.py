@@ -14,6 +14,7 @@ from bench.core.products import TYPES, ProductData
 from bench.core.program import Product
 from bench.core.transport import Compiled
 from bench.transports import _torch_compute
+from bench.transports._torch_compute import ProductRefusal
 
 
 class Cuda:
@@ -101,7 +102,7 @@ def test_both_streams_are_released_by_one_event_behind_a_gate() -> None:
     assert told[-2:] == [("host waits for", "event1"), ("host waits for side",)]
 
 
-def test_alone_each_goes_in_the_same_way_and_the_other_is_not_told_of() -> None:
+def test_alone_each_runs_the_same_way_and_the_other_is_absent() -> None:
     found, told = burst(2, 0, product=False)
     assert found.products_s == () and found.collective_s is not None and ("current", "gate") in told
     found, told = burst(0, 2, collective=False)
@@ -122,12 +123,16 @@ def test_sets_are_used_in_turn_and_refilled_before_anything_starts() -> None:
     assert (compiled.last_set, compiled.next_set) == (0, 1)
 
 
-def test_what_can_not_be_multiplied_is_said() -> None:
-    assert _torch_compute.why_not("bfloat16", False, True) is None
-    assert _torch_compute.why_not("float32", True, True) is None
-    assert "int32" in (_torch_compute.why_not("int32", False, True) or "")
-    assert "--tf32" in (_torch_compute.why_not("bfloat16", True, True) or "")
-    assert "GPUs" in (_torch_compute.why_not("float32", True, False) or "")
+def test_unsupported_products_have_a_code() -> None:
+    def code(dtype: str, tf32: bool, on_gpu: bool) -> str | None:
+        skip = _torch_compute.unsupported_reason(dtype, tf32, on_gpu)
+        return None if skip is None else skip.code
+
+    assert code("bfloat16", False, True) is None
+    assert code("float32", True, True) is None
+    assert code("int32", False, True) == ProductRefusal.NO_DTYPE
+    assert code("bfloat16", True, True) == ProductRefusal.TF32_DTYPE
+    assert code("float32", True, False) == ProductRefusal.TF32_HOST
 
 
 @pytest.mark.torch

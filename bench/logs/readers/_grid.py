@@ -1,6 +1,6 @@
 """Tables of pairs as programs print them: a line of column numbers, then lines that each begin with a row's number.
 
-A value is printed with two decimals, so that one that was cut in the middle is told from a whole one.
+Values are printed with two decimals, so a value that was cut in the middle is recognised.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
+from typing import Any, NamedTuple
 
+from bench.core.codes import Code
 from bench.logs.foreign import OK, MatrixCell
+from bench.logs.messages import LogCode
 
 _VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2}|N/A|[-+]?(?:nan|inf)", re.IGNORECASE)
 _PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what a cut leaves of a value
@@ -19,20 +22,28 @@ _MOST_COLUMNS = 4096
 WAIVED, UNREADABLE, FAILED = "waived", "unreadable", "failed"
 
 
+class Loss(NamedTuple):
+    """What a table lost, and at which line. The facts lack the name of the table."""
+
+    line: int
+    code: Code
+    facts: dict[str, Any]
+
+
 class Grid:
     """The rows of one table. A lost value is None."""
 
     def __init__(self, columns: int, line: int, flags: bool = False) -> None:
-        """`columns`: how many. `line`: of its title. `flags`: its values are 0 and 1."""
+        """`columns`: their number. `line`: of its title. `flags`: its values are 0 and 1."""
         self.columns, self.line = columns, line
         self.rows: list[list[str | None]] = []
-        self.lost: list[tuple[int, str]] = []  # line, what was lost there
+        self.lost: list[Loss] = []
         self._value = _FLAG if flags else _VALUE
         self._short: list[str] = []  # the values of a row that broke off
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Is this line a row (or the rest of one)? If so it is kept."""
+        """Keep this line if it is a row, or the rest of one, and return whether it is."""
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
@@ -54,15 +65,15 @@ class Grid:
         return True
 
     def finish(self, rows: int, line: int) -> None:
-        """The table is over at this line: `rows` is how many it should have."""
+        """The table is over at this line. `rows`: how many it should have."""
         self._close_short()
         if self.rows and len(self.rows) < rows:
             self._lose_rows(rows, line)
         elif not self.rows:
-            self.lost.append((line, "no row of this table can be read"))
+            self.lost.append(Loss(line, LogCode.TABLE_UNREADABLE, {}))
 
     def _goes_on(self, words: list[str]) -> bool:
-        """A row that another line broke in two, between two values."""
+        """Append to a row that another line broke in two, between two values."""
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
             return False
@@ -75,27 +86,24 @@ class Grid:
     def _close_short(self) -> None:
         if not self._short:
             return
-        # The last value that was printed may be a piece of a longer one.
+        # The last printed value may be a piece of a longer one.
         kept: list[str | None] = [word if self._value.fullmatch(word) else None for word in self._short]
         kept[-1] = None
         self.rows.append(kept + [None] * (self.columns - len(kept)))
-        lost = self.columns - len(kept) + 1
-        self.lost.append(
-            (self._short_line, f"row {len(self.rows) - 1} is cut: {lost} of {self.columns} values are lost")
-        )
+        facts = {"row": len(self.rows) - 1, "lost": self.columns - len(kept) + 1, "columns": self.columns}
+        self.lost.append(Loss(self._short_line, LogCode.ROW_CUT, facts))
         self._short = []
 
     def _lose_rows(self, upto: int, line: int) -> None:
         first = len(self.rows)
-        which = f"row {first} is" if upto - first == 1 else f"rows {first} to {upto - 1} are"
-        self.lost.append((line, f"{which} missing"))
-        # The lost rows of one node are shown as such. So many that a short file would become a large one are only said.
+        self.lost.append(Loss(line, LogCode.ROWS_MISSING, {"first": first, "last": upto - 1}))
+        # The lost rows of one node become unreadable cells. More would turn a short file into a large one.
         if upto <= 16:
             self.rows.extend([None] * self.columns for _ in range(upto - first))
 
 
 def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
-    """A grid where the words are the numbers of its columns, `0 1 2 3`; None for another line."""
+    """A grid if the words are the numbers of its columns, `0 1 2 3`; None for another line."""
     if not words or len(words) > _MOST_COLUMNS or words != [str(number) for number in range(len(words))]:
         return None
     return Grid(len(words), line, flags)
@@ -103,12 +111,12 @@ def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
 
 @cache
 def gpu(number: int) -> str:
-    """`gpu3`; one string for all cells."""
+    """`gpu3`, as one string that all cells share."""
     return f"gpu{number}"
 
 
 def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
-    """One value in SI units: `factor` is the printed unit. `N/A` is a refused path; what is no rate has failed."""
+    """One value in SI units; `factor`: the printed unit. `N/A` is a refused path; a value that is no rate failed."""
     if token == "N/A":
         return MatrixCell(src, dst, None, WAIVED)
     if token is None or isinstance(token, bool):

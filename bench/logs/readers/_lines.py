@@ -1,8 +1,8 @@
-"""Text of a log -> its lines, without what launchers, terminals and editors add to them.
+"""Split the text of a log into lines, without what launchers, terminals and editors added to them.
 
-Taken off: tags of mpirun, labels of srun, pdsh and compose, pod names, ray's brackets, timestamps, quote marks and
-indentation, two of them as well; colours, CR, NUL, a byte order mark. Every such mark ends in a colon, a bracket or
-another sign that no row of figures begins with, so that no number of a row is ever taken for a label.
+Removed are tags of mpirun, labels of srun, pdsh and compose, pod names, ray's brackets, timestamps, quote marks and
+indentation, also two of them; colours, CR, NUL, a byte order mark. Each such mark ends in a colon, a bracket or another
+sign that no row of figures begins with, so a number of a row is never taken for a label.
 
 Lines come one at a time. Memory is bounded by one chunk and one line; a line beyond `LONGEST` keeps its beginning,
 unless it is a JSON document.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bench.logs.foreign import Line
 
-FENCE = "```"  # around code in markdown: what is behind the closing one is no log
+FENCE = "```"  # around code in markdown; the log ends at the closing one
 LONGEST = 1 << 20  # characters; no row, banner or message is longer
 LONGEST_DOCUMENT = 1 << 28  # one line of JSON
 
@@ -49,39 +49,39 @@ _NAME_PREFIX = re.compile(
     r")\s*"
 )
 _RANK_LABEL = re.compile(r"\[\d{1,7}\](?=\s)")  # hydra -prepend-rank
-_DOCKER = '{"log":"'  # what docker and kubelet keep of a line
+_DOCKER = '{"log":"'  # the form in which docker and kubelet keep a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
-# The commonest tag, at the beginning of lines: taken off many lines at once, which is far cheaper than one by one.
+# The commonest tag, at the beginning of lines. Removing it from many lines at once is far cheaper than one by one.
 _TAG = r"\[[A-Za-z0-9_.@:-]{1,255},\s?[0-9]+\]<std(?:out|err)>:"
 _TAGS = re.compile(rf"\n{_TAG}")
-# What NCCL says of its work, line after line, and most of a large log: nothing but its version is a result.
+# The messages of NCCL are most of a large log. Only its version is a result.
 _INFO = "NCCL INFO "
-_TALK = re.compile(
+_MESSAGES = re.compile(
     rf"\n(?:{_TAG}|[0-9]{{1,7}}: )?[A-Za-z][A-Za-z0-9_.-]{{0,255}}:[0-9]+:[0-9]+ \[[0-9]+\] {_INFO}"
     r"(?!.* version )[^\n\r<\x1b]*(?=\n)"
 )
-_LEFT_OUT = "\0"  # in its place, at the end of the line before; no other NUL is left in a text
+_LEFT_OUT = "\0"  # marks a removed line at the end of the line before; a text has no other NUL
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
 _BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
 _MOST_PREFIXES = 8
 
 
 def lines(
-    chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None, *, talk: bool = True
+    chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None, *, messages: bool = True
 ) -> Iterator[Line]:
     """The lines of a text that comes in chunks of any size, cleaned and stripped; numbers are those of the file.
 
-    What a lone CR or a tag of mpirun in the middle divides are lines of one number. Bytes are read as UTF-8, what is
-    not UTF-8 is replaced; NULs are left out, which also makes UTF-16 of plain text readable. Never raises.
-    `look` sees each stretch of the text before its lines come. Without `talk` most of NCCL's own lines are left out.
+    A lone CR, or a tag of mpirun in the middle of a line, divides it into lines of one number. Bytes are read as UTF-8,
+    with replacements; NULs are removed, so UTF-16 of plain text is readable, too. Never raises.
+    `look` gets each stretch of the text before its lines come. Without `messages` most lines of NCCL are left out.
     """
     number = 1
-    for text, num_ended in _physical(_texts(chunks, look, talk)):
+    for text, num_ended in _physical(_texts(chunks, look, messages)):
         if number == 1:
             text = text.lstrip(_BYTE_ORDER)
         if "\r" in text:
             pieces = [clean(piece) for piece in text.rstrip("\r").split("\r")]
-        elif text[:1].isalpha() and "\x1b" not in text and _is_talk(text):
+        elif text[:1].isalpha() and "\x1b" not in text and _is_message(text):
             pieces = [text.rstrip()]
         else:
             pieces = [clean(text)]
@@ -95,12 +95,12 @@ def lines(
 
 
 def results(chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None) -> Iterator[Line]:
-    """The same without talk: all that a reader of results takes in."""
-    return lines(chunks, look, talk=False)
+    """The same without the messages of NCCL: all that a reader of results needs."""
+    return lines(chunks, look, messages=False)
 
 
 def clean(text: str) -> str:
-    """One line without colours, prefixes and white space at both ends."""
+    """One line without colours, prefixes, and white space at both ends."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     text = text.strip()
@@ -109,10 +109,10 @@ def clean(text: str) -> str:
     if text[:1] == "#":
         return text
     if text[:1] == "[" and (label := _RANK_LABEL.match(text)) and label[0] in text[label.end() :]:
-        text = re.sub(rf"(?<=[\w.]){re.escape(label[0])}(?=\s)", " ", text)  # before each piece of a line, too
+        text = re.sub(rf"(?<=[\w.]){re.escape(label[0])}(?=\s)", " ", text)  # also before each piece of a line
     for _ in range(_MOST_PREFIXES):
         named = text[:1].isalpha()
-        if named and _is_talk(text):
+        if named and _is_message(text):
             break
         found = (_NAME_PREFIX if named else _PREFIX).match(text)
         if found is None:
@@ -121,14 +121,14 @@ def clean(text: str) -> str:
     return text
 
 
-def _is_talk(text: str) -> bool:
-    """Does it begin as NCCL's own lines do, `host:pid:thread [device]`? Most lines of a large log do."""
+def _is_message(text: str) -> bool:
+    """Does it begin like a message of NCCL, `host:pid:thread [device]`? Most lines of a large log do."""
     end = text.find(" [")
     return end > 0 and text[end - 1].isdigit() and " " not in text[:end]
 
 
 def _inside(text: str) -> str:
-    """The line that a document of docker holds; the text as it is where it is none."""
+    """The line in a document of docker; any other text as it is."""
     try:
         held = json.loads(text)["log"]
     except (ValueError, RecursionError):
@@ -136,9 +136,9 @@ def _inside(text: str) -> str:
     return held if isinstance(held, str) else text
 
 
-def _texts(chunks: Iterable[bytes | str], look: Callable[[str], object] | None, talk: bool) -> Iterator[str]:
+def _texts(chunks: Iterable[bytes | str], look: Callable[[str], object] | None, messages: bool) -> Iterator[str]:
     for text in _decoded(chunks):
-        kept = text if talk or _INFO not in text else _TALK.sub(_LEFT_OUT, text)
+        kept = text if messages or _INFO not in text else _MESSAGES.sub(_LEFT_OUT, text)
         if look is not None:
             look(kept)
         yield kept
@@ -153,8 +153,10 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """What newlines divide, and how many lines have ended with it: none where a long one is given out early at a CR,
-    several where others were left out behind it."""
+    """The lines of a text, each with how many lines of the file end with it.
+
+    None ends with the part of a long line up to a CR; several end with a line behind which others were left out.
+    """
     held: list[str] = []
     size = 0
     for text in texts:
@@ -177,6 +179,6 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """A line, and how many it stands for: itself, and those that were left out behind it."""
+    """A line, and how many lines end with it: itself, and those that were left out behind it."""
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)

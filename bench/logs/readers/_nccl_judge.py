@@ -1,31 +1,34 @@
-"""What the rows of one run of nccl-tests show against each other, and against what its banner says was asked for."""
+"""Check the rows of one run of nccl-tests against each other, and against the sizes that its banner announces."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+from bench.core.codes import Code
 from bench.core.dtypes import DTYPES
 from bench.logs.foreign import ForeignRow
+from bench.logs.messages import LogCode
+from bench.logs.readers._nccl_messages import NcclCode
 from bench.logs.readers._nccl_rows import rate_agrees
 
 _MOST_ASKED = 1024  # sizes of one run
 _ALIGNMENT = 16  # bytes to which each rank's part of a size is rounded down
 
 
-def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, str]]:
-    """The rows that can not be right as they stand, by their index, each with the reason.
+def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
+    """The rows that cannot be right, by their index, each with the reason.
 
-    algbw is `share` * size / time where `timed`. One program prints one kind of row: size / count, an operation and a
-    root stand in all rows of a run or in none, so that the few which differ are wrong.
+    algbw must be `share` * size / time if `timed`. One program prints one kind of row: size / count is the same in all
+    rows, and all or none have an operation and a root. The few rows that differ are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
     for index, row in enumerate(rows):
         if timed and not _is_size_by_time(row, share):
-            yield index, "itself: algbw is not size / time"
+            yield index, LogCode.NOT_SIZE_BY_TIME
         elif usual and kinds[index] not in (None, usual[0][0]):
-            yield index, "the other rows: its size / count, operation or root is of another kind"
+            yield index, NcclCode.OTHER_KIND
 
 
 def _kind(row: ForeignRow) -> Hashable | None:
@@ -43,7 +46,7 @@ def _is_size_by_time(row: ForeignRow, share: float) -> bool:
 
 
 def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int | None) -> tuple[int, ...]:
-    """The sizes that a banner announces; none where it is of other rows than most of these, or they are many."""
+    """The sizes that a banner announces; none if it does not fit most of the rows, or if they are too many."""
     least, most, step = (_whole(settings.get(name, "")) for name in ("min_bytes", "max_bytes", "step"))
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
         return ()
@@ -57,12 +60,12 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int
         least = following
     there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
     exact = there & set(found)
-    known = len(exact) + sum(any(_may_be(size, each, ranks) for each in found) for size in there - exact)
+    known = len(exact) + sum(any(_may_be(size, asked, ranks) for asked in found) for size in there - exact)
     return tuple(found) if len(found) <= _MOST_ASKED and (2 * known > len(there) or not there) else ()
 
 
 def _may_be(size: int, asked: int, ranks: int | None) -> bool:
-    """Is this what is printed of a size that was asked for? Each rank's part is rounded down, to nothing as well."""
+    """Can this size be printed for an asked one? Each rank's part is rounded down, possibly to nothing."""
     return size == asked or asked - _ALIGNMENT * (ranks or 1) < size < asked
 
 
@@ -71,16 +74,16 @@ def _whole(text: str) -> int | None:
 
 
 def absent(asked: Sequence[int], rows: Sequence[ForeignRow], ranks: int | None, ended: bool) -> list[int]:
-    """The asked sizes of which there is no row: all of them if the run has `ended`, else up to its largest row.
+    """The asked sizes without a row: of all sizes if the run has `ended`, else of those up to its largest row.
 
-    None where `ranks` is unknown, by which sizes are rounded.
+    Empty if `ranks` is unknown, because sizes are rounded by it.
     """
     there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
     if ranks is None or not there:
         return []
     end = asked[-1] if ended and asked else max(there)
-    return [
-        size
-        for size in asked
-        if size <= end and size not in there and not any(_may_be(each, size, ranks) for each in there)
-    ]
+    found = []
+    for size in asked:
+        if size <= end and size not in there and not any(_may_be(printed, size, ranks) for printed in there):
+            found.append(size)
+    return found

@@ -1,8 +1,8 @@
-"""Which collective a table of nccl-tests is of, and how many ranks it had, where no line says so.
+"""Infer the collective and the number of ranks of a table of nccl-tests if no line states them.
 
-Its programs differ in what they print: whether data are combined, whether there is a root, what part of the size the
-count is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. What fits one
-program only is taken and said in a remark; otherwise the pattern stays unknown.
+Its programs print different tables: whether data are combined, whether there is a root, what part of the size the count
+is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. A table that fits one
+program only is taken for that one, with a remark; otherwise the pattern stays unknown.
 """
 
 from __future__ import annotations
@@ -33,18 +33,27 @@ _NAMES = "|".join(sorted(PROGRAMS, key=len, reverse=True))
 PROGRAM = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})_perf")
 COMMAND = re.compile(PROGRAM.pattern + r"(?:_mpi)?\s+-")
 SOURCE = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})\.cu:\d")
-# busbw / algbw of n ranks
+# Patterns by their busbw / algbw of n ranks
 _TWICE = ("allreduce",)
 _WHOLE = ("broadcast", "reduce", "sendrecv", "hypercube")
 _COUNT_IS_A_PART = ("allgather", "reducescatter", "alltoall", "gather", "scatter", "hypercube")
-# Before 2020-06-19 their algbw, like their busbw, counted what comes from the other ranks alone (nccl-tests ec1b5e2).
+# Before 2020-06-19 their algbw, like their busbw, counted only the data of the other ranks (nccl-tests ec1b5e2).
 _ONCE_OF_OTHERS = ("allgather", "reducescatter")
 _MOST_RANKS = 1 << 20
 
 
+@dataclass(slots=True)
+class NamedPattern:
+    """A pattern, the word that named it, and its line."""
+
+    pattern: str | None
+    word: str
+    line: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class PatternEvidence:
-    """What a run showed. `part`: size / (count x element) if it is one in all rows. `low`, `high`: busbw/algbw."""
+    """What the rows show. `part`: size / (count x element) if equal in all rows. `low`, `high`: of busbw / algbw."""
 
     combines: bool
     rooted: bool
@@ -54,15 +63,15 @@ class PatternEvidence:
     checked_out: bool
     checked_in: bool
     full_rate: bool  # algbw is size / time
-    others_rate: bool  # algbw is (n-1)/n of it in more rows, by the part that the count is
+    others_rate: bool  # in more rows algbw is (n-1)/n of it, with n from `part`
 
     @property
     def ratio_known(self) -> bool:
-        """Do the rates have enough digits to tell a factor?"""
+        """Do the rates have enough digits to determine a factor?"""
         return self.high - self.low < 0.2
 
     def may_be(self, factor: float) -> bool:
-        """Can busbw / algbw have been this?"""
+        """Is this value of busbw / algbw possible?"""
         return self.low <= factor <= self.high
 
 
@@ -74,7 +83,7 @@ def factor(pattern: str, ranks: int) -> float:
 
 
 def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
-    """What rows show together; None without any that moves data."""
+    """What all rows show together; None if no row moves data."""
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
     full_rate = True
@@ -100,11 +109,11 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
 
 
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """What all ranges have in common; else what most of them have: a few may be damaged."""
+    """The intersection of all ranges, else of most of them: a few may be damaged."""
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
         return low, high
-    # Beginnings come before ends of the same value, so that ranges which touch overlap.
+    # Beginnings sort before ends of the same value: ranges that touch overlap.
     ends = sorted([(low, 0, low) for low, _ in ranges] + [(high, 1, high) for _, high in ranges])
     most = num_open = 0
     begin = 0.0
@@ -135,7 +144,7 @@ def fits(pattern: str, seen: PatternEvidence, ranks: int | None) -> bool:
 
 
 def of_others_alone(seen: PatternEvidence) -> bool:
-    """Do algbw and busbw alike count only what comes from the other ranks?"""
+    """Do both algbw and busbw count only the data of the other ranks?"""
     return seen.others_rate and seen.ratio_known and seen.may_be(1.0)
 
 
@@ -149,16 +158,15 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """The only pattern that fits; None where several do. `title`: the words of the table's header."""
+    """The only pattern that fits; None if several do. `title`: the words of the table's header."""
     ranks = ranks or (seen.part if seen.part and seen.part > 1 else None)
     if ranks == 1:
-        return None  # nothing moves: allreduce and others print the same
+        return None  # nothing moves, and several programs print the same
     if seen.combines:
         return _combining(seen, ranks)
     if seen.rooted:
-        return (
-            "broadcast" if seen.part == 1 and fits("broadcast", seen, ranks) else None
-        )  # gather and scatter are alike
+        # gather and scatter print the same
+        return "broadcast" if seen.part == 1 and fits("broadcast", seen, ranks) else None
     if seen.part == 1:
         return "sendrecv" if fits("sendrecv", seen, ranks) else None
     return _copying(seen, ranks, title) if seen.part else None
@@ -171,30 +179,30 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
         return "reducescatter" if seen.part and fits("reducescatter", seen, ranks) else None
     if seen.checked_in or (seen.ratio_known and not seen.may_be(1.0)):
         return "allreduce" if fits("allreduce", seen, ranks) else None
-    # sendrecv, too, is printed with an operation; two ranks have the same factor. It can not be checked in place.
+    # sendrecv is printed with an operation, too, and has the same factor at two ranks. It is not checked in place.
     if (seen.checked_out or (ranks or 2) > 2) and seen.ratio_known and seen.may_be(1.0):
         return "sendrecv"
     return None
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Count is a part of the size, nobody is root: allgather, alltoall, alltoallv or hypercube."""
+    """Count is a part of the size, and there is no root: allgather, alltoall, alltoallv or hypercube."""
     if not seen.full_rate:
         if "#wrong" not in title:
-            return None  # allgather once counted as hypercube does
+            return None  # old versions of allgather counted like hypercube
         return "hypercube" if fits("hypercube", seen, ranks) and seen.checked_out == seen.checked_in else None
     if not fits("allgather", seen, ranks):
         return None
     if seen.checked_in:
         return "allgather"
     old = "error" in title
-    if old and "root" not in title:  # its header, and only its, names an operation that no row has
+    if old and "root" not in title:  # only alltoall's header names an operation that no row has
         return "alltoall" if "redop" in title else "allgather" if not seen.checked_out else None
     return "alltoall" if seen.checked_out else None
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """The only number of ranks that the rows allow; one where nothing counts as moved."""
+    """The only number of ranks that the rows allow; 1 if no bytes count as moved."""
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None
     if pattern not in _TWICE or not seen.ratio_known or seen.high >= 2:

@@ -3,9 +3,9 @@
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
 Before 2.13 a reduction had no root, a copy no redop, and the last column of a half was `error`, the largest deviation.
-What a row has is told by its header, or by counting its fields: a half has four or eight, so one too many is the root.
-No column is guessed from a value, and a figure where it can not stand makes the row unreadable: never is a row read one
-column further. Times are microseconds, rates 10^9 bytes per second.
+The header lists the columns; without one the number of fields does: a half has four or eight, so one too many is the
+root. No column is guessed from a value. A figure that its column cannot hold makes the row unreadable, so figures are
+never shifted by a column. Times are microseconds, rates 10^9 bytes per second.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FIGURES = ("time", "algbw", "busbw")  # of a half, in their order
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One placement. A figure that is no number (nan) is None, and `unreadable` names it (logs/foreign.py, Row)."""
+    """One placement. A figure that is no number (nan) is None, and `unreadable` names it (see ForeignRow)."""
 
     time_us: float | None
     algbw: float | None
@@ -60,7 +60,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A row, or the beginning of one. `halves` are those that are whole; `rest` is what follows them."""
+    """A row, or the beginning of one. `halves`: those that are whole; `rest`: the fields behind them."""
 
     size: int
     count: int
@@ -89,17 +89,17 @@ class Fields:
 
 
 def element_type(word: str) -> str | None:
-    """Torch's name of nccl-tests' or rccl-tests' word; None where it is neither's."""
+    """Torch's name of a type of nccl-tests or rccl-tests; None for another word."""
     return _TYPES.get(word)
 
 
 def begins_row(tokens: list[str]) -> bool:
-    """Size, count, type: do these fields begin a row? Its type is one of nccl-tests'."""
+    """Do these fields begin a row: size, count and a type of nccl-tests?"""
     return len(tokens) > 2 and tokens[2] in _TYPES and bool(_COUNT.match(tokens[0]) and _COUNT.match(tokens[1]))
 
 
 def may_begin_row(tokens: list[str]) -> bool:
-    """A row that was cut within its first three fields?"""
+    """Can this be a row that was cut within its first three fields?"""
     counts, words = tokens[:2], tokens[2:]
     return all(_COUNT.match(token) for token in counts) and (
         not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
@@ -107,10 +107,10 @@ def may_begin_row(tokens: list[str]) -> bool:
 
 
 def is_damaged_row(text: str, shape: RowLayout) -> bool:
-    """Is this line of a table a row that something was done to? `text` is none that can be read.
+    """Is this unreadable line of a table a damaged row?
 
-    A row has its element type before an operation or a root, and three figures with a point in each half. Of a row in
-    which one place is damaged either the type still stands before its operation, or nearly all of the figures are left.
+    A row has its element type before an operation or a root, and three figures with a point in each half. If one place
+    is damaged, either the type is still followed by its operation, or nearly all figures are left.
     """
     if _TYPED.search(text):
         return True
@@ -123,13 +123,13 @@ def is_damaged_row(text: str, shape: RowLayout) -> bool:
 
 
 def is_figures(tokens: list[str]) -> bool:
-    """Nothing but numbers and N/A: what can go on a row that was cut in two."""
+    """Are these numbers and N/A only, as in the second part of a row that was cut in two?"""
     return all(_NUMBER.match(token) or token == "N/A" for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """What a header says of the rows below it; without one, what is None is told from each row's number of fields.
+    """The columns that a header announces. What is None follows from each row's number of fields.
 
     `width`: fields of a half. `as_errors`: the last column of a half is `error`.
     """
@@ -144,7 +144,7 @@ UNTITLED = RowLayout()
 
 
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
-    """Are these one or two halves, without the size that they belong to?"""
+    """Are these one or two halves without a size?"""
     width = shape.width or 4
     return (
         len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
@@ -152,10 +152,10 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 
 
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
-    """The fields of a row, or of its beginning. None where a field is not what its column holds.
+    """The fields of a row, or of its beginning. None if a field cannot be in its column.
 
-    Without a header the number of fields tells whether there is a root, but only where the row is whole: of a beginning
-    no half is read then, since each of its figures could belong one column further.
+    Without a header the number of fields shows whether there is a root, but only in a whole row. No half of a beginning
+    is read then, because each of its figures could belong one column further.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -210,7 +210,7 @@ def _figure(token: str) -> float | None:
 
 
 def agrees(fields: Fields) -> bool:
-    """Is algbw size / time, as far as the digits go, and count a part of size? Of rows put together from pieces."""
+    """Is algbw size / time within the printed digits, and count a part of size? Checks rows joined from pieces."""
     num_bytes = DTYPES[fields.dtype].num_bytes
     if fields.count and fields.size % (fields.count * num_bytes):
         return False
@@ -224,14 +224,14 @@ def agrees(fields: Fields) -> bool:
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Is a printed rate share * size / a printed time? Within half of the last digit of both."""
+    """Is a printed rate share * size / a printed time, within half of the last digit of both?"""
     low_s, high_s = time_between(time_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
 
 
 def time_between(time_s: float) -> tuple[float, float]:
-    """What a printed time may have been, in the coarsest way that any version prints it."""
+    """The range of true times behind a printed one, for the version that prints the fewest digits."""
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
     return max(time_us - half, 1e-9) / 1e6, (time_us + half) / 1e6
@@ -247,7 +247,7 @@ def rate_between(rate: float) -> tuple[float, float]:
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
     """The row that pieces of a line make, cut between fields or inside one; None while it is not whole.
 
-    A cut inside a field leaves no mark, so what agrees with itself is taken before what does not.
+    A cut inside a field leaves no mark, so the reading whose figures are consistent is preferred.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

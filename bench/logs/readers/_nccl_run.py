@@ -6,28 +6,37 @@ import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Remark
+from bench.core.codes import Coded
+from bench.logs.foreign import ForeignRow, ForeignRun
+from bench.logs.messages import LogCode
 from bench.logs.readers._nccl_judge import absent, asked_of, doubts
-from bench.logs.readers._nccl_pattern import PatternEvidence, evidence, fits, guess, of_others_alone, ranks_of
-from bench.logs.readers._nccl_rows import UNTITLED, Fields, Half, RowLayout
+from bench.logs.readers._nccl_messages import NcclCode
+from bench.logs.readers._nccl_pattern import (
+    NamedPattern,
+    PatternEvidence,
+    evidence,
+    fits,
+    guess,
+    of_others_alone,
+    ranks_of,
+)
+from bench.logs.readers._nccl_rows import UNTITLED, Fields, Half, RowLayout, begins_row, is_figures, joined, read
+from bench.logs.readers._run_notes import RunNotes
 
-_MOST_REMARKS = 200
 _AVERAGE_DIGITS = 2e-5  # of %g
-_AT_ONCE = "several runs print into one log at once"
+_MOST_NAMED = 5  # sizes in a remark
+_PLACEMENTS = ("out of place", "in place")
+LONGEST_PIECE = 400  # characters of a row, or of a part of one
+_MOST_PIECES = 12
+_MANY_FIGURES = 4
 
 
-@dataclass(slots=True)
-class NamedPattern:
-    """A pattern, and where its name was read."""
+@dataclass
+class OpenRun(RunNotes):
+    """What has been read so far. The first failure and the first loss are kept as reasons."""
 
-    pattern: str | None
-    word: str
-    line: int | None
-
-
-@dataclass(slots=True)
-class OpenRun:
-    """What has been read so far."""
+    most_remarks = 200
+    most_reasons = 1
 
     line: int
     rccl: bool = False
@@ -45,34 +54,18 @@ class OpenRun:
     gpus: dict[str, None] = field(default_factory=dict)
     rows: list[ForeignRow] = field(default_factory=list)
     elided: list[int] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
-    num_unsaid: int = 0
-    checked: list[bool] = field(default_factory=lambda: [False, False])
-    failure: str | None = None
-    first_wrong: str | None = None
+    checked: list[bool] = field(default_factory=lambda: [False, False])  # out of place, in place
+    first_wrong: tuple[int, int, str] | None = None  # line, number of elements, placement
     mixed: int | None = None  # the line that lists a rank of another process
-    cut: str | None = None
     footer: bool = False
     over: bool = False
     average: float | None = None
     average_line: int | None = None
     last_line: int = 0
 
-    def say(self, line: int | None, text: str) -> None:
-        """Keep a remark, or count it where there are very many."""
-        if len(self.remarks) < _MOST_REMARKS:
-            self.remarks.append(Remark(line, text))
-        else:
-            self.num_unsaid += 1
-
-    def fail(self, sentence: str) -> None:
-        """The first reason is the one that is kept."""
-        self.failure = self.failure or sentence
-
-    def lose(self, line: int, text: str, why: str) -> None:
-        """Something of this line could not be read."""
-        self.say(line, text)
-        self.cut = self.cut or why
+    def __post_init__(self) -> None:
+        """No remarks and reasons so far."""
+        super().__init__()
 
     def entitle(self, words: tuple[str, ...]) -> None:
         """Take a header in."""
@@ -88,83 +81,77 @@ class OpenRun:
             in_place = index == 1 or (only_in_place and len(fields.halves) == 1)
             self.rows.append(fields.row(half, in_place, line))
             self.checked[in_place] |= half.checked
-            self._judge(half, in_place, line)
+            self._check_half(half, _PLACEMENTS[in_place], line)
 
-    def _judge(self, half: Half, in_place: bool, line: int) -> None:
-        where = "in place" if in_place else "out of place"
+    def _check_half(self, half: Half, placement: str, line: int) -> None:
         if half.unreadable:
-            told = ", ".join(half.unreadable)
-            self.say(line, f"line {line}: a figure {where} is no number ({told}), it is left unknown")
-            self.fail(f"{told} {where} in line {line}: no number was printed")
+            self.fail(line, NcclCode.FIGURE_NOT_A_NUMBER, figures=list(half.unreadable), placement=placement)
         if half.num_wrong and self.first_wrong is None:
-            self.first_wrong = f"{half.num_wrong} wrong elements {where} in line {line}"
+            self.first_wrong = (line, half.num_wrong, placement)
 
     # ------------------------------------------------------------------------------------------------ the end of it
 
     def close(self) -> ForeignRun:
-        """The run, with what its rows tell about it."""
+        """The run, with what its rows show about it."""
         if self.mixed:
-            self._judge_mixed(self.mixed)
+            self._check_mixed(self.mixed)
         if self.first_wrong:
-            self.fail(self.first_wrong)
-        known, complete = self._ranks_told()
+            line, num_wrong, placement = self.first_wrong
+            self.add_failure(line, NcclCode.WRONG_ELEMENTS, num_wrong=num_wrong, placement=placement)
+        listed, complete = self._listed_ranks()
         seen = evidence(self.rows, *self.checked)
-        pattern = self._pattern(seen, known if complete else None)
-        ranks = self._ranks(pattern, seen, known, complete)
+        pattern = self._pattern(seen, listed if complete else None)
+        ranks = self._num_ranks(pattern, seen, listed, complete)
         if ranks == 1 and not self.mixed:
-            self._judge_order()
+            self._check_order()
         others = self._ranks_of_others(pattern, seen, ranks)
-        self._judge_rows(pattern, others)
+        self._check_rows(pattern, others)
         rows, translations = self._translated(pattern, others)
         self._check_average()
         asked = asked_of(self.settings, self.rows, ranks)
         self._check_asked(asked, ranks)
         self._check_whole()
-        status = FAILED if self.failure else TRUNCATED if self.cut else OK
-        self.remarks.sort(key=lambda remark: (remark.line is None, remark.line or 0))
-        if self.num_unsaid:
-            self.remarks.append(Remark(None, f"{self.num_unsaid} more remarks are left out"))
         return ForeignRun(
             "rccl_tests" if self.rccl else "nccl_tests",
             self.version,
             pattern,
             ranks,
-            self._nodes(complete, ranks),
-            status,
-            self.failure or self.cut,
+            self._num_nodes(complete, ranks),
+            self.status(),
+            self.failure(),
             tuple(self.hosts),
             tuple(self.gpus),
             tuple(rows),
             (),
-            tuple(self.remarks),
+            self.all_remarks(),
             translations,
             tuple(self.settings.items()),
             self.line,
             asked_bytes=asked,
         )
 
-    def _judge_mixed(self, line: int) -> None:
-        """A rank was listed again, of another process: was it another start, or do several print at the same time?"""
+    def _check_mixed(self, line: int) -> None:
+        """A rank was listed again, of another process: another start, or several runs that print at the same time?"""
         keys = [(row.payload_bytes, row.dtype, row.reduce_op, row.root, row.in_place) for row in self.rows]
         sizes = [key for key in keys if key[0]]
         if len(set(sizes)) < len(sizes):
-            self.fail(f"{_AT_ONCE}, their rows are mixed (line {line})")
+            self.add_failure(line, LogCode.SEVERAL_RUNS_AT_ONCE, evidence="a rank is listed of two processes")
         else:
-            self.say(line, f"line {line}: a rank is listed again, of another process; one start has left no rows")
+            self.remark(line, NcclCode.RANK_TWICE)
 
-    def _judge_order(self) -> None:
+    def _check_order(self) -> None:
         """Rows of one rank whose sizes go up and down: every process of a job has printed its own."""
         passes: dict[tuple[object, ...], list[int]] = {}  # `-d all` and `-o all` begin anew, of whole elements each
         for row in self.rows:
             if not row.in_place:
                 passes.setdefault((row.dtype, row.reduce_op, row.root), []).append(row.payload_bytes or 0)
-        if any(
-            later < earlier and later != sizes[0] for sizes in passes.values() for earlier, later in pairwise(sizes)
-        ):
-            self.fail(f"{_AT_ONCE}, of one rank each: their sizes go up and down")
+        for sizes in passes.values():
+            if any(later < earlier and later != sizes[0] for earlier, later in pairwise(sizes)):
+                self.add_failure(None, LogCode.SEVERAL_RUNS_AT_ONCE, evidence="the sizes of one rank go up and down")
+                return
 
-    def _ranks_told(self) -> tuple[int | None, bool]:
-        """Ranks of one collective by the device lines, and whether all are there. Groups run apart, at one time."""
+    def _listed_ranks(self) -> tuple[int | None, bool]:
+        """Ranks of one collective by the device lines, and whether all are listed. Groups run apart, at one time."""
         if not self.ranks:
             return None, False
         most = max(self.ranks) + 1
@@ -172,135 +159,123 @@ class OpenRun:
         if len(self.ranks) < most:
             return (most if len(groups) == 1 else None), False
         if len(groups) > 1:
-            self.say(None, f"{len(groups)} groups of ranks run at the same time; rows are of the first")
+            self.remark(None, NcclCode.GROUPS, num=len(groups))
         return len(self._of_first_group()), True
 
     def _of_first_group(self) -> list[str]:
-        """The host of each rank of it."""
+        """The host of each of its ranks."""
         first = self.ranks[min(self.ranks)][0]
         return [host for group, host, _ in self.ranks.values() if group == first]
 
     def _pattern(self, seen: PatternEvidence | None, ranks: int | None) -> str | None:
         if self.named and self.named.pattern:
             if seen and not fits(self.named.pattern, seen, ranks):
-                self.say(self.named.line, f"line {self.named.line}: rows do not look like those of {self.named.word}")
+                self.remark(self.named.line, NcclCode.ROWS_OF_ANOTHER_TEST, program=self.named.word)
             return self.named.pattern
         if self.command:
             if seen is None or fits(self.command.pattern or "", seen, ranks):
                 return self.command.pattern
-            self.say(
-                self.command.line, f"line {self.command.line} names {self.command.word}; the rows are of another test"
-            )
+            self.remark(self.command.line, NcclCode.ROWS_OF_ANOTHER_TEST, program=self.command.word)
         if seen is None:
             return None
         pattern = guess(seen, ranks, self.title)
         if pattern == "alltoall" and self.rccl:
             pattern = None  # its alltoallv prints the same
         if pattern:
-            self.say(None, f"no line names the test: its columns, counts and busbw/algbw are those of {pattern}")
+            self.remark(None, NcclCode.PATTERN_BY_ROWS, pattern=pattern)
         else:
-            self.say(None, "no line names the test, and its rows fit several")
+            self.remark(None, NcclCode.PATTERN_UNKNOWN)
         return pattern
 
-    def _ranks(
-        self, pattern: str | None, seen: PatternEvidence | None, known: int | None, complete: bool
+    def _num_ranks(
+        self, pattern: str | None, seen: PatternEvidence | None, listed: int | None, complete: bool
     ) -> int | None:
         by_rows = ranks_of(pattern, seen) if pattern and seen else None
-        if known and complete:
-            if by_rows and by_rows != known:
-                self.say(None, f"the devices are those of {known} ranks, the rows those of {by_rows}")
-            return known
-        if known and by_rows and by_rows < known:
-            self.say(None, f"rank {known - 1} is listed, the rows are those of {by_rows} ranks: num_ranks is not known")
+        if listed and complete:
+            if by_rows and by_rows != listed:
+                self.remark(None, NcclCode.RANKS_DISAGREE, listed=listed, by_rows=by_rows)
+            return listed
+        if listed and by_rows and by_rows < listed:
+            self.remark(None, NcclCode.RANKS_UNKNOWN, last=listed - 1, by_rows=by_rows)
             return None
         if by_rows:
-            self.say(
-                None, f"num_ranks is {by_rows} by size/count or busbw/algbw of the rows; the devices are not listed"
-            )
+            self.remark(None, NcclCode.RANKS_BY_ROWS, ranks=by_rows)
             return by_rows
-        if known and pattern and (seen is None or fits(pattern, seen, known)):
-            self.say(None, f"num_ranks is {known} by the last rank that is listed; others are missing from the log")
-            return known
-        if (
-            known is None
-            and self.ranks_of_command
-            and (pattern is None or seen is None or fits(pattern, seen, self.ranks_of_command))
-        ):
-            self.say(
-                None, f"num_ranks is {self.ranks_of_command} by -g and -t of the command line, one process on one node"
-            )
-            return self.ranks_of_command
+        if listed and pattern and (seen is None or fits(pattern, seen, listed)):
+            self.remark(None, NcclCode.RANKS_BY_LAST, ranks=listed)
+            return listed
+        asked = self.ranks_of_command
+        if listed is None and asked and (pattern is None or seen is None or fits(pattern, seen, asked)):
+            self.remark(None, NcclCode.RANKS_BY_COMMAND, ranks=asked)
+            return asked
         return None
 
-    def _nodes(self, complete: bool, ranks: int | None) -> int | None:
+    def _num_nodes(self, complete: bool, ranks: int | None) -> int | None:
         if complete:
             return len(set(self._of_first_group()))
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """The number of ranks where algbw counts what comes from the others alone, (n-1)/n of ours; else None."""
+        """The number of ranks n if algbw counts only the data of the others, (n-1)/n of ours; else None."""
         if pattern == "hypercube":
             return ranks
         if seen is not None and of_others_alone(seen) and pattern in (None, "allgather", "reducescatter"):
             return ranks or seen.part
         return None
 
-    def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[ForeignRow], tuple[str, ...]]:
-        """hypercube prints (n-1)/n of our algbw, as others did once; -C prints the time of the calls, not of the
-        operation. `ranks`: as `_ranks_of_others` says."""
+    def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[ForeignRow], tuple[Coded, ...]]:
+        """hypercube, and once others, print (n-1)/n of our algbw; -C prints the time of the calls.
+
+        `ranks`: as `_ranks_of_others` returns it.
+        """
         if "cputime" in self.title:
-            self.say(None, "the time column is CPU time (-C): it is left out, algbw and busbw are of the operation")
-            self.rows = [
-                replace(row, time_s=None, unreadable=tuple(name for name in row.unreadable if name != "time"))
-                for row in self.rows
-            ]
+            self.remark(None, NcclCode.CPU_TIME)
+            for index, row in enumerate(self.rows):
+                unreadable = tuple(name for name in row.unreadable if name != "time")
+                self.rows[index] = replace(row, time_s=None, unreadable=unreadable)
         if "i_min" in self.title:
-            self.say(None, "the columns of single iterations (i_min, i_max, i_p99, i_cv%) are not kept")
+            self.remark(None, NcclCode.ITERATION_COLUMNS)
         if not ranks or ranks < 2:
             return self.rows, ()
         larger = ranks / (ranks - 1)
-        rows = [
-            row if row.algbw_bytes_per_s is None else replace(row, algbw_bytes_per_s=row.algbw_bytes_per_s * larger)
-            for row in self.rows
-        ]
-        old = "the algbw of nccl-tests before June 2020"
-        whose = "hypercube's algbw" if pattern == "hypercube" else old if pattern else f"{old}, or of hypercube,"
-        return rows, (f"{whose} times n/(n-1) = {ranks}/{ranks - 1}: size / time",)
+        rows = []
+        for row in self.rows:
+            algbw = row.algbw_bytes_per_s
+            rows.append(row if algbw is None else replace(row, algbw_bytes_per_s=algbw * larger))
+        whose = "nccl-tests before June 2020"
+        if pattern == "hypercube":
+            whose = "hypercube"
+        elif pattern is None:
+            whose += ", or of hypercube,"
+        return rows, (Coded.of(NcclCode.ALGBW_OF_OTHERS, whose=whose, ranks=ranks, others=ranks - 1),)
 
-    def _judge_rows(self, pattern: str | None, ranks: int | None) -> None:
-        """Which rows contradict themselves, or are of another kind than all others of the run? `ranks`: as
-        `_ranks_of_others` says."""
+    def _check_rows(self, pattern: str | None, ranks: int | None) -> None:
+        """Mark the rows that contradict themselves or the others. `ranks`: as `_ranks_of_others` returns it."""
         if pattern == "alltoallv":  # its rates are of the busiest rank
             return
         share = (ranks - 1) / ranks if ranks else 1.0
         timed = "cputime" not in self.title
-        for index, why in doubts(self.rows, share, timed):
-            row = self.rows[index]
-            self.say(row.line, f"line {row.line} contradicts {why}")
-            self.rows[index] = replace(row, contradicts=why)
+        for index, code in doubts(self.rows, share, timed):
+            row, reason = self.rows[index], Coded.of(code)
+            self.remark(row.line, NcclCode.ROW_CONTRADICTS, reason=reason.text, reason_code=str(code))
+            self.rows[index] = replace(row, contradicts=reason)
 
     def _check_average(self) -> None:
-        """Rows against the average below them."""
+        """Compare the rows with the average below them."""
         whole = self._is_average_of_rows()
         if whole is False and self.average_line is not None:
-            twice = self._twice()
-            why = f"line {twice} stands there twice" if twice else "rows are missing"
-            self.lose(
-                self.average_line,
-                f"line {self.average_line}: the average busbw is not the rows': {why}",
-                f"the average busbw is not that of the rows: {why}",
-            )
+            twice = self._line_printed_twice()
+            if twice:
+                self.lose(self.average_line, NcclCode.ROW_TWICE, twice=twice)
+            else:
+                self.lose(self.average_line, NcclCode.NOT_THE_AVERAGE)
         for line in self.elided:
             if whole:
-                self.say(line, f"line {line}: lines were left out here; by the average no row is among them")
+                self.remark(line, NcclCode.NO_ROWS_LEFT_OUT)
             else:
-                self.lose(
-                    line,
-                    f"line {line}: rows were left out here by whoever wrote this",
-                    f"rows were left out in line {line}",
-                )
+                self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
-    def _twice(self) -> int | None:
+    def _line_printed_twice(self) -> int | None:
         """The line of the first row that has every figure of one before it."""
         seen: set[ForeignRow] = set()
         for row in self.rows:
@@ -311,26 +286,24 @@ class OpenRun:
         return None
 
     def _is_average_of_rows(self) -> bool | None:
-        """Is the closing average that of the rows? None where there is none."""
+        """Is the closing average that of the rows? None if there is none."""
         rates = [row.busbw_bytes_per_s for row in self.rows if row.busbw_bytes_per_s is not None]
         if self.average is None or not rates or not math.isfinite(self.average):
             return None
         return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
 
     def _check_asked(self, asked: tuple[int, ...], ranks: int | None) -> None:
-        """Is each size there that was asked for, up to where the rows end? An end that is too early is told apart."""
-        missing = absent(asked, self.rows, ranks, self.footer) if not self.cut else []
+        """Is there a row of each asked size, up to where the rows end? `_check_whole` finds an early end."""
+        missing = absent(asked, self.rows, ranks, self.footer) if not self.cuts else []
         if missing:
-            told = ", ".join(map(str, missing[:5])) + ", ..." * (len(missing) > 5)
-            self.say(None, f"{len(missing)} sizes that were asked for are not there: {told} bytes")
-            self.cut = self.cut or f"sizes that were asked for are not there: {told} bytes"
+            self.lose(None, NcclCode.SIZES_MISSING, num=len(missing), sizes=missing[:_MOST_NAMED])
 
     def _check_whole(self) -> None:
         """Did it end, and did it measure what it was asked for?"""
-        if self.failure:
+        if self.failures:
             return
         if not self.rows:
-            self.cut = self.cut or ("the log has no rows" if self.footer else "the log ends before the first row")
+            self.add_cut(None, LogCode.NO_ROWS if self.footer else NcclCode.ENDS_BEFORE_ROWS)
             return
         if self.footer:
             return
@@ -339,13 +312,9 @@ class OpenRun:
             by_factor = self.settings.get("step_kind") == "factor"
             following = last.payload_bytes * step if by_factor else last.payload_bytes + step
             if following <= most:
-                self.lose(
-                    self.last_line,
-                    f"line {self.last_line}: the log ends at {last.payload_bytes} of {most} bytes",
-                    f"the log ends at {last.payload_bytes} bytes, {most} were asked for",
-                )
+                self.lose(self.last_line, NcclCode.ENDS_EARLY, size=last.payload_bytes, most=most)
                 return
-        self.say(None, "the closing lines are missing: whether rows or errors followed is not known")
+        self.remark(None, NcclCode.NO_CLOSING_LINES)
 
     def _setting(self, name: str) -> int | None:
         text = self.settings.get(name, "")
@@ -356,3 +325,52 @@ def dotted(code: int) -> str:
     """22907 -> 2.29.7; 2804 -> 2.8.4, as codes were written before 2.9."""
     major = 10000 if code >= 10000 else 1000
     return f"{code // major}.{code % major // 100}.{code % 100}"
+
+
+class Pieces:
+    """The parts of one row whose line was cut by what another process printed; empty if there is no such row."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._line = 0
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def begin(self, text: str, line: int) -> None:
+        """The first piece."""
+        self._texts, self._line = [text], line
+
+    def take(self, text: str, tokens: list[str], run: OpenRun) -> bool:
+        """Take another piece, if it can be one. A row that it completes is added to the run."""
+        if not self._texts or not _is_piece(tokens) or len(self._texts) == _MOST_PIECES:
+            return False
+        self._texts.append(text)
+        fields = joined(self._texts, run.shape)
+        if fields is not None:
+            self._texts = []
+            run.add(fields, self._line)
+        return True
+
+    def drop(self, run: OpenRun, at_end: bool) -> None:
+        """The row was never completed: keep the half that is whole, and report the rest as lost."""
+        texts, self._texts = self._texts, []
+        if not texts:
+            return
+        line, tokens = self._line, " ".join(texts).split()
+        if not begins_row(tokens) and not at_end:
+            run.remark(line, NcclCode.FIGURES_OF_NO_ROW)
+            return
+        fields = read(tokens, run.shape) if begins_row(tokens) and len(texts) == 1 else None
+        if fields is not None and len(fields.halves) == 1 and fields.rest:  # what follows shows that the half is whole
+            run.add(fields, line)
+            run.lose(line, NcclCode.HALF_CUT)
+        else:
+            run.lose(line, NcclCode.WHOLE_ROW_CUT)
+
+
+def _is_piece(tokens: list[str]) -> bool:
+    """Can this be a part of a row: figures, or many of them behind words that are no longer than a type?"""
+    if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
+        return False
+    return is_figures(tokens) or (len(tokens) > _MANY_FIGURES and is_figures(tokens[-_MANY_FIGURES:]))

@@ -1,4 +1,4 @@
-"""The text of nccl-tests, line by line: which run a line belongs to, and what it says of it."""
+"""The text of nccl-tests, line by line: find the run that a line belongs to, and read the line."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import re
 from collections.abc import Callable
 
 from bench.logs.foreign import ForeignRun
-from bench.logs.readers import _nccl_words as forms
+from bench.logs.messages import LogCode
+from bench.logs.readers import _nccl_forms as forms
 from bench.logs.readers._lines import FENCE
-from bench.logs.readers._nccl_pattern import COMMAND, PROGRAM, PROGRAMS
-from bench.logs.readers._nccl_pieces import LONGEST_PIECE, Pieces
+from bench.logs.readers._nccl_messages import NcclCode
+from bench.logs.readers._nccl_pattern import COMMAND, PROGRAM, PROGRAMS, NamedPattern
 from bench.logs.readers._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
-from bench.logs.readers._nccl_run import NamedPattern, OpenRun, dotted
+from bench.logs.readers._nccl_run import LONGEST_PIECE, OpenRun, Pieces, dotted
+from bench.logs.readers._run_notes import shown
 
-# NCCL's own lines: host:pid:thread [device] NCCL INFO ...; glued to what was printed before them.
-_TALK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)")
+# Messages of NCCL: host:pid:thread [device] NCCL INFO ..., possibly glued to what was printed before them.
+_MESSAGE = re.compile(
+    r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)"
+)
 _GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
 
 
 class Text:
-    """One open run, at most one row in pieces, and the command that was seen last. `done`: the runs that are over."""
+    """One open run, at most one row in pieces, and the command that was read last. `done`: the runs that are over."""
 
     def __init__(self) -> None:
         self.done: list[ForeignRun] = []
@@ -29,9 +33,9 @@ class Text:
         self._goes_on = False  # does the line before end in a backslash?
 
     def read(self, number: int, text: str) -> None:
-        """Take a line in that is not empty."""
+        """Take in a line that is not empty."""
         if "NCCL INFO" in text or "NCCL WARN" in text:
-            self._read_talk(text, number)
+            self._read_message(text, number)
         else:
             self._read(number, text)
 
@@ -42,13 +46,13 @@ class Text:
             self.done.append(self._run.close())
             self._run = None
 
-    def _read_talk(self, text: str, number: int) -> None:
-        """NCCL's own lines: what was printed before them on the same line, and the library's version."""
+    def _read_message(self, text: str, number: int) -> None:
+        """A message of NCCL: what was printed before it on the same line, and the library's version."""
         if " version " in text:
             self._read_version(text)
         if text[0].isalpha() and " " not in text[: text.find(" [")]:
-            return  # nothing stands before host:pid:thread
-        found = _TALK.search(text[:LONGEST_PIECE])
+            return  # nothing was printed before host:pid:thread
+        found = _MESSAGE.search(text[:LONGEST_PIECE])
         if found is None:
             self._miss(number, text)
             return
@@ -58,7 +62,7 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """`-1mew0`, a figure and a host without a space between them: the figure."""
+        """The figure of `-1mew0`, a figure and a host without a space between them."""
         hosts = self._run.hosts if self._run else {}
         for place in range(len(token)):
             if token[place:] in hosts:
@@ -100,21 +104,19 @@ class Text:
             self._pieces.begin(text, number)
             return True
         if "." in text and is_half(tokens, run.shape):
-            run.lose(
-                number, f"line {number}: figures without the size they belong to", f"line {number} is a piece of a row"
-            )
+            run.lose(number, NcclCode.FIGURES_WITHOUT_SIZE)
             return True
         return False
 
     def _miss(self, number: int, text: str) -> bool:
-        """A row in an open table that is not one any more: it is said to be lost. False for any other line."""
+        """Report a damaged row of an open table as lost. False for any other line."""
         run = self._run
         if run is None or text[0] == "#" or run.footer or not (run.title or run.rows):
             return False
         if not is_damaged_row(text[:LONGEST_PIECE], run.shape):
             return False
         self._drop()
-        run.lose(number, f"line {number} is like a row, but can not be read", f"line {number} can not be read")
+        run.lose(number, NcclCode.ROW_DAMAGED)
         return True
 
     def _read_row(self, number: int, text: str, tokens: list[str]) -> None:
@@ -122,17 +124,17 @@ class Text:
         fields = read(tokens, run.shape)
         if fields is None or len(fields.halves) != run.shape.halves or fields.rest:
             otherwise = whole_row(tokens) if run.title else None
-            if otherwise is not None and agrees(otherwise):  # whole, but not of the kind that the header announces
+            if otherwise is not None and agrees(otherwise):  # whole, but not what the header announces
                 fields = otherwise
         if fields is None:
-            run.lose(number, f"line {number} begins like a row, but is none", f"line {number} can not be read")
+            run.lose(number, NcclCode.ROW_DAMAGED)
         elif len(fields.halves) == 2 or (len(fields.halves) == run.shape.halves and not fields.rest):
             run.add(fields, number)
         else:
             self._pieces.begin(text, number)
 
     def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
-        """The run that a row belongs to: a new one after an end, or where a header came again and sizes begin anew."""
+        """The run that a row belongs to: a new one after an end, or if sizes start over after a repeated header."""
         run = self._run
         if run is None or run.over or run.footer:
             return self._open(number)
@@ -152,7 +154,7 @@ class Text:
 
     def _read_words(self, number: int, text: str) -> None:
         if text.startswith(FENCE) and self._run is not None and self._run.footer:
-            self.close()  # what follows in a text around it is no part of it
+            self.close()  # the text around the log follows
             return
         body = text.lstrip("# ")
         form, handle = _FORMS.get(_first_word(body), (None, None))
@@ -171,9 +173,9 @@ class Text:
 
     def _read_banner(self, number: int, found: re.Match[str]) -> None:
         run = self._run
-        if run is not None and run.banner == found[0] and not run.rows and not run.failure and not run.footer:
+        if run is not None and run.banner == found[0] and not run.rows and not run.failures and not run.footer:
             return
-        if run is None or run.banner is not None or run.rows or run.footer or run.failure:
+        if run is None or run.banner is not None or run.rows or run.footer or run.failures:
             run = self._open(number)
         run.banner = found[0]
         values = zip(forms.BANNER_WORDS, found.groups(), strict=True)
@@ -183,8 +185,8 @@ class Text:
         run = self._run
         if run is None or run.rows or run.footer:
             run = self._open(number)
-        rank, told = int(found[1]), (int(found[2] or 0), found[4], int(found[3]))
-        if run.ranks.setdefault(rank, told) != told:
+        rank, place = int(found[1]), (int(found[2] or 0), found[4], int(found[3]))
+        if run.ranks.setdefault(rank, place) != place:
             run.mixed = run.mixed or number
         run.hosts[found[4]] = None
         if found[5].strip():
@@ -214,10 +216,10 @@ class Text:
     def _read_title(self, number: int, found: re.Match[str]) -> None:
         words = found.string.split()[:40]
         if not {"algbw", "busbw"} <= set(words) or not {"time", "cputime"} & set(words):
-            return  # a header that was cut says less than the rows do
+            return  # a header that was cut is worth less than the rows
         self._drop()
         run = self._run
-        if run is None or run.footer or (run.failure and (run.rows or run.title)):
+        if run is None or run.footer or (run.failures and (run.rows or run.title)):
             run = self._open(number)
         run.titled_again = bool(run.rows)
         run.entitle(tuple(words))
@@ -226,30 +228,30 @@ class Text:
         run = self._footer(number)
         run.settings["out_of_bounds"] = found[1]
         if found[1].strip("0") or found[2] == "FAILED":
-            run.fail(f"out of bounds values: {found[1]} {found[2]} (line {number})")
+            run.add_failure(number, NcclCode.OUT_OF_BOUNDS, values=int(found[1]), verdict=found[2])
 
     def _read_average(self, number: int, found: re.Match[str]) -> None:
         run = self._footer(number)
         try:
             run.average, run.average_line = float(found[1]), number
         except ValueError:
-            run.say(number, f"line {number}: the average bus bandwidth is no number")
+            run.remark(number, NcclCode.AVERAGE_NOT_A_NUMBER)
         if found[2] == "FAILED":
-            run.fail(f"the average bus bandwidth is below what was demanded (line {number})")
+            run.add_failure(number, NcclCode.BELOW_DEMANDED)
 
     def _read_reduced(self, number: int, found: re.Match[str]) -> None:
         if self._run is not None:
             self._run.settings["max_bytes"] = found[1]
-            self._run.say(number, f"line {number}: sizes end at {found[1]} bytes for lack of memory")
+            self._run.remark(number, NcclCode.MEMORY_LIMIT, size=int(found[1]))
 
     def _read_error(self, number: int, found: re.Match[str]) -> None:
         if self._run is not None:
-            self._run.fail(f"{found[1][:300]} (line {number})")
+            self._run.add_failure(number, LogCode.TOOL_ERROR, printed=shown(found[1]))
 
     def _read_command(self, number: int, text: str) -> None:
         self._command = forms.command(number, text, self._goes_on)
         run = self._run
-        if run is not None and self._command and run.command is None and not (run.rows or run.footer or run.failure):
+        if run is not None and self._command and run.command is None and not (run.rows or run.footer or run.failures):
             (run.command, run.ranks_of_command), self._command = self._command, None
 
     def _read_version(self, text: str) -> None:
@@ -266,13 +268,13 @@ class Text:
             self._drop()
             run.elided.append(number)
         else:
-            run.say(number, f"line {number}: lines were left out here by whoever wrote this")
+            run.remark(number, LogCode.LINES_LEFT_OUT)
 
     def _read_failure(self, number: int, text: str) -> None:
-        told = forms.failure(text)
-        if told is None:
+        failure = forms.failure(text)
+        if failure is None:
             return
-        sentence, own = told
+        printed, own = failure
         run = self._run
         if run is None:
             if not own:
@@ -280,8 +282,8 @@ class Text:
             run = self._open(number)
         self._drop()
         run.command = run.command or forms.source(number, text)
-        after = " after its closing lines" if run.footer and not own else ""
-        run.fail(f"{sentence} (line {number}{after})")
+        code = NcclCode.ERROR_AFTER_END if run.footer and not own else LogCode.TOOL_ERROR
+        run.add_failure(number, code, printed=printed)
 
     # ------------------------------------------------------------------------------------------------ runs
 
@@ -295,7 +297,7 @@ class Text:
     def _fresh(self, number: int) -> OpenRun:
         """The run that the first lines of a banner belong to."""
         run = self._run
-        if run is None or run.banner or run.title or run.rows or run.footer or run.failure or run.ranks:
+        if run is None or run.banner or run.title or run.rows or run.footer or run.failures or run.ranks:
             return self._open(number)
         return run
 
@@ -321,7 +323,7 @@ _FORMS: dict[str, tuple[re.Pattern[str], Callable[[Text, int, re.Match[str]], No
     "error": (forms.ERROR, Text._read_error),
 }
 _LONGEST_WORD = 16  # of those
-_OF_OTHERS, _CONCLUDED = ("error", "Reducing"), "concluded"
+_OF_OTHERS, _CONCLUDED = ("error", "Reducing"), "concluded"  # words that other programs print, too
 
 
 def _first_word(body: str) -> str:
@@ -330,7 +332,7 @@ def _first_word(body: str) -> str:
 
 
 def begins_run(text: str) -> bool:
-    """Is this a command, a line of a banner, a header or closing lines, or a failure in nccl-tests' own words?"""
+    """Is this a command, a line of a banner, a header or closing lines, or a failure that nccl-tests printed?"""
     body = text.lstrip("# ")
     word = _first_word(body)
     form, _ = _FORMS.get(word, (None, None))
@@ -343,7 +345,7 @@ def begins_run(text: str) -> bool:
 
 
 def whole_row(tokens: list[str]) -> Fields | None:
-    """A row that can be nothing else: size, count, type, and whole halves."""
+    """The fields of a line that can only be a whole row: size, count, type, and both halves."""
     if not begins_row(tokens):
         return None
     fields = read(tokens)

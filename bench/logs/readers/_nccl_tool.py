@@ -1,9 +1,9 @@
-"""nccl-tests as a program that is started: its words, and what it printed as records of ours.
+"""nccl-tests as a program that we run: its arguments, and its output as records.
 
-Pipelined cases are its own way: calls back to back on the host's clock, the mean over ranks of each rank's mean.
-Isolated ones are `-I 1 -z 3` (since 2.19.2): every call waited for and timed by CUDA events, a barrier between calls
-outside of the time, so that the statistics are ours. It measures rows of sizes by a factor or a step; other lists are
-measured as part of such a row, and what nobody asked for is left out.
+Pipelined cases use its default mode: calls back to back on the host's clock, the mean over ranks of each rank's mean.
+Isolated cases use `-I 1 -z 3` (since 2.19.2): every call is waited for and timed by CUDA events, and a barrier between
+calls is not timed, so its samples have our definition. It measures rows of sizes by a factor or a step. Other lists are
+measured as part of such a row, and the sizes that were not asked for are left out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.core.case import Case
+from bench.core.codes import Code, Coded
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
-from bench.core.record import Failure, Record, Samples, Skip
+from bench.core.log_traits import ComparedStatistic
+from bench.core.record import Failure, Flag, Record, Samples, Skip
 from bench.core.world import World
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, read_all
+from bench.logs.messages import ToolCode
 from bench.logs.readers._lines import lines
 from bench.logs.readers._nccl_pattern import PROGRAMS
 from bench.logs.readers._nccl_reader import NcclTests
@@ -49,9 +52,29 @@ _TYPES = {
     "uint64": "uint64",
 }
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule")
-_MOST_TIMES = 4  # as many sizes as were asked for may a row by a step have
+_MOST_TIMES = 4  # a row by a step may have this many times the sizes that were asked for
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+).*")
 _VERSION = re.compile(r"^# nccl-tests version (\S+)", re.MULTILINE)
+
+
+class NcclToolCode(Code):
+    """Why nccl-tests does not measure a case or a size, or did not."""
+
+    SAMPLES_OF_GRAPHS = (
+        "no-samples-of-graphs",
+        "{program} takes no samples (-I) of CUDA graphs (-G); use mode: pipelined",
+    )
+    SIZES_NOT_A_ROW = (
+        "sizes-not-a-row",
+        "{program} measures sizes by a factor or a step; these are not part of such a row",
+    )
+    BUILT_WITHOUT_MPI = "built-without-mpi", "this {program} was built without MPI, which {nodes} nodes need; {remedy}"
+    NO_SAMPLES = "no-samples", "this {program} has no -I (since 2.19.2) to time single calls; use mode: pipelined"
+    NO_GRAPHS = "no-graphs", "this {program} has no -G (CUDA graphs); newer versions have it"
+    MEMORY_LIMIT = "memory-limit", "{tool}: {printed}"
+    BLOCK_TOO_SMALL = "block-too-small", "{tool} sends nothing if each of {ranks} ranks has less than 16 bytes"
+    NO_NUMBER = "no-number", "{figures:list} of {size} bytes is no number"
+    NOT_PRINTED = "not-printed", "no row of it was printed"
 
 
 class NcclTestsTool(Tool):
@@ -65,7 +88,8 @@ class NcclTestsTool(Tool):
         {"mpi": b"MPI_Init", "json": b"output_file", "graph": b"cudagraph", "samples": b"per_iter_timing"}
     )
     suffix = "_mpi"
-    remedy = "it is built from github.com/NVIDIA/nccl-tests by `make MPI=1 MPI_HOME=... NCCL_HOME=...` (docs/tools.md)"
+    remedy = "build it from github.com/NVIDIA/nccl-tests by `make MPI=1 MPI_HOME=... NCCL_HOME=...` (docs/tools.md)"
+    compared = ComparedStatistic(mean="nccl_tests_s")
 
     def program(self, case: Case) -> str:
         """all_reduce_perf, sendrecv_perf, ..."""
@@ -75,41 +99,39 @@ class NcclTestsTool(Tool):
         """One for each mode."""
         return tuple(replace(case, mode=mode) for mode in case.modes)
 
-    def supports(self, case: Case, world: World) -> str | None:
-        """It measures the whole world in linear order, one GPU for each rank, and what NCCL alone combines."""
-        if not self.program(case):
-            return f"{self.title} has no program for {case.pattern}"
-        plain, name = Case(case.pattern), self.program(case)
-        for field in _PLAIN:
-            if getattr(case, field) != getattr(plain, field):
-                return f"{name} knows no {field.replace('_', ' ')}"
-        if case.dtype not in _TYPES:
-            return f"{name} knows no {case.dtype}"
-        if case.pattern in _REDUCTIONS and case.reduce_op not in _OPERATIONS:
-            return f"{name} knows no reduction {case.reduce_op}"
+    def unsupported_reason(self, case: Case, world: World) -> Skip | None:
+        """It measures the whole world in linear order, one GPU per rank, with the operations of NCCL."""
+        name = self.program(case)
+        if not name:
+            return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
+        lacking = next(_unsupported_options(case), None)
+        if lacking is not None:
+            option, value = lacking
+            return Skip.of(ToolCode.OPTION_UNSUPPORTED, tool=name, option=option, value=value)
         if case.graph and case.mode == "isolated":
-            return f"{name} takes no samples (-I) of CUDA graphs (-G): mode: pipelined"
+            return Skip.of(NcclToolCode.SAMPLES_OF_GRAPHS, program=name)
         if row_of(case.sizes) is None:
-            return f"{name} measures sizes by a factor or a step: these are no part of such a row"
+            return Skip.of(NcclToolCode.SIZES_NOT_A_ROW, program=name)
         return None
 
-    def refuses(self, case: Case, world: World, build: Build) -> str | None:
+    def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
         """Several nodes need MPI; samples and graphs need a version that has them."""
         name = self.program(case)
         if world.num_nodes > 1 and "mpi" not in build:
-            return f"this {name} was built without MPI, by which {world.num_nodes} nodes are started: {self.remedy}"
+            code = NcclToolCode.BUILT_WITHOUT_MPI
+            return Skip.of(code, program=name, nodes=world.num_nodes, remedy=self.remedy)
         if case.mode == "isolated" and "samples" not in build:
-            return f"this {name} has no -I (it came with 2.19.2), by which single calls are timed: mode: pipelined"
+            return Skip.of(NcclToolCode.NO_SAMPLES, program=name)
         if case.graph and "graph" not in build:
-            return f"this {name} has no -G (CUDA graphs): a newer one has"
+            return Skip.of(NcclToolCode.NO_GRAPHS, program=name)
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """One for each GPU where it has MPI, else one."""
+        """One for each GPU if it was built with MPI, else one."""
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Sizes, type, operation, root, counts, the check of the data, GPUs of a process, the file of its results."""
+        """Sizes, type, operation, root, counts, data check, file of results, GPUs per process."""
         words = [*(row_of(case.sizes) or ()), "-d", _TYPES[case.dtype]]
         if case.pattern in _REDUCTIONS:
             words += ["-o", case.reduce_op]
@@ -129,23 +151,23 @@ class NcclTestsTool(Tool):
         return [*words, "-g", str(world.num_ranks // self.processes(world, build).num_ranks)]
 
     def version(self, text: str) -> str | None:
-        """`2.19.6`, which it prints since 2.17."""
+        """For example `2.19.6`; printed since 2.17."""
         found = _VERSION.search(text)
         return found[1] if found else None
 
     def libraries(self, text: str) -> dict[str, str]:
-        """NCCL's, where it tells it."""
+        """NCCL's version, if it is printed."""
         runs = read_all(NcclTests(), lines([text]))
         return {name: value for name, value in (runs[0].settings if runs else ()) if name == "nccl"}
 
-    def says(self, case: Case) -> tuple[str, ...]:
-        """What its one figure is."""
+    def notes(self, case: Case) -> tuple[str, ...]:
+        """The definition of its figures."""
         if case.mode == "isolated":
-            return ("its samples are CUDA events around each call and its wait (-I 1 -z 3), no barrier in them",)
+            return ("its samples are CUDA events around each call and its wait (-I 1 -z 3), without the barrier",)
         return ("its time is the mean over ranks of each rank's mean over calls back to back",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """One of each asked size: measured, or why not. Those of its two placements that the case names."""
+        """One of each asked size, measured, skipped or missing, of the placement that the case names."""
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
         rows: Sequence[ForeignRow] = run.rows
@@ -162,16 +184,28 @@ class NcclTestsTool(Tool):
                 records.append(_record(own[payload], asked, case, world, samples))
                 continue
             for size in asked:
-                reason = _why_skipped(size, case, world, limit)
-                if reason is None:
+                skip = _skip(size, case, world, limit)
+                if skip is None:
                     missing.append(size)
                 else:
-                    records.append(_empty((size,), case, world, skipped=Skip.uncoded(reason)))
+                    records.append(_empty((size,), case, world, skipped=skip))
         return [*records, *_failures(run, missing, records, case, world)]
 
 
+def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
+    """Options of the case, with their values, that its programs do not have."""
+    plain = Case(case.pattern)
+    for name in _PLAIN:
+        if getattr(case, name) != getattr(plain, name):
+            yield name.replace("_", " "), getattr(case, name)
+    if case.dtype not in _TYPES:
+        yield "dtype", case.dtype
+    if case.pattern in _REDUCTIONS and case.reduce_op not in _OPERATIONS:
+        yield "reduction", case.reduce_op
+
+
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
-    """-b, -e and -f or -i of the shortest row that holds all sizes; None where none does that is not far longer."""
+    """-b, -e and -f or -i of the shortest row that holds all sizes; None if every such row is far longer."""
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
         return "-b", str(first), "-e", str(last), "-f", "2"
@@ -195,34 +229,37 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """The asked sizes by the row that measured them, None for those that no row did.
+    """The asked sizes by the size of the row that measured them, None for those without a row.
 
-    Of operations on blocks it rounds every rank's part down to 16 bytes, before December 2024 (29f4114) to elements.
+    In operations on blocks it rounds every rank's part down to 16 bytes; before December 2024 (29f4114) to elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
     for size in case.sizes:
         ways = [part * world.num_ranks for part in (16, element)] if case.pattern in _BLOCKS else [element]
-        rounded = (size // way * way for way in ways)
-        payload = next((one for one in rounded if one and one in own), None)
+        payload = None
+        for way in ways:
+            rounded = size // way * way
+            if payload is None and rounded and rounded in own:
+                payload = rounded
         found[payload] = (*found.get(payload, ()), size)
     return found
 
 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
-    """The one run of the text. UsageError where it is none, or is not the one that was asked for."""
+    """The one run of the text. Raises UsageError if there is none, or another one than the one asked for."""
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
-        raise UsageError("this is no output of nccl-tests: no line of it is a banner, a row or a failure")
+        raise UsageError("this is no output of nccl-tests: it has no banner, row or failure")
     run = runs[0]
     if len(runs) > 1 or (run.num_ranks is not None and run.num_ranks != world.num_ranks):
         raise UsageError(
             f"{len(runs)} run{'s' * (len(runs) > 1)} of {run.num_ranks or 'an unknown number of'} ranks, not one of "
-            f"{world.num_ranks}: its processes did not find each other (is it built with the MPI whose mpirun it is?)"
+            f"{world.num_ranks}: its processes did not find each other (was it built with the MPI of this mpirun?)"
         )
     types = {row.dtype for row in run.rows}
     if types and case.dtype not in types:
-        raise UsageError(f"it measured {', '.join(map(str, types))}, not {case.dtype}: this build does not know it")
+        raise UsageError(f"it measured {', '.join(map(str, types))}, not {case.dtype}: this build lacks that type")
     operations = {row.reduce_op for row in run.rows} - {None}
     if case.pattern in _REDUCTIONS and operations and case.reduce_op not in operations:
         raise UsageError(f"it reduced by {', '.join(map(str, operations))}, not by {case.reduce_op}")
@@ -230,31 +267,31 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 
 
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
-    """A row: its samples where it has some, else its own figures; what is no number is a failure."""
+    """A row with its samples, if it has some, else with its printed figures; a failure if one is no number."""
     assert row.payload_bytes is not None
     figures = {
         "mean_s": row.time_s,
         "algbw_bytes_per_s": row.algbw_bytes_per_s,
         "busbw_bytes_per_s": row.busbw_bytes_per_s,
     }
-    told = {name: value for name, value in figures.items() if value is not None}
     if row.unreadable or not row.time_s:
-        lost = ", ".join(row.unreadable) or "time"
-        return _empty(asked, case, world, failed=Failure(f"{lost} of {row.payload_bytes} bytes is no number"))
+        lost = list(row.unreadable) or ["time"]
+        failure = Failure.of(NcclToolCode.NO_NUMBER, figures=lost, size=row.payload_bytes)
+        return _empty(asked, case, world, failed=failure)
     return replace(
         _empty(asked, case, world, skipped=Skip.uncoded("")),
         payload_bytes=row.payload_bytes,
         skipped=None,
         samples=samples,
-        reported=None if samples else told,
+        reported=None if samples else {name: value for name, value in figures.items() if value is not None},
         num_wrong=row.num_wrong,
         verified=None if row.num_wrong is None else row.num_wrong == 0,
-        flags=("contradicts",) if row.contradicts else (),
+        flags=(Flag.CONTRADICTS,) if row.contradicts else (),
     )
 
 
 def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Record:
-    # What of its buffers a cache held is not known: it rotates within its largest size.
+    # The state of the cache is unknown: nccl-tests rotates its buffers within its largest size.
     return Record(
         mode=case.mode,
         requested_bytes=asked,
@@ -266,30 +303,31 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
     )
 
 
-def _why_skipped(size: int, case: Case, world: World, limit: re.Match[str] | None) -> str | None:
+def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> Skip | None:
     """Why a size has no row though nothing failed."""
     if limit is not None and size > int(limit[1]):
-        return f"{NcclTestsTool.title}: {limit[0].strip()}"
+        return Skip.of(NcclToolCode.MEMORY_LIMIT, tool=NcclTestsTool.title, printed=limit[0].strip())
     if case.pattern in _BLOCKS and size < 16 * world.num_ranks:
-        return f"{NcclTestsTool.title} sends nothing of less than 16 bytes for each of {world.num_ranks} ranks"
+        return Skip.of(NcclToolCode.BLOCK_TOO_SMALL, tool=NcclTestsTool.title, ranks=world.num_ranks)
     return None
 
 
 def _failures(
     run: ForeignRun, missing: Sequence[int], records: Sequence[Record], case: Case, world: World
 ) -> list[Record]:
-    """A record of what went wrong, where no row says it."""
+    """A record of the failure, unless a row shows it."""
     if run.status == OK and not missing:
         return []
-    told = any(record.verified is False or record.failed is not None for record in records)
-    if told and not missing and run.status == FAILED:
+    seen = any(record.verified is False or record.failed is not None for record in records)
+    if seen and not missing and run.status == FAILED:
         return []
-    why = run.failure or "no row of it was printed"
-    return [_empty(tuple(missing), case, world, failed=Failure(f"{NcclTestsTool.title}, {run.status}: {why}"))]
+    why = run.failure or Coded.of(NcclToolCode.NOT_PRINTED)
+    failure = Failure(f"{NcclTestsTool.title}, {run.status}: {why.text}", code=why.code, facts=why.facts)
+    return [_empty(tuple(missing), case, world, failed=failure)]
 
 
 def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
-    """The seconds of each call, by size and placement; of what is not whole none.
+    """The seconds of each call, by size and placement; empty if the document is not whole.
 
     `times_us[i]` is the largest over processes of call i, `per_process_max_times_us` [process][call] all of them.
     """
@@ -305,10 +343,10 @@ def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
         return {}
 
 
-def _seconds(told: Mapping[str, Any]) -> Samples:
-    """Raises ValueError for what are no times."""
-    times = [float(time_us) / 1e6 for time_us in told["times_us"]]
-    by_rank = [[float(time_us) / 1e6 for time_us in own] for own in told.get("per_process_max_times_us") or ()]
-    if not times or not all(0 < one < math.inf for one in times) or any(len(own) != len(times) for own in by_rank):
+def _seconds(printed: Mapping[str, Any]) -> Samples:
+    """The samples of one size. Raises ValueError if they are no times."""
+    times = [float(time_us) / 1e6 for time_us in printed["times_us"]]
+    by_rank = [[float(time_us) / 1e6 for time_us in own] for own in printed.get("per_process_max_times_us") or ()]
+    if not times or not all(0 < time < math.inf for time in times) or any(len(own) != len(times) for own in by_rank):
         raise ValueError("no times")
     return Samples(seconds=times, by_rank=tuple(by_rank), loop="compiled")

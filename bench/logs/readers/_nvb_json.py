@@ -1,4 +1,7 @@
-"""The JSON document of nvbandwidth, collected from lines until its braces close, and what is whole in a broken one."""
+"""The JSON document of nvbandwidth: collected from lines until its braces close, then added to a run.
+
+Of a broken document the whole parts are read. No value is expected to have its proper type.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,25 @@ from array import array
 from typing import Any
 
 from bench.logs.foreign import Line
+from bench.logs.messages import LogCode
+from bench.logs.readers import _nvb_tests
+from bench.logs.readers._nvb_run import NvbandwidthRun, NvbCode
+from bench.logs.readers._run_notes import shown
 
 BEGINS = re.compile(r'\{?\s*"nvbandwidth"\s*:')
 _MOST_CHARACTERS = 16 << 20
-_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'  # a choice for every character would keep a way back for each
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'  # unrolled: an alternative per character would backtrack for each
 _STRINGS = re.compile(_STRING)
 # A line of a document as a program indents it: a bracket, a value, or a key with one of them.
 _SCALAR = rf"(?:{_STRING}|-?\d[\d.eE+-]*|true|false|null|NaN|-?Infinity)"
 _PRINTED = re.compile(rf"(?:(?:{_STRING}\s*:\s*)?(?:[\[{{](?:\s*[\]}}])?|{_SCALAR})?|[\]}}]+)\s*,?")
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_LISTED = re.compile(r"\d+: (.+?)(?: \([0-9a-fA-F:.]+\))?(?:: \((\S+)\))?$")
 _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 
 
 class NvbandwidthJsonCollector:
-    """One document, from the line that names it. Lines that are none of it, as others print them between, are left."""
+    """One document, from the line that names it. Lines of other programs between its own are ignored."""
 
     def __init__(self, line: Line) -> None:
         self.line = line.number
@@ -33,7 +41,7 @@ class NvbandwidthJsonCollector:
         self._opened = False
 
     def feed(self, line: Line) -> None:
-        """Takes a line in; `closed` and `too_long` tell whether more is wanted."""
+        """Take a line in. `closed` and `too_long` end the document."""
         text = line.text.strip()
         if not self._texts:
             text = text[text.index('"nvbandwidth"') :]
@@ -55,7 +63,7 @@ class NvbandwidthJsonCollector:
         return next(found, None)
 
     def read(self) -> tuple[dict[str, Any], list[int | None], bool]:
-        """What stands under "nvbandwidth", the line of every test case, and whether the document is whole."""
+        """The value of "nvbandwidth", the line of every test case, and whether the document is whole."""
         text = ""
         for texts in (self._texts, filter(_PRINTED.fullmatch, self._texts)):
             text = "{" + "\n".join(texts)
@@ -66,7 +74,7 @@ class NvbandwidthJsonCollector:
         return found, self._lines_of_names(found), False
 
     def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
-        """Where each test case names itself; None for all where they can not be told apart."""
+        """The line of each test case's name; None for all if they cannot be matched."""
         cases = found.get("testcases")
         cases = cases if isinstance(cases, list) else []
         wanted = [case.get("name") if isinstance(case, dict) else None for case in cases]
@@ -78,7 +86,7 @@ class NvbandwidthJsonCollector:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """The first complete value of "nvbandwidth"; what follows it is no matter."""
+    """The first complete value of "nvbandwidth", whatever follows it; None if there is none."""
     for ending in ("", "}"):
         try:
             value, _ = json.JSONDecoder().raw_decode(text + ending)
@@ -90,7 +98,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _salvaged(text: str) -> dict[str, Any]:
-    """Whole test cases and plain values of a document that is cut or spoilt."""
+    """Whole test cases and plain values of a document that is cut or damaged."""
     start = re.search(r'"testcases"\s*:\s*\[', text)
     if start is None:
         return _plain(text)
@@ -113,3 +121,88 @@ def _plain(text: str) -> dict[str, Any]:
         except ValueError:
             continue
     return found
+
+
+def add_document(run: NvbandwidthRun, document: NvbandwidthJsonCollector, last: int) -> None:
+    """Add a document to a run. `last`: the line where it ended."""
+    found, lines, whole = document.read()
+    if document.too_long:
+        run.lose(last, NvbCode.DOCUMENT_TOO_LONG)
+    elif not whole or not document.closed:
+        run.lose(last, NvbCode.DOCUMENT_CUT)
+    _add_banner(run, found)
+    for index, case in enumerate(_list(found.get("testcases"))):
+        _add_case(run, case if isinstance(case, dict) else {}, lines[index] if index < len(lines) else None)
+    if (error := _text(found.get("error"))) is not None:
+        run.fail(document.line_of("error"), LogCode.TOOL_ERROR, printed=shown(error))
+
+
+def _add_banner(run: NvbandwidthRun, found: dict[str, object]) -> None:
+    run.version = _text(found.get("version"))
+    if (cuda := _text(found.get("CUDA Runtime Version"))) is not None:
+        run.settings["cuda"] = cuda_version(cuda)
+    if (driver := _text(found.get("Driver Version"))) is not None:
+        run.settings["driver"] = driver
+    for text in _list(found.get("GPU Device list")):
+        if listed := _LISTED.match(_text(text) or ""):
+            run.gpus.setdefault(listed[1])
+            if listed[2]:
+                run.hosts.setdefault(listed[2])
+    if (warning := _text(found.get("warning"))) is not None:
+        run.remark(None, NvbCode.TOOL_WARNING, printed=warning)
+
+
+def _add_case(run: NvbandwidthRun, case: dict[str, object], line: int | None) -> None:
+    name, status = _text(case.get("name")) or "a test without a name", _text(case.get("status"))
+    rows = [_list(row) for row in _list(case.get("bandwidth_matrix"))]
+    error = _text(case.get("error"))
+    if status == "Waived":
+        run.waived(line, name)
+    elif status == "Running":
+        run.fail(line, LogCode.NEVER_FINISHED, test=name)
+    elif error is not None or status not in (None, "Passed"):
+        run.fail(line, NvbCode.TEST_FAILED, test=name, printed=shown(str(error or status)))
+    elif not rows:
+        run.lose(line, LogCode.NO_TABLE, test=name)
+    if rows:
+        _add_table(run, case, name, rows, line)
+
+
+def _add_table(
+    run: NvbandwidthRun, case: dict[str, object], name: str, rows: list[list[object]], line: int | None
+) -> None:
+    columns = max(map(len, rows))
+    ragged = sum(len(row) != columns for row in rows)
+    if ragged:
+        run.lose(line, NvbCode.ROWS_SHORTER, test=name, num=ragged, total=len(rows))
+        rows = [row + [None] * (columns - len(row)) if columns <= 16 else row for row in rows]
+    if "Total bandwidth" in (_text(case.get("bandwidth_description")) or "") and columns and len(rows) == 3 * columns:
+        for number, part in enumerate(_nvb_tests.PARTS):  # since v0.6: each direction, then their sum, stacked
+            run.add(name, rows[number * columns : (number + 1) * columns], line, part)
+    elif _nvb_tests.meaning(name, run.version).square and len(rows) != columns:
+        run.lose(line, NvbCode.NOT_SQUARE, test=name, rows=len(rows), columns=columns)
+        return
+    else:
+        run.add(name, rows, line)
+    printed = case.get("sum")
+    if isinstance(printed, int | float) and abs(printed) < 1e300:
+        run.check_sum(name, float(printed), line, 0.0)
+
+
+def _list(value: object) -> list[object]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str | None:
+    """A string or a number as text; None for anything else, and if empty."""
+    if isinstance(value, str):
+        return value.strip()[:400] or None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
+        return None
+    return str(value)
+
+
+def cuda_version(text: str) -> str:
+    """12040 -> 12.4."""
+    return f"{int(text) // 1000}.{int(text) % 1000 // 10}" if re.fullmatch(r"[0-9]{4,6}", text) else text[:80]

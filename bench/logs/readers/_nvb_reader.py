@@ -1,8 +1,8 @@
-"""nvbandwidth, text and JSON: matrices of copies between host and GPUs. Read, of v0.1 to v0.8.
+"""nvbandwidth, text and JSON of v0.1 to v0.8: matrices of copies between host and GPUs.
 
-GB/s is 1e9 bytes per second, latency is of a load there and back. Its sums are never taken: of two-way tests between
-GPUs they more than doubled from v0.5 to v0.6, as a sum of both directions came to be printed. It exits with 0 where a
-test was given up, so that each test's own status decides.
+GB/s is 1e9 bytes per second; latency is of a load there and back. Printed sums are never used: those of two-way tests
+between GPUs more than doubled from v0.5 to v0.6, which adds both directions. The program exits with 0 even if it gave
+up a test, so each test's own status counts.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRun, Line, Reader
-from bench.logs.readers import _grid, _nvb_cases, _nvb_json
+from bench.logs.messages import LogCode
+from bench.logs.readers import _grid, _nvb_json
 from bench.logs.readers._nvb_run import NvbandwidthRun
+from bench.logs.readers._run_notes import shown
 
 _VERSION = re.compile(r"nvbandwidth Version: (\S+)")
 _RUNNING = re.compile(r"Running ([a-z0-9_]{3,80})\.$")
@@ -39,6 +42,7 @@ class Nvbandwidth(Reader):
     """Text and JSON alike; a file may hold several runs."""
 
     tool = "nvbandwidth"
+    traits = LogTraits(copies=True)
     hints = ("nvbandwidth", "running ", "checking the pattern", "(row)", "(column)")
 
     def __init__(self) -> None:
@@ -48,11 +52,11 @@ class Nvbandwidth(Reader):
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Its banner, its document, one of its tests, or its complaint about wrong data."""
+        """Its banner, its document, one of its tests, or its message about wrong data."""
         text = text.strip()
-        return any(one.match(text) for one in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)) or bool(
-            _TITLE.match(text) and ("(row)" in text or "(column)" in text)
-        )
+        if any(form.match(text) for form in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)):
+            return True
+        return _TITLE.match(text) is not None and ("(row)" in text or "(column)" in text)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
@@ -76,7 +80,7 @@ class Nvbandwidth(Reader):
             self._corrupt = line
         elif self._run is not None or self.begins(text) or _LEFT_OUT.match(text):
             self._run = self._run or NvbandwidthRun(line.number)
-            _take(self._run, line.number, text)
+            _read(self._run, line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
         """The file is over."""
@@ -84,7 +88,7 @@ class Nvbandwidth(Reader):
         if self._corrupt is not None:
             self._run, line = NvbandwidthRun(self._corrupt.number), self._corrupt
             self._corrupt = None
-            self._run.fail(line.number, line.text.strip())
+            self._run.fail(line.number, LogCode.TOOL_ERROR, printed=shown(line.text))
             yield from self._close()
 
     def _close(self) -> Iterator[ForeignRun]:
@@ -96,14 +100,14 @@ class Nvbandwidth(Reader):
         if document is not None:
             found = NvbandwidthRun(document.line)
             if self._corrupt is not None:
-                found.fail(self._corrupt.number, self._corrupt.text.strip())
+                found.fail(self._corrupt.number, LogCode.TOOL_ERROR, printed=shown(self._corrupt.text))
                 self._corrupt = None
-            _nvb_cases.take(found, document, self._last)
+            _nvb_json.add_document(found, document, self._last)
             yield found.run()
 
 
-def _take(run: NvbandwidthRun, number: int, text: str) -> None:
-    """One line of the text form."""
+def _read(run: NvbandwidthRun, number: int, text: str) -> None:
+    """Read one line of the text form."""
     words = text.split()
     if run.grid is not None and run.grid.take(words, number):
         return
@@ -124,15 +128,15 @@ def _take(run: NvbandwidthRun, number: int, text: str) -> None:
         run.close_test(number)
         run.waived(number, found[1])
     elif _ERROR.match(text):
-        run.fail(number, text)
+        run.fail(number, LogCode.TOOL_ERROR, printed=shown(text))
     elif _LEFT_OUT.match(text):
         run.close_grid(number)
-        run.lose(number, "lines were left out here")
+        run.lose(number, LogCode.LINES_LEFT_OUT)
     else:
-        _take_banner(run, text)
+        _read_banner(run, text)
 
 
-def _take_banner(run: NvbandwidthRun, text: str) -> None:
+def _read_banner(run: NvbandwidthRun, text: str) -> None:
     if found := _DEVICE.match(text):
         run.gpus.setdefault(found[2])
         if found[1] == "0" and run.before_device:
@@ -141,10 +145,7 @@ def _take_banner(run: NvbandwidthRun, text: str) -> None:
         run.hosts.setdefault(found[1])
         run.gpus.setdefault(found[2])
     elif text.startswith("CUDA Runtime Version: "):
-        run.settings["cuda"] = _nvb_cases.cuda_version(text.rpartition(" ")[2])
+        run.settings["cuda"] = _nvb_json.cuda_version(text.rpartition(" ")[2])
     elif text.startswith("Driver Version: "):
         run.settings["driver"] = text.rpartition(" ")[2][:80]
     run.before_device = text if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,253}", text) else None
-
-
-READER = Nvbandwidth

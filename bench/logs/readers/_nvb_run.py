@@ -1,12 +1,15 @@
-"""One run of nvbandwidth while it is read: tables become matrices, and what is lost or wrong is said."""
+"""One run of nvbandwidth while it is read: its tables become matrices, its losses and errors remarks."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+from bench.core.codes import Code, Coded
 from bench.logs.foreign import ForeignRun, Matrix
+from bench.logs.messages import LogCode
 from bench.logs.readers import _grid, _nvb_tests
-from bench.logs.readers._told import RunNotes
+from bench.logs.readers._run_notes import RunNotes
 
 _MOST_CELLS = 1_000_000
 # By row and arrow; the arrows between GPUs point against the bytes.
@@ -16,25 +19,42 @@ _BY_TITLE = {
     ("GPU", "->"): "device_to_device_memcpy_read",
     ("GPU", "<-"): "device_to_device_memcpy_write",
 }
-_LAST = 1 << 62  # remarks of no line come after the others
+_UNNAMED = "a test without a name"
 
-_DIRECTIONS = (
-    "Between GPUs a write is from row to column and a read from column to row, as the tool's source has it; the arrows "
-    "that it prints point the other way."
-)
-_TWO_WAY = (
-    "A two-way figure is the rate of one direction while the other is busy; only what is called a sum here "
-    "(`_total` since v0.6, SM tests between GPUs before) holds both."
-)
-_SUMS = (
-    "Printed sums are not taken. Of two-way copies between GPUs they add one direction of each pair up to v0.5 "
-    "(copy engine), both directions since v0.6."
-)
-_OTHERS = "all_to_one and one_to_all are one GPU's sum over all its peers."
+
+class NvbCode(Code):
+    """Remarks, failures, losses and translations of this reader, beside the shared codes of logs/messages.py."""
+
+    TEST_FAILED = "test-failed", "{test}: {printed}"
+    TOOL_WARNING = "tool-warning", "{printed}"
+    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; its whole parts were read"
+    DOCUMENT_TOO_LONG = "document-too-long", "the JSON document is too long and was given up"
+    ROWS_SHORTER = "rows-shorter", "{test}: {num} of {total} rows are shorter than the others"
+    NOT_SQUARE = "not-square", "{test} is left out: {rows} rows of {columns} columns are no table of pairs"
+    SUM_DIFFERS = "sum-differs", "the printed sum, {printed:g}, is not that of the figures above, {sum:g}"
+    NAMED_BY_TITLE = "named-by-title", "the test is not named; by its title it is {test}"
+    LATENCY_OF_HOST = "latency-of-host", "up to v0.7 {test} measured loads from host memory, not from the other GPU"
+
+    ARROWS = (
+        "arrows",
+        "Between GPUs a write is from row to column and a read from column to row, by the tool's source; the printed "
+        "arrows point the other way.",
+    )
+    TWO_WAY = (
+        "two-way",
+        "A two-way figure is the rate of one direction while the other is busy. Only a figure called a sum here "
+        "(`_total` since v0.6, SM tests between GPUs before) includes both.",
+    )
+    SUMS = (
+        "sums",
+        "Printed sums are not used. Between GPUs they add one direction of each two-way pair up to v0.5 (copy engine), "
+        "both directions since v0.6.",
+    )
+    OTHERS = "others", "all_to_one and one_to_all are one GPU's sum over all its peers."
 
 
 class NvbandwidthRun(RunNotes):
-    """One run, as far as it was read."""
+    """One run, as far as it has been read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
         super().__init__()
@@ -54,31 +74,30 @@ class NvbandwidthRun(RunNotes):
 
     @property
     def empty(self) -> bool:
-        """Was nothing of it seen but a mark that something was left out?"""
+        """Is a mark of left out lines all that was read of it?"""
         return not (self.version or self.matrices or self.failures or self.test or self.grid or self.gpus or self.title)
 
     def waived(self, line: int | None, name: str) -> None:
         """A test that the tool did not run."""
-        self.say(line, f"{name or 'a test that is not named'} was waived: the tool says that it can not run here")
+        self.remark(line, LogCode.WAIVED, test=name or _UNNAMED)
 
     def add(self, name: str, rows: list[list[object]], line: int | None, part: str = "") -> None:
         """A table of a test."""
         what = _nvb_tests.meaning(name, self.version, part)
         self._num_cells += sum(map(len, rows))
         if self._num_cells > _MOST_CELLS:
-            self.lose(line, f"the table of {what.name} is left out: a run of more than {_MOST_CELLS} cells is not kept")
+            self.lose(line, LogCode.TABLE_TOO_LARGE, table=what.name, most=_MOST_CELLS)
             return
         cells = _nvb_tests.cells(what, rows)
         self.matrices.append(Matrix(what.name, what.unit, what.direction, what.engine, cells, line=line or self.line))
         failed = sum(cell.status == _grid.FAILED for cell in cells)
         if failed:
-            self.fail(line, f"{what.name}: {failed} of {len(cells)} figures are zero or no numbers")
+            self.fail(line, LogCode.FIGURES_FAILED, table=what.name, num=failed, total=len(cells))
         if what.ends == "rc" and what.unit == "s" and what.direction is None:
-            told = f" (this is {self.version})" if self.version else "; which version this is is not told"
-            self.say(line, f"up to v0.7 {name} measured loads from host memory, not from the other GPU{told}")
+            self.remark(line, NvbCode.LATENCY_OF_HOST, test=name)
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
-        """Is the printed sum that of the last table, if that is of this test? `slack`: how far off a cell may be."""
+        """Compare the printed sum with that of the last table, if it is of this test. `slack`: of one cell."""
         if not self.matrices or not self.matrices[-1].name.startswith(name):
             return
         cells = self.matrices[-1].cells
@@ -87,48 +106,40 @@ class NvbandwidthRun(RunNotes):
         factor = _nvb_tests.NS if self.matrices[-1].unit == "s" else _nvb_tests.GB
         total = sum(cell.value or 0 for cell in cells) / factor
         if abs(total - printed) > slack * max(len(cells), 1) + 2e-5 * abs(total):
-            self.say(line, f"the sum that is printed, {printed:g}, is not that of the figures above, {total:g}")
+            self.remark(line, NvbCode.SUM_DIFFERS, printed=printed, sum=total)
 
-    def close_grid(self, line: int, told: str | None = None) -> None:
-        """The table that is open is over. `told`: its test's name, where the line that ends it holds one."""
+    def close_grid(self, line: int, test: str | None = None) -> None:
+        """The open table is over. `test`: the name in the line that ends it."""
         if self.grid is None and self.title is not None:
-            self.lose(line, f"the table of {self.test or self.title} is lost")
+            self.lose(line, LogCode.NO_TABLE, test=self.test or self.title)
         if self.grid is not None:
-            name = self.test or told or self._guess(self.title or "")
+            name = self.test or test or self._guess(self.title or "")
             what = _nvb_tests.meaning(name, self.version, self.part)
             self.grid.finish(self.grid.columns if what.square else 1, line)
-            for where, lost in self.grid.lost:
-                self.lose(where, f"{what.name}: {lost}")
+            for loss in self.grid.lost:
+                self.lose(loss.line, loss.code, table=what.name, **loss.facts)
             if self.grid.rows:
                 self.add(name, [list(row) for row in self.grid.rows], self.grid.line, self.part)
         self.grid = self.title = None
 
     def _guess(self, title: str) -> str:
-        """The name of a test that nobody told, by the title of its table."""
+        """The name of an unnamed test, by the title of its table."""
         found = re.match(r"memcpy (CE|SM) (CPU|GPU)\(row\) (<-|->) GPU\(column\)", title)
         if found is None:
             return title
         name = f"{_BY_TITLE[found[2], found[3]]}_{found[1].lower()}"
-        self.say(self.grid.line if self.grid else None, f"the test is not named: by its title it is {name}")
+        self.remark(self.grid.line if self.grid else None, NvbCode.NAMED_BY_TITLE, test=name)
         return name
 
     def close_test(self, line: int) -> None:
-        """The test that is running is over, or the log is."""
+        """The running test is over, or the log is."""
         self.close_grid(line)
         if self.test is not None and not self.tables:
-            self.lose(self.test_line, f"{self.test} has no table: it never finished, or the log was cut")
+            self.lose(self.test_line, LogCode.NEVER_FINISHED, test=self.test)
         self.test, self.tables, self.part = None, 0, ""
 
     def run(self) -> ForeignRun:
-        """What was found."""
-        names = [matrix.name for matrix in self.matrices]
-        remarks = tuple(sorted(self.remarks, key=lambda one: one.line or _LAST))
-        said = [
-            (_DIRECTIONS, any("device_to_device" in name for name in names)),
-            (_TWO_WAY, any("bidirectional" in name for name in names)),
-            (_SUMS, any("device_to_device_bidirectional" in name for name in names)),
-            (_OTHERS, any(name.startswith(("all_to_one", "one_to_all")) for name in names)),
-        ]
+        """The run, as far as it was read."""
         return ForeignRun(
             "nvbandwidth",
             self.version,
@@ -137,8 +148,20 @@ class NvbandwidthRun(RunNotes):
             hosts=tuple(self.hosts),
             gpus=tuple(self.gpus),
             matrices=tuple(self.matrices),
-            remarks=remarks,
+            remarks=self.all_remarks(),
             settings=tuple(self.settings.items()),
             line=self.line,
-            translations=tuple(text for text, wanted in said if wanted),
+            translations=tuple(self._translations()),
         )
+
+    def _translations(self) -> Iterator[Coded]:
+        """How the names and figures of its tables are to be read."""
+        names = [matrix.name for matrix in self.matrices]
+        if any("device_to_device" in name for name in names):
+            yield Coded.of(NvbCode.ARROWS)
+        if any("bidirectional" in name for name in names):
+            yield Coded.of(NvbCode.TWO_WAY)
+        if any("device_to_device_bidirectional" in name for name in names):
+            yield Coded.of(NvbCode.SUMS)
+        if any(name.startswith(("all_to_one", "one_to_all")) for name in names):
+            yield Coded.of(NvbCode.OTHERS)

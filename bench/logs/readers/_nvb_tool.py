@@ -1,12 +1,12 @@
-"""nvbandwidth as a program that is started: its words, and its matrices as records of ours.
+"""nvbandwidth as a program that we run: its arguments, and its matrices as records.
 
 One process copies between all GPUs that it sees, one size at a start: 16 copies behind a gate, timed by CUDA events,
-the median of its samples. What is read from a table, and from which:
+the median of its samples. The tables that are used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce; all GPUs at once: host_to_all_...,
                                  all_to_host_...
-    host_device   two-way        the same with `bidirectional`: each tells one direction while the other is busy, so
-                                 both are run and the slower is taken, since ours ends with the later
+    host_device   two-way        the same with `bidirectional`: each prints one direction while the other is busy. Both
+                                 are run and the slower one is used, since ours ends with the later direction
     peer_copy     one-way        device_to_device_memcpy_{write,read}_{ce,sm}
     peer_copy     two-way        device_to_device_bidirectional_memcpy_...: the slower of both directions (v0.6 on);
                                  half of their sum (SM, before); no figure by copy engine before v0.6
@@ -21,12 +21,16 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.core.case import Case
+from bench.core.codes import Code
 from bench.core.errors import UsageError
+from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Failure, Record, Skip
 from bench.core.world import World
 from bench.logs.foreign import OK, ForeignRun, Matrix, MatrixCell, read_all
+from bench.logs.messages import LogCode, ToolCode
 from bench.logs.readers._lines import lines
 from bench.logs.readers._nvb_reader import Nvbandwidth
+from bench.logs.records import failure_code
 from bench.logs.tool import PLAIN, Build, Tool
 
 _MIB = 1 << 20
@@ -34,12 +38,29 @@ _ALL_AT_ONCE = "groups of 1"
 _ONE_BY_ONE = "single ranks"
 _PAIRS = ("world", "directed single pairs", "single pairs")
 _PLAIN = ("order", "aggressor", "share_gpu", "memory", "schedule")
-_Ends = tuple[str, str]  # of a cell: who sends, who receives
+_Ends = tuple[str, str]  # of a cell: sender and receiver
+
+
+class NvbToolCode(Code):
+    """Why nvbandwidth does not measure a case or a group, or did not."""
+
+    ONE_NODE = "one-node", "{tool} is one process on one node; use nodes: 1"
+    NOT_ISOLATED = "not-isolated", "{tool} copies back to back; use mode: pipelined"
+    NOT_WHOLE_MIB = "not-whole-mib", "{tool} copies whole MiB"
+    ONE_PROCESS = "one-process", "{tool} is one process with the memory of both GPUs; use via: process"
+    ONE_PAIR = "one-pair", "{tool} copies between one pair at a time, not in topology {topology}"
+    COPY_ENGINE_ONLY = "copy-engine-only", "{tool} copies inside a GPU by copy engine only"
+    EACH_GPU = "each-gpu", "{tool} prints each GPU's own figure; use topology: {topologies}"
+    ONE_DIRECTION = "one-direction", "{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 both"
+    NO_FIGURE_OF_GROUP = (
+        "no-figure-of-group",
+        "{tool} printed no figure of {group} in {tests:list}: does it see all GPUs?",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A group of ours: its name, and its pair where it has one."""
+    """A group of ours: its name, and its pair if it has one."""
 
     group: str
     num_ranks: int
@@ -55,46 +76,52 @@ class NvbandwidthTool(Tool):
     transport = "cuda_copy"
     clock = "device"
     marks = MappingProxyType({"json": b"Print output in json format"})
-    remedy = "it is built from github.com/NVIDIA/nvbandwidth by `cmake . && make` (docs/tools.md)"
+    compared = ComparedStatistic(rate_is_median=True)
+    remedy = "build it from github.com/NVIDIA/nvbandwidth by `cmake . && make` (docs/tools.md)"
 
     def program(self, case: Case) -> str:
-        """nvbandwidth, of copies."""
+        """nvbandwidth, for patterns of copies."""
         return "nvbandwidth" if case.pattern in ("host_device", "local_copy", "peer_copy") else ""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """One for each size; of both modes the one that it has."""
+        """One for each size; in place of both modes the one that it has."""
         mode = "pipelined" if case.mode == "both" else case.mode
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
 
-    def supports(self, case: Case, world: World) -> str | None:
+    def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """One node, pinned memory, whole MiB, back to back, both GPUs' memory in one process."""
         if not self.program(case):
-            return f"{self.title} has no test of {case.pattern}"
+            return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
         if world.num_nodes > 1:
-            return f"{self.title} is one process on one node: nodes: 1"
+            return self._skip(NvbToolCode.ONE_NODE)
         if case.mode == "isolated":
-            return f"{self.title} copies back to back: mode: pipelined"
+            return self._skip(NvbToolCode.NOT_ISOLATED)
         if any(size % _MIB for size in case.sizes):
-            return f"{self.title} copies whole MiB"
+            return self._skip(NvbToolCode.NOT_WHOLE_MIB)
         plain = Case(case.pattern)
-        for field in _PLAIN:
-            if getattr(case, field) != getattr(plain, field):
-                return f"{self.title} knows no {field.replace('_', ' ')} {getattr(case, field)}"
-        return self._why_not_of_pattern(case, world)
+        for name in _PLAIN:
+            if getattr(case, name) != getattr(plain, name):
+                option = name.replace("_", " ")
+                return self._skip(ToolCode.OPTION_UNSUPPORTED, option=option, value=getattr(case, name))
+        return self._unsupported_pattern(case, world)
 
-    def _why_not_of_pattern(self, case: Case, world: World) -> str | None:
+    def _unsupported_pattern(self, case: Case, world: World) -> Skip | None:
         if case.pattern == "peer_copy":
             if case.via != "process":
-                return f"{self.title} is one process, which holds the memory of both GPUs: via: process"
-            known = case.topology in _PAIRS
-            return None if known else f"{self.title} copies between one pair at a time, not topology {case.topology}"
+                return self._skip(NvbToolCode.ONE_PROCESS)
+            if case.topology not in _PAIRS:
+                return self._skip(NvbToolCode.ONE_PAIR, topology=case.topology)
+            return None
         if case.pattern == "local_copy" and case.engine == "sm":
-            return f"{self.title} copies inside a GPU by copy engine only"
+            return self._skip(NvbToolCode.COPY_ENGINE_ONLY)
         alone = world.num_ranks == 1 and case.topology == "world"
         if alone or case.topology == _ONE_BY_ONE or (case.topology == _ALL_AT_ONCE and case.pattern == "host_device"):
             return None
-        others = f" or {_ALL_AT_ONCE!r}" * (case.pattern == "host_device")
-        return f"{self.title} tells each GPU's own figure: topology: {_ONE_BY_ONE!r}{others}"
+        topologies = repr(_ONE_BY_ONE) + f" or {_ALL_AT_ONCE!r}" * (case.pattern == "host_device")
+        return self._skip(NvbToolCode.EACH_GPU, topologies=topologies)
+
+    def _skip(self, code: Code, **facts: Any) -> Skip:
+        return Skip.of(code, tool=self.title, **facts)
 
     def processes(self, world: World, build: Build) -> World:
         """One."""
@@ -108,7 +135,7 @@ class NvbandwidthTool(Tool):
         return words + ["-j"] * ("json" in build)
 
     def version(self, text: str) -> str | None:
-        """`v0.8`."""
+        """For example `v0.8`."""
         return next((run.tool_version for run in read_all(Nvbandwidth(), lines([text]))), None)
 
     def libraries(self, text: str) -> dict[str, str]:
@@ -116,35 +143,35 @@ class NvbandwidthTool(Tool):
         runs = read_all(Nvbandwidth(), lines([text]))
         return dict(runs[0].settings) if runs else {}
 
-    def says(self, case: Case) -> tuple[str, ...]:
+    def notes(self, case: Case) -> tuple[str, ...]:
         """How its figures became ours."""
-        told = ["its rate is the median of its samples, each of 16 copies behind a gate"]
+        found = ["its rate is the median of its samples, each of 16 copies behind a gate"]
         if case.direction == "two-way":
-            told.append("two-way: it tells each direction while the other is busy; the slower one is taken")
+            found.append("two-way: it prints each direction while the other is busy; the slower one is used")
         if case.pattern == "local_copy":
-            told.append("it counts bytes copied: busbw is twice that, each byte is read and written")
+            found.append("it counts copied bytes; busbw is twice that, because each byte is read and written")
         if case.engine == "sm":
-            told.append("its kernels copy a little less than the size, and its rate is of what they copied")
-        return tuple(told)
+            found.append("its kernels copy a little less than the size; its rate is of the bytes that they copied")
+        return tuple(found)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
         """One of each group of ours: measured, waived or failed."""
         runs = read_all(Nvbandwidth(), lines([text]))
         if len(runs) != 1:
-            raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: no banner and no table of it was printed")
+            raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: its banner or its tables are missing")
         run = runs[0]
         tables = {matrix.name: matrix for matrix in run.matrices if matrix.unit == "bytes_per_s"}
         _check_gpus(case, world, run.matrices)
         rate = _rates(case, tables)
         records = [_record(place, rate(place), run, case, world) for place in _places(case, world)]
         if run.status != OK and not any(record.failed for record in records):
-            why = Failure(f"{self.title}, {run.status}: {run.failure}")
-            records.append(_empty(_Place("world", world.num_ranks), case, world, failed=why))
+            place = _Place("world", world.num_ranks)
+            records.append(_empty(place, case, world, failed=_failure(run, f"{self.title}, {run.status}: ")))
         return records
 
 
 def _tests(case: Case) -> tuple[str, ...]:
-    """Which of its tests measure a case."""
+    """The names of its tests that measure a case."""
     if case.pattern == "local_copy":
         return ("device_local_copy",)
     two_way = case.direction == "two-way"
@@ -157,7 +184,7 @@ def _tests(case: Case) -> tuple[str, ...]:
 
 
 def _places(case: Case, world: World) -> list[_Place]:
-    """The groups of ours, named as core/topology.py names them."""
+    """The groups of a case, named as in core/topology.py."""
     ranks = range(world.num_ranks)
     if case.pattern != "peer_copy":
         word = {"world": "world", _ALL_AT_ONCE: "group{}", _ONE_BY_ONE: "rank{}"}[case.topology]
@@ -169,16 +196,16 @@ def _places(case: Case, world: World) -> list[_Place]:
 
 
 def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
-    """All at once are all that it sees. UsageError where these are not the ranks' GPUs."""
+    """Raise UsageError if it copied to more GPUs at once than there are ranks."""
     seen = max((len(matrix.cells) for matrix in matrices), default=0)
     if case.topology == _ALL_AT_ONCE and seen > world.num_ranks:
         raise UsageError(
-            f"it copied to {seen} GPUs at once, {world.num_ranks} were asked for: let CUDA_VISIBLE_DEVICES name those"
+            f"it copied to {seen} GPUs at once, not to {world.num_ranks}; set CUDA_VISIBLE_DEVICES to the ranks' GPUs"
         )
 
 
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
-    """From a group to its cell, in bytes per second of the slowest direction; None where no table has it."""
+    """A function from a group to its cell: bytes per second of the slowest direction, None if no table has it."""
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
         parts = _parts(name, tables)
@@ -187,16 +214,16 @@ def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Matri
             ends = _ends(case, name, cells[0])
             found[ends] = _slower([found[ends], worst]) if ends in found else worst
         if not parts:
-            return lambda place: None  # of two tests one was waived or lost: the other says only half
+            return lambda place: None  # one of two tests was waived or lost, and the other shows one direction only
     return lambda place: found.get(_ends_of(place))
 
 
 def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]]:
-    """The tables of a test that tell its directions, each with the factor to one direction's rate."""
+    """The tables with the directions of a test, each with the factor to one direction's rate."""
     verb = "read" if "_read_" in name else "write"
-    both = [tables[each] for each in (f"{name}_{verb}1", f"{name}_{verb}2") if each in tables]
+    both = [tables[part] for part in (f"{name}_{verb}1", f"{name}_{verb}2") if part in tables]
     if len(both) == 2:
-        return [(each, 1.0) for each in both]
+        return [(part, 1.0) for part in both]
     table = tables.get(name)
     if table is None:
         return []
@@ -207,10 +234,10 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 
 
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
-    """Sender and receiver of a cell. A GPU alone is both, and of two-way copies each stands for the pair.
+    """Sender and receiver of a cell. A single GPU is both.
 
-    The first of two directions runs from column to row, whichever verb the test has (_nvb_tests.py); the pair of the
-    same two GPUs is read from the other cell.
+    The first direction of a two-way copy runs from column to row, for writes and reads alike (_nvb_tests.py). The other
+    cell of the same two GPUs holds the opposite pair.
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src
@@ -230,36 +257,47 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """The one without a figure, else the slowest."""
+    """The cell without a figure, else the slowest."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
 def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case, world: World) -> Record:
-    title = NvbandwidthTool.title
     if cell is None:
         return _without(place, run, case, world)
     if cell.status == "waived":
-        why = f"{title}: {cell.src} and {cell.dst} do not reach each other (N/A)"
-        return _empty(place, case, world, skipped=Skip.uncoded(why))
+        skip = Skip.of(LogCode.PATH_WAIVED, src=cell.src, dst=cell.dst, tool=NvbandwidthTool.title)
+        return _empty(place, case, world, skipped=skip)
     if cell.status != OK or not cell.value:
-        return _empty(place, case, world, failed=Failure(f"{title}: {cell.src} to {cell.dst}: {cell.status}"))
-    told = {"algbw_bytes_per_s": cell.value}
-    # It compares what arrived, and gives the run up where that is wrong.
-    verified = True if run.status == OK else None
-    return _empty(place, case, world, reported=told, verified=verified, num_wrong=0 if verified else None, cache="hot")
+        failure = Failure.of(failure_code(cell), src=cell.src, dst=cell.dst)
+        return _empty(place, case, world, failed=failure)
+    reported = {"algbw_bytes_per_s": cell.value}
+    # It compares the copied data, and gives the run up if they are wrong.
+    verified, num_wrong = (True, 0) if run.status == OK else (None, None)
+    return _empty(place, case, world, reported=reported, verified=verified, num_wrong=num_wrong, cache="hot")
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """A group of which there is no figure: why?"""
+    """A group without a figure: waived, not printed by this version, or failed."""
     title, tests = NvbandwidthTool.title, _tests(case)
-    waived = [one.text for one in run.remarks if "was waived" in one.text and one.text.startswith(tests)]
-    if waived:
-        return _empty(place, case, world, skipped=Skip.uncoded(f"{title}: {waived[0]}"))
-    if any("bidirectional" in name and name in {matrix.name for matrix in run.matrices} for name in tests):
-        why = f"{title} {run.tool_version or ''} tells one direction of a two-way copy between GPUs: v0.6 tells both"
-        return _empty(place, case, world, skipped=Skip.uncoded(why))
-    why = run.failure or f"it printed no figure of {place.group} in {', '.join(tests)}: does it see so many GPUs?"
-    return _empty(place, case, world, failed=Failure(f"{title}: {why}"))
+    for remark in run.remarks:
+        if remark.code == LogCode.WAIVED and remark.facts["test"] in tests:
+            skip = Skip(remark.code, remark.facts, f"{title}: {remark.text}")
+            return _empty(place, case, world, skipped=skip)
+    printed = {matrix.name for matrix in run.matrices}
+    if any("bidirectional" in name and name in printed for name in tests):
+        skip = Skip.of(NvbToolCode.ONE_DIRECTION, tool=title, version=run.tool_version or "")
+        return _empty(place, case, world, skipped=skip)
+    if run.failure is not None:
+        return _empty(place, case, world, failed=_failure(run, f"{title}: "))
+    failure = Failure.of(NvbToolCode.NO_FIGURE_OF_GROUP, tool=title, group=place.group, tests=list(tests))
+    return _empty(place, case, world, failed=failure)
+
+
+def _failure(run: ForeignRun, introduction: str) -> Failure:
+    """The failure of a whole run, behind the words of an introduction."""
+    why = run.failure
+    assert why is not None
+    return Failure(f"{introduction}{why.text}", code=why.code, facts=why.facts)
 
 
 def _empty(place: _Place, case: Case, world: World, **held: Any) -> Record:

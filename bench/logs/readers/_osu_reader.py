@@ -1,19 +1,26 @@
-"""OSU's tables in anybody's log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s there).
+"""OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s there).
 
 A bandwidth is of windows of messages with one acknowledgement, as a pipelined ping-pong is here. osu_bibw adds both
 directions and osu_mbw_mr all pairs; both are divided, so that a row is one direction of one pair.
+
+A table is a line of titles, then lines of numbers, with two decimals unless the number is a count. Titles by version:
+`Latency (us)` and `Avg Latency(us)` (3.x on), `Bi-Bandwidth (MB/s)` (3.x) and `Bandwidth (MB/s)`, `Min Latency(us)`,
+`Max Latency(us)` and `Iterations` with `-f`, `Validation` with `-c`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from bench.core.codes import Code, Coded
+from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRow, ForeignRun, Line, Reader
-from bench.logs.readers import _osu_table
+from bench.logs.messages import LogCode
 from bench.logs.readers._lines import FENCE
-from bench.logs.readers._told import RunNotes
+from bench.logs.readers._run_notes import RunNotes, shown
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
 _LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
@@ -37,19 +44,64 @@ _DTYPES = {
     "MPI_INT": ("int32", 4),
     "MPI_CHAR": ("int8", 1),
 }
-_MARGINS = " \t\r|"  # of a table that somebody pasted, too
+_MARGINS = " \t\r|"  # also of tables that were pasted into other text
+SIZE = "size"
+_COLUMNS = {
+    "size": SIZE,
+    "avg latency": "mean_s",
+    "latency": "mean_s",
+    "min latency": "least_mean_s",
+    "max latency": "largest_mean_s",
+    "iterations": "num_samples",
+    "bandwidth": "bytes_per_s",
+    "bi-bandwidth": "bytes_per_s",
+    "mb/s": "bytes_per_s",
+    "messages/s": "messages_per_s",
+    "validation": "valid",
+}
+_COLUMN_TITLE = re.compile(
+    r"(Size|(?:Avg |Min |Max )?Latency ?\(us\)|Iterations|MB/s|Messages/s|Validation"
+    r"|[A-Z][A-Za-z0-9/-]*(?: [A-Za-z0-9/-]+)*(?: ?\([^)]*\))?)\s*"
+)
+_COUNT = re.compile(r"[0-9]{1,15}")
+_DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{2,6}")
+_MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
+
+
+class OsuCode(Code):
+    """Remarks, losses and translations of this reader, beside the shared codes of logs/messages.py."""
+
+    ENDS_EARLY = (
+        "ends-early",
+        "the table ends at {size} bytes, the program's default is {largest}: it hung, was cut, or -m or -M was given",
+    )
+    COUNT_CUT = "count-cut", "this row is cut: its number of iterations is lost"
+
+    SIZES_ARE_BLOCKS = (
+        "sizes-are-blocks",
+        "sizes are one rank's block m: S = n * m needs the number of ranks, which is not printed",
+    )
+    ONE_SIDED = "one-sided", "the time of a one-sided call is until it is complete at the other end; it is not halved"
+    MEAN_OVER_RANKS = (
+        "mean-over-ranks",
+        "time is the mean over ranks of each rank's mean; min_s and max_s are the least and largest of those",
+    )
+    TIME_BY_RATE = "time-by-rate", "time is that of one message of a window: its size by the bandwidth"
+    BOTH_DIRECTIONS = "both-directions", "the printed bandwidth adds both directions: half of it is one direction"
+    MEAN_OVER_PAIRS = "mean-over-pairs", "time is the mean over all pairs; their number is not printed"
+    PAIRS_ADDED = "pairs-added", "the printed bandwidth adds {pairs} pairs: it is divided, so a row is one pair"
 
 
 @dataclass(frozen=True)
 class _Program:
     pattern: str | None
     mode: str = "isolated"
-    block: bool = False  # is its size one rank's block?
+    block: bool = False  # its size is one rank's block
     reduces: bool = False
     root: int | None = None
 
 
-# By what stands between "OSU MPI" and "Test".
+# By the words between "OSU MPI" and "Test".
 _PROGRAMS = {
     "Allreduce Latency": _Program("allreduce", reduces=True),
     "Reduce Latency": _Program("reduce", reduces=True, root=0),
@@ -65,7 +117,7 @@ _PROGRAMS = {
     "Multiple Bandwidth / Message Rate": _Program("pairs", "pipelined"),
     "Multi Latency": _Program("pairs"),
 }
-# Of MPI_Put, MPI_Get and their kin, whose titles are written in both ways. A time is until the call is complete.
+# MPI_Put, MPI_Get and the like, whose titles are in lower or upper case. A time is until the call is complete.
 _ONE_SIDED = {
     "latency": _Program(None),
     "bandwidth": _Program("pingpong", "pipelined"),
@@ -83,10 +135,15 @@ class OsuReader(Reader):
     """A file may hold many runs: each begins with its own title."""
 
     tool = "osu"
+    traits = LogTraits(
+        host_memory=True,
+        extremes=("least_mean_s", "largest_mean_s"),
+        statistics={"mean_s": "osu_mean_s", "least_mean_s": "osu_min_s", "largest_mean_s": "osu_max_s"},
+    )
     hints = ("osu ",)
 
     def __init__(self) -> None:
-        self._run: _Found | None = None
+        self._run: _OpenRun | None = None
 
     def begins(self, text: str) -> bool:
         """`# OSU MPI Allreduce Latency Test v5.7`."""
@@ -97,7 +154,7 @@ class OsuReader(Reader):
         text = line.text.strip(_MARGINS)
         if found := _BEGIN.match(text):
             yield from self.finish()
-            self._run = _Found(line.number, found)
+            self._run = _OpenRun(line.number, found)
         elif self._run is not None and self._run.has_rows and text.startswith(FENCE):
             yield from self.finish()
         elif self._run is not None and (_WANTED.match(text) or _ERROR.search(text)):
@@ -110,7 +167,9 @@ class OsuReader(Reader):
             yield run.run()
 
 
-class _Found(RunNotes):
+class _OpenRun(RunNotes):
+    """One run, as far as it has been read."""
+
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
         self._line = line
@@ -121,12 +180,12 @@ class _Found(RunNotes):
         self._element = 0
         self._pairs: int | None = None
         self._rows: list[ForeignRow] = []
-        self._widths: set[int] = set()  # of all rows above: columns end at the same place
-        self._short_line = 0  # the latest row's, where it is shorter than those: a count in it may have lost digits
+        self._widths: set[int] = set()  # of all rows above, whose columns end at the same place
+        self._short_line = 0  # of the last row, if it is shorter than those: its count may have lost digits
 
     @property
     def has_rows(self) -> bool:
-        """Was a row read?"""
+        """Has a row been read?"""
         return bool(self._rows)
 
     def take(self, line: int, text: str) -> None:
@@ -135,29 +194,29 @@ class _Found(RunNotes):
             words = text.split()
             if self._columns is not None and _LEADING.fullmatch(words[0]):
                 self._take_row(line, text, words, self._columns)
-        elif _HEADER.match(text) and (names := _osu_table.columns(text)) is not None:
+        elif _HEADER.match(text) and (names := columns(text)) is not None:
             self._begin_table(line, text, names)
         elif found := _TYPE.match(text):
             self._dtype, self._element = _DTYPES.get(found[1], (None, 0))
         elif found := _PAIRS.match(text):
             self._pairs = int(found[1])
         elif _LEFT_OUT.match(text):
-            self.lose(line, "lines were left out here")
+            self.lose(line, LogCode.LINES_LEFT_OUT)
         elif _ERROR.search(text):
-            self.fail(line, text[:200])
+            self.fail(line, LogCode.TOOL_ERROR, printed=shown(text, 200))
 
     def _begin_table(self, line: int, text: str, names: list[str]) -> None:
         self._columns = names
         if self._program is None or not {"mean_s", "bytes_per_s"} & set(names):
-            self.lose(line, f"this table is not one that is read: {text[:80]}")
+            self.lose(line, LogCode.TABLE_UNKNOWN, printed=shown(text, 80))
             self._columns = None
 
     def run(self) -> ForeignRun:
-        """What was found."""
+        """The run, as far as it was read."""
         self._check_last()
         self._check_end()
         if not self._rows and not self.cuts:
-            self.lose(self._line, f"{self._name} has no row")
+            self.lose(self._line, LogCode.NO_ROWS)
         program = self._program
         return ForeignRun(
             "osu",
@@ -167,7 +226,7 @@ class _Found(RunNotes):
             status=self.status(),
             failure=self.failure(),
             rows=tuple(self._rows),
-            remarks=tuple(self.remarks),
+            remarks=self.all_remarks(),
             translations=tuple(self._translations()),
             settings=(("library", self._library), ("mode", program.mode if program else "unknown")),
             line=self._line,
@@ -175,15 +234,15 @@ class _Found(RunNotes):
         )
 
     def _take_row(self, line: int, text: str, words: list[str], names: list[str]) -> None:
-        values = _osu_table.numbers(words, names)
+        values = numbers(words, names)
         if values is None:
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
-                self.lose(line, f"this row can not be read: {text[:80]}")
+                self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
             return
         if values.get("valid") == 0:
-            self.fail(line, "the program found wrong data: Fail", f"wrong data at size {words[0]}")
+            self.fail(line, LogCode.WRONG_DATA, size=int(words[0]))
         if values.get("mean_s", 1) <= 0 or values.get("bytes_per_s", 1) < 0:
-            self.fail(line, f"no time at all: {text[:80]}", f"size {words[0]} has no time")
+            self.fail(line, LogCode.NO_TIME, size=int(words[0]))
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(values, line))
             self._measure(text, line)
@@ -195,7 +254,7 @@ class _Found(RunNotes):
         self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
 
     def _check_end(self) -> None:
-        """Nothing marks the end of a table: one that ends early may be a hang, a cut, or what was asked for."""
+        """Remark a table that ends early. Nothing marks its end, so it may have hung or been cut, or be whole."""
         if not self._rows or self._program is None or self.failures or self.cuts:
             return
         if self._library.partition("-")[0] in _ONE_SIZE:
@@ -204,16 +263,15 @@ class _Found(RunNotes):
         largest = _LARGEST_OF_TWO if two else _LARGEST_OF_MANY
         last = self._rows[-1]
         if (last.payload_bytes or 0) < largest:
-            said = f"the table ends at {last.payload_bytes} bytes, where the program by itself goes on to {largest}"
-            self.say(last.line, f"{said}: it hung, was cut, or was asked for no more (-m, -M)")
+            self.remark(last.line, OsuCode.ENDS_EARLY, size=last.payload_bytes, largest=largest)
 
     def _check_last(self) -> None:
         if self._short_line:
             self._rows[-1] = replace(self._rows[-1], num_iterations=None)
-            self.lose(self._short_line, "this row is cut: how many iterations it had is lost")
+            self.lose(self._short_line, OsuCode.COUNT_CUT)
 
     def _row(self, values: dict[str, float], line: int) -> ForeignRow:
-        size = int(values[_osu_table.SIZE])
+        size = int(values[SIZE])
         program = self._program or _Program(None)
         rate, time = values.get("bytes_per_s"), values.get("mean_s")
         if rate is not None:
@@ -236,7 +294,7 @@ class _Found(RunNotes):
         )
 
     def _share(self) -> int:
-        """How many streams the printed bandwidth adds up."""
+        """The number of streams that the printed bandwidth adds."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1
@@ -248,20 +306,48 @@ class _Found(RunNotes):
             return None if self._pairs is None else 2 * self._pairs
         return 2 if self._program.pattern in ("pingpong", None) else None
 
-    def _translations(self) -> Iterator[str]:
-        if self._program is None:
+    def _translations(self) -> Iterator[Coded]:
+        program = self._program
+        if program is None:
             return
-        if self._program.block:
-            yield "sizes are one rank's block m: S = n * m needs the number of ranks, which is not printed"
-        if self._program.pattern is None:
-            yield "the time of a one-sided call is until it is complete at the other end; it is not halved"
-        elif self._program.pattern not in ("pingpong", "pairs"):
-            yield "time is the mean over ranks of each rank's mean; min_s and max_s are the least and largest of those"
-        if self._program.mode == "pipelined":
-            yield "time is that of one message of a window: its size by the bandwidth"
+        if program.block:
+            yield Coded.of(OsuCode.SIZES_ARE_BLOCKS)
+        if program.pattern is None:
+            yield Coded.of(OsuCode.ONE_SIDED)
+        elif program.pattern not in ("pingpong", "pairs"):
+            yield Coded.of(OsuCode.MEAN_OVER_RANKS)
+        if program.mode == "pipelined":
+            yield Coded.of(OsuCode.TIME_BY_RATE)
         if self._name.startswith("Bi-"):
-            yield "the bandwidth printed adds both directions: half of it is one direction"
-        if self._program.pattern == "pairs" and self._program.mode == "isolated":
-            yield "time is the mean over all pairs; how many there were is not printed"
-        elif self._program.pattern == "pairs":
-            yield f"the bandwidth printed adds {self._pairs or 'all'} pairs: divided, a row is one pair"
+            yield Coded.of(OsuCode.BOTH_DIRECTIONS)
+        if program.pattern == "pairs" and program.mode == "isolated":
+            yield Coded.of(OsuCode.MEAN_OVER_PAIRS)
+        elif program.pattern == "pairs":
+            yield Coded.of(OsuCode.PAIRS_ADDED, pairs=self._pairs or "all")
+
+
+def columns(line: str) -> list[str] | None:
+    """The meaning of each column ("" if it is not used), from the line of titles; None for any other line."""
+    titles = [
+        re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _COLUMN_TITLE.findall(line[:400].lstrip("#"))
+    ]
+    if len(titles) < 2 or titles[0] != SIZE:
+        return None
+    return [_COLUMNS.get(title, "") for title in titles]
+
+
+def numbers(words: list[str], names: list[str]) -> dict[str, float] | None:
+    """The columns that have a name, in SI units; None if a word is missing, cut, or no number of its column."""
+    if len(words) != len(names):
+        return None
+    found = {name: _number(word, name) for word, name in zip(words, names, strict=True) if name}
+    return None if None in found.values() else {name: value for name, value in found.items() if value is not None}
+
+
+def _number(word: str, name: str) -> float | None:
+    if name == "valid":
+        return _MARKS.get(word)
+    if name in (SIZE, "num_samples"):
+        return float(word) if _COUNT.fullmatch(word) else None
+    scale = {"bytes_per_s": 1e6, "messages_per_s": 1.0}.get(name, 1e-6)
+    return float(word) * scale if _DECIMAL.fullmatch(word) else None

@@ -1,7 +1,7 @@
-"""OSU Micro-Benchmarks (MPI): latency programs driven and compared with 7.x; tables read from 3.x on, anybody's too.
+"""OSU Micro-Benchmarks (MPI): latency programs run beside transport `mpi` (7.x); tables are read from 3.x on.
 
-Its size of allgather, alltoall, gather and scatter is one rank's block, S = n * size; of the others it is S. Its figure
-of a collective is the mean over ranks of each rank's mean, of osu_latency the first rank's mean of half a round trip.
+Its size of allgather, alltoall, gather and scatter is one rank's block, S = n * size; otherwise it is S. It prints the
+mean over ranks of each rank's mean for a collective, the first rank's mean of half a round trip for osu_latency.
 Its default type is MPI_CHAR, whose sum is far slower than that of floats, so reductions ask for mpi_float.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 
 from bench.core.case import Case
+from bench.core.codes import Code
 from bench.core.errors import UsageError
-from bench.core.record import Record
+from bench.core.log_traits import ComparedStatistic
+from bench.core.record import Record, Skip
 from bench.core.world import World
-from bench.logs.readers import _osu_table
-from bench.logs.readers._osu_reader import OsuReader
+from bench.logs.messages import ToolCode
+from bench.logs.readers._osu_reader import SIZE, OsuReader, columns, numbers
 from bench.logs.tool import PLAIN, Build, Tool
 
 _PROGRAMS = {
@@ -32,6 +34,13 @@ _SIZE_IS_A_BLOCK = ("allgather", "alltoall", "gather", "scatter")
 _TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
 
 
+class OsuToolCode(Code):
+    """Why an OSU program does not measure a case."""
+
+    SUMS_ONLY = "sums-only", "{program} sums float32, int32 or int8, not {dtype} by {operation}"
+    TWO_RANKS = "two-ranks", "{program} needs 2 ranks, there are {ranks}"
+
+
 class Osu(Tool):
     """The latency programs of the MPI part."""
 
@@ -39,27 +48,30 @@ class Osu(Tool):
     variable = "BENCH_OSU_PATH"
     transport = "mpi"
     reductions = _REDUCTIONS
+    compared = ComparedStatistic(mean="osu_mean_s", isolated_mean=True)
 
     def program(self, case: Case) -> str:
         """osu_allreduce, osu_bcast, osu_latency, ..."""
         return _PROGRAMS.get(case.pattern, "")
 
-    def supports(self, case: Case, world: World) -> str | None:
+    def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """It measures the whole world in linear order from root 0, out of place, and three types of reductions."""
-        if not self.program(case):
-            return f"{self.title} has no latency program for {case.pattern}"
+        program = self.program(case)
+        if not program:
+            return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
         plain = Case(case.pattern)
         for name in ("topology", "order", "direction", "in_place", "root"):
-            if getattr(case, name) != getattr(plain, name):
-                return f"{self.program(case)} knows no {name.replace('_', ' ')} {getattr(case, name)}"
+            value = getattr(case, name)
+            if value != getattr(plain, name):
+                return Skip.of(ToolCode.OPTION_UNSUPPORTED, tool=program, option=name.replace("_", " "), value=value)
         if case.pattern in _REDUCTIONS and (case.dtype not in _TYPES or case.reduce_op != "sum"):
-            return f"{self.program(case)} sums float32, int32 or int8, not {case.dtype} by {case.reduce_op}"
+            return Skip.of(OsuToolCode.SUMS_ONLY, program=program, dtype=case.dtype, operation=case.reduce_op)
         if case.pattern == "pingpong" and world.num_ranks != 2:
-            return f"osu_latency needs 2 ranks, there are {world.num_ranks}"
+            return Skip.of(OsuToolCode.TWO_RANKS, program=program, ranks=world.num_ranks)
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Sizes, counts and type; its sizes double from the least to the largest."""
+        """Sizes, which double from the least to the largest, counts and type."""
         blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
         words = ["-m", f"{max(case.sizes[0] // blocks, 1)}:{max(case.sizes[-1] // blocks, 1)}"]
         if case.iterations is not None:
@@ -68,54 +80,57 @@ class Osu(Tool):
             words += ["-x", str(case.warmup)]
         if case.pattern in _REDUCTIONS:
             words += ["-T", _TYPES[case.dtype]]
-        return words + ["-f"] * (case.pattern != "pingpong")  # the ranks' least and largest mean as well
+        return words + ["-f"] * (case.pattern != "pingpong")  # also the ranks' least and largest mean
 
     def version(self, text: str) -> str | None:
-        """`7.4`, from the title line."""
+        """For example `7.4`, from the title line."""
         found = re.search(r"^# OSU .* Test v?(\S+)", text, re.MULTILINE)
         return found[1] if found else None
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """One record a line, of the sizes that the case asks for."""
-        columns: list[str] | None = None
+        """One record a line, for the sizes of the case."""
+        names: list[str] | None = None
         found: list[Record] = []
         lines = text.splitlines()
         for number, line in enumerate(lines, start=1):
             if line.startswith("#"):
-                columns = _columns(line) or columns
-            elif line.strip() and columns is not None:
+                names = _columns(line) or names
+            elif line.strip() and names is not None:
                 cut = number == len(lines) and not text.endswith("\n")
-                values = _values(line, columns, number, cut)
+                values = _values(line, names, number, cut)
                 if values is not None:
                     found.append(_record(values, case, world))
-        if columns is None:
-            raise UsageError("this is no table of an OSU latency program: no line says '# Size ... Latency(us)'")
+        if names is None:
+            raise UsageError("this is no table of an OSU latency program: it has no line '# Size ... Latency(us)'")
         wanted = {record.payload_bytes for record in found} & set(case.sizes)
         return [record for record in found if record.payload_bytes in wanted]
 
 
 def _columns(line: str) -> list[str] | None:
-    """What each column is, from the line of titles; None for another comment. UsageError for another table."""
-    names = _osu_table.columns(line)
+    """The meaning of each column, from the line of titles; None for another comment.
+
+    Raises UsageError for a table of another kind.
+    """
+    names = columns(line)
     if names is not None and "mean_s" not in names:
-        raise UsageError(f"only OSU's latency tables are read, this one is: {line.removeprefix('#').strip()}")
+        raise UsageError(f"only OSU's latency tables are read; this one has {line.removeprefix('#').strip()}")
     return names
 
 
-def _values(line: str, columns: list[str], number: int, cut: bool) -> dict[str, float] | None:
-    """The numbers of a line by column; None for one that was cut. UsageError for what is no line of the table."""
-    values = _osu_table.numbers(line.split(), columns)
+def _values(line: str, names: list[str], number: int, cut: bool) -> dict[str, float] | None:
+    """The numbers of a line by column; None for one that was cut. Raises UsageError for another line."""
+    values = numbers(line.split(), names)
     if values is not None and values["mean_s"] > 0 and not cut:
         return values
     if cut:
         return None
-    raise UsageError(f"line {number} is no line of an OSU table: {line.strip()[:60]!r}")
+    raise UsageError(f"line {number} is no row of an OSU table: {line.strip()[:60]!r}")
 
 
 def _record(values: dict[str, float], case: Case, world: World) -> Record:
     blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
     payload = int(values["size"]) * blocks
-    reported = {name: value for name, value in values.items() if name != _osu_table.SIZE}
+    reported = {name: value for name, value in values.items() if name != SIZE}
     return Record(
         mode="isolated",
         requested_bytes=(payload,),

@@ -1,8 +1,8 @@
-"""p2pBandwidthLatencyTest of the CUDA samples: matrices of copies between the GPUs of one node. Read, of CUDA 11 to 13.
+"""p2pBandwidthLatencyTest of the CUDA samples (CUDA 11 to 13): matrices of copies between the GPUs of one node.
 
-By its source: rows send in writes, columns send in reads; two-way figures are the sum of both directions; with peer
-access disabled, or where two GPUs have none, a copy goes through host memory. Its diagonal is a copy inside one GPU, of
-which it counts the bytes that are read and those that are written: no link, and a matrix of its own here.
+By its source: rows send in writes, columns send in reads; two-way figures are the sum of both directions. With peer
+access disabled, or between two GPUs that have none, a copy goes through host memory. The diagonal is a copy inside one
+GPU that counts the bytes read and written: it is no link, and a matrix of its own here.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from bench.core.codes import Code, Coded
+from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRun, Line, Matrix, MatrixCell, Reader
+from bench.logs.messages import LogCode
 from bench.logs.readers import _grid
-from bench.logs.readers._told import RunNotes
+from bench.logs.readers._run_notes import RunNotes, shown
 
 _BEGIN = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]$")
 _CONNECTIVITY = re.compile(r"P2P Connectivity Matrix$")
@@ -24,32 +27,41 @@ _DEVICE = re.compile(r"Device: \d+, (.+), pciBusID: \w+, pciDeviceID: \w+, pciDo
 _ACCESS = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})$")
 _ERROR = re.compile(r"Cuda failure .*|CUDA error.*|Two or more GPUs with .*required.*")
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
-# How any line begins that is read here: all others are passed over at once.
+# The beginnings of all lines that are read here; other lines are skipped at once.
 _WANTED = re.compile(r"[-0-9]|N/A|-?nan|-?inf|\[P2P|\[?\.\.\.|…|D\\D|Device|P2P|Unidir|Bidir|GPU|CPU|Cuda|CUDA|Two or")
 _MOST_CELLS = 1_000_000
 
-_SAID = {
-    "sum": "A two-way figure is the sum of both directions, as the tool's source has it.",
-    "inside": "The diagonal is a copy inside one GPU (bytes read and written): a matrix of its own, and no link.",
-    "host": "A copy between GPUs without peer access, or with it disabled, goes through host memory: own matrices.",
-    "calls": "CPU latency is the time that the host takes to ask for a copy, and of no link.",
-}
+
+class P2pCode(Code):
+    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+
+    NO_CONNECTIVITY = "no-connectivity", "the log has no connectivity matrix, so pairs without peer access are unknown"
+    NO_PEER_ACCESS = "no-peer-access", "{num} of {total} pairs have no peer access: their copies go through host memory"
+
+    SUM = "sum", "A two-way figure is the sum of both directions, by the tool's source."
+    INSIDE = (
+        "inside",
+        "The diagonal is a copy inside one GPU (bytes read and written): a matrix of its own, and no link.",
+    )
+    HOST = "host", "Copies between GPUs without peer access, or with it disabled, go through host memory: own matrices."
+    CALLS = "calls", "CPU latency is the host's time to start a copy; it is of no link."
 
 
 class P2p(Reader):
     """A file may hold several runs."""
 
     tool = "p2p_bandwidth_latency"
+    traits = LogTraits(copies=True)
     hints = ("gpu bandwidth latency test", "p2p connectivity matrix", "p2p=")
 
     def __init__(self) -> None:
-        self._run: _Found | None = None
+        self._run: _OpenRun | None = None
         self._last = 0
 
     def begins(self, text: str) -> bool:
         """Its banner, or the title of one of its matrices."""
         text = text.strip()
-        return any(one.match(text) for one in (_BEGIN, _CONNECTIVITY, _TITLE, _LATENCY))
+        return any(form.match(text) for form in (_BEGIN, _CONNECTIVITY, _TITLE, _LATENCY))
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
@@ -61,7 +73,7 @@ class P2p(Reader):
         if _BEGIN.match(text) or again:
             yield from self._close()
         if self._run is None and self.begins(text):
-            self._run = _Found(line.number)
+            self._run = _OpenRun(line.number)
         if self._run is not None:
             self._run.take(line.number, text)
 
@@ -76,21 +88,21 @@ class P2p(Reader):
             yield run.run()
 
 
-class _Found(RunNotes):
-    """One run, as far as it was read."""
+class _OpenRun(RunNotes):
+    """One run, as far as it has been read."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
         self.line = line
         self.gpus: dict[str, None] = {}
         self.matrices: list[Matrix] = []
-        self.said: dict[str, None] = {}
+        self.translations: set[Code] = set()
         self.first_title: str | None = None
         self.title_seen = False
-        self.apart: set[tuple[int, int]] | None = None  # pairs without peer access; None where it was not told
+        self.apart: set[tuple[int, int]] | None = None  # pairs without peer access; None if unknown
         self._title: re.Match[str] | None = None
         self._title_line = 0
-        self._num_tables = 0  # of this title: a latency has two
+        self._num_tables = 0  # of this title; a latency has two
         self._kind = ""  # GPU or CPU, of a latency
         self._grid: _grid.Grid | None = None
         self._num_cells = 0
@@ -117,16 +129,16 @@ class _Found(RunNotes):
             if len(self.apart) < _MOST_CELLS:
                 self.apart.add((int(found[1]), int(found[2])))
         elif _ERROR.match(text):
-            self.fail(line, text[:300])
+            self.fail(line, LogCode.TOOL_ERROR, printed=shown(text))
         elif _LEFT_OUT.match(text):
             self.close_title(line)
-            self.lose(line, "lines were left out here")
+            self.lose(line, LogCode.LINES_LEFT_OUT)
 
     def close_title(self, line: int) -> None:
         """All tables of the title above are over."""
         self._close_grid(line)
         if self._title is not None and not self._num_tables:
-            self.lose(self._title_line, f"the table of {self._title[0]} is lost")
+            self.lose(self._title_line, LogCode.NO_TABLE, test=self._title[0])
         self._title = None
 
     def _close_grid(self, line: int) -> None:
@@ -134,44 +146,62 @@ class _Found(RunNotes):
         if grid is None or self._title is None:
             return
         grid.finish(grid.columns, line)
-        for where, lost in grid.lost:
-            self.lose(where, f"{self._title[0]}: {lost}")
+        for loss in grid.lost:
+            self.lose(loss.line, loss.code, table=self._title[0], **loss.facts)
         self._num_cells += sum(map(len, grid.rows))
         if self._title.re is _CONNECTIVITY:
             self._connect(grid)
         elif self._num_cells > _MOST_CELLS:
-            self.lose(grid.line, f"{self._title[0]} is left out: a run of more than {_MOST_CELLS} cells is not kept")
+            self.lose(grid.line, LogCode.TABLE_TOO_LARGE, table=self._title[0], most=_MOST_CELLS)
         elif grid.rows:
             self._add(grid, self._title)
 
     def run(self) -> ForeignRun:
-        """What was found."""
+        """The run, as far as it was read."""
         if self.apart is None and self.matrices:
-            self.say(None, "no connectivity is told: which pairs have peer access is not known")
+            self.remark(None, P2pCode.NO_CONNECTIVITY)
         return ForeignRun(
             "p2p_bandwidth_latency",
             status=self.status(),
             failure=self.failure(),
             gpus=tuple(self.gpus),
             matrices=tuple(self.matrices),
-            remarks=tuple(self.remarks),
-            translations=tuple(_SAID[word] for word in _SAID if word in self.said),
+            remarks=self.all_remarks(),
+            translations=tuple(Coded.of(code) for code in P2pCode if code in self.translations),
             line=self.line,
         )
 
     def _connect(self, grid: _grid.Grid) -> None:
-        pairs = [(row, column, value) for row, values in enumerate(grid.rows) for column, value in enumerate(values)]
-        self.apart = {(row, column) for row, column, value in pairs if value == "0" and row != column}
+        self.apart = set()
+        for row, values in enumerate(grid.rows):
+            self.apart |= {(row, column) for column, value in enumerate(values) if value == "0" and row != column}
         if self.apart:
-            of = grid.columns * (grid.columns - 1)
-            text = f"{len(self.apart)} of {of} pairs have no peer access: their copies go through host memory"
-            self.say(self._title_line, text)
+            total = grid.columns * (grid.columns - 1)
+            self.remark(self._title_line, P2pCode.NO_PEER_ACCESS, num=len(self.apart), total=total)
 
     def _add(self, grid: _grid.Grid, title: re.Match[str]) -> None:
         latency = title.re is _LATENCY
         unit, factor = ("s", 1e-6) if latency else ("bytes_per_s", 1e9)
         name = f"{title[1]} {self._kind}" if latency else title[1]
         two_way, disabled, reads = title[2] == "Bidirectional", "P2P=Disabled" in name, "Reads" in name
+        peers, staged, inside = self._sorted_cells(grid, factor, disabled, reads)
+        both = "_sum" if two_way else ""
+        direction = "calls" if self._kind == "CPU" else "bidirectional_sum" if two_way else "d2d"
+        self._keep(name, unit, direction, peers, grid.line)
+        self._keep(f"{name}, through host", unit, f"through_host{both}", staged, grid.line)
+        self._keep(f"{name}, inside the GPU", unit, "local", inside, grid.line)
+        applies = {
+            P2pCode.SUM: two_way,
+            P2pCode.INSIDE: bool(inside),
+            P2pCode.HOST: bool(staged),
+            P2pCode.CALLS: self._kind == "CPU",
+        }
+        self.translations |= {code for code, applied in applies.items() if applied}
+
+    def _sorted_cells(
+        self, grid: _grid.Grid, factor: float, disabled: bool, reads: bool
+    ) -> tuple[list[MatrixCell], list[MatrixCell], list[MatrixCell]]:
+        """The cells between peers, those through host memory, and those inside a GPU."""
         peers: list[MatrixCell] = []
         staged: list[MatrixCell] = []
         inside: list[MatrixCell] = []
@@ -180,30 +210,24 @@ class _Found(RunNotes):
                 ends = (column, row) if reads else (row, column)
                 src, dst = _grid.gpu(ends[0]), _grid.gpu(ends[1])
                 found = _grid.cell(src, dst, value, factor)
-                if row == column and self._kind != "CPU":
-                    inside.append(found)
-                elif self._kind == "CPU":
+                if self._kind == "CPU":
                     peers.append(found)
+                elif row == column:
+                    inside.append(found)
                 elif disabled or (row, column) in (self.apart or ()):
                     staged.append(found)
                     if not disabled:
                         peers.append(MatrixCell(src, dst, None, _grid.WAIVED))
                 else:
                     peers.append(found)
-        both = "_sum" if two_way else ""
-        direction = "calls" if self._kind == "CPU" else "bidirectional_sum" if two_way else "d2d"
-        self._keep(name, unit, direction, peers, grid.line)
-        self._keep(f"{name}, through host", unit, f"through_host{both}", staged, grid.line)
-        self._keep(f"{name}, inside the GPU", unit, "local", inside, grid.line)
-        words = {"sum": two_way, "inside": inside, "host": staged, "calls": self._kind == "CPU"}
-        self.said |= {word: None for word, wanted in words.items() if wanted}
+        return peers, staged, inside
 
     def _keep(self, name: str, unit: str, direction: str, cells: list[MatrixCell], line: int) -> None:
         if cells:
             self.matrices.append(Matrix(name, unit, direction, None, tuple(cells), line=line))
         failed = sum(cell.status == _grid.FAILED for cell in cells)
         if failed:
-            self.fail(line, f"{name}: {failed} of {len(cells)} figures are zero or no numbers")
+            self.fail(line, LogCode.FIGURES_FAILED, table=name, num=failed, total=len(cells))
 
 
 READER = P2p

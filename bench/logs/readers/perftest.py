@@ -1,8 +1,8 @@
-"""perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints. Read.
+"""perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
-By its source: MB/sec is 2^20 bytes per second (newer ones print MiB/sec), Gb/sec is 1e9 bits; a bidirectional bandwidth
-is the sum of both directions; a latency of send and write is half a round trip, of read and atomic a whole one. With
-`-C` it prints cycles under titles that still say usec: its output alone does not tell.
+By its source: MB/sec is 2^20 bytes per second (newer versions print MiB/sec), Gb/sec is 1e9 bits; a bidirectional
+bandwidth is the sum of both directions; a latency of send and write is half a round trip, of read and atomic a whole
+one. With `-C` it prints cycles under titles that still say usec, which its output alone does not show.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import math
 import re
 from collections.abc import Iterator
 
+from bench.core.codes import Code, Coded
+from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRow, ForeignRun, Line, Reader
+from bench.logs.messages import LogCode
 from bench.logs.readers._lines import FENCE
-from bench.logs.readers._told import RunNotes
+from bench.logs.readers._run_notes import RunNotes, shown
 
 _TITLE = re.compile(
     r"(?:RDMA_)?(Send|Write|Read|Atomic)(?:_imm)?(?: FETCH_AND_ADD| CMP_AND_SWAP)?(?: (?:Bidirectional|Post List|UD))*"
@@ -32,14 +35,31 @@ _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _RULE = "--------"
 
 
+class PerftestCode(Code):
+    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+
+    TEST_UNKNOWN = "test-unknown", "the test's name is missing, so a bidirectional bandwidth is not recognised"
+    UNSTEADY_CLOCK = (
+        "unsteady-clock",
+        "the CPU's frequency is not steady; perftest counts its cycles, so times may be off",
+    )
+
+    MB_IS_MIB = "mb-is-mib", "MB/sec is 2^20 bytes per second here"
+    TIME_BY_RATE = "time-by-rate", "time is that of one message of many in flight: its size by the bandwidth"
+    BOTH_DIRECTIONS = "both-directions", "a bidirectional bandwidth adds both directions: half of it is one direction"
+    THERE_AND_BACK = "there-and-back", "the time of a read or an atomic is there and back; it is not halved"
+    MEDIAN = "median", "time is the median (t_typical): no mean is printed"
+
+
 class Perftest(Reader):
     """A file may hold many runs, and both sides of one."""
 
     tool = "perftest"
+    traits = LogTraits(host_memory=True, nic_test=True)
     hints = ("bw test", "latency test", "iterations")
 
     def __init__(self) -> None:
-        self._run: _Found | None = None
+        self._run: _OpenRun | None = None
 
     def begins(self, text: str) -> bool:
         """The name of one of its tests, or the titles of its columns."""
@@ -50,16 +70,16 @@ class Perftest(Reader):
         """Take one line in."""
         text = line.text.strip()
         if found := _TITLE.match(text):
-            if self._run is not None and self._run.waits_for(line.number, text):
+            if self._run is not None and self._run.repeats_name(line.number, text):
                 return
             yield from self.finish()
-            self._run = _Found(line.number, found[1], found[2], "Bidirectional" in text, text)
+            self._run = _OpenRun(line.number, found[1], found[2], "Bidirectional" in text, text)
         elif text.startswith(FENCE) and self._run is not None and self._run.has_rows:
             yield from self.finish()
         elif _HEADER.match(text):
-            if self._run is None or (self._run.has_table and not self._run.again(text)):
+            if self._run is None or (self._run.has_table and not self._run.repeats_columns(text)):
                 yield from self.finish()
-                self._run = _Found(line.number, None, "BW" if "BW" in text else "Latency", two_way=False)
+                self._run = _OpenRun(line.number, None, "BW" if "BW" in text else "Latency", two_way=False)
             self._run.begin_table(line.number, text)
         elif self._run is not None:
             self._run.take(line.number, text)
@@ -71,12 +91,14 @@ class Perftest(Reader):
             yield run.run()
 
 
-class _Found(RunNotes):
+class _OpenRun(RunNotes):
+    """One run, as far as it has been read."""
+
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         super().__init__()
         self._line, self._verb, self._what, self._two_way = line, verb, what, two_way
         self._title, self._header = title, ""
-        self._over = False  # has its closing line been there?
+        self._over = False  # its closing line has been read
         self._columns: list[str] = []
         self._rows: list[ForeignRow] = []
         self._settings: dict[str, str] = {}
@@ -84,36 +106,36 @@ class _Found(RunNotes):
 
     @property
     def has_table(self) -> bool:
-        """Were the titles of its columns seen?"""
+        """Have the titles of its columns been read?"""
         return bool(self._columns)
 
     @property
     def has_rows(self) -> bool:
-        """Was a row read?"""
+        """Has a row been read?"""
         return bool(self._rows)
 
-    def waits_for(self, line: int, title: str) -> bool:
-        """Is this its own title again, before any table?"""
+    def repeats_name(self, line: int, title: str) -> bool:
+        """Is this its own name again, before any table?"""
         if title != self._title or self._columns or self.failures:
             return False
-        self.say(line, "the test's name stands there twice: both its ends print here, or one start left nothing")
+        self.remark(line, LogCode.TITLE_TWICE, what="test's name")
         return True
 
-    def again(self, header: str) -> bool:
+    def repeats_columns(self, header: str) -> bool:
         """Are these its own column titles again, before any row?"""
         return header == self._header and not self._rows and not self.failures
 
     def begin_table(self, line: int, text: str) -> None:
         """The titles of the columns."""
         if self._columns:
-            self.say(line, "the titles stand there twice: both ends of the test print into this log")
+            self.remark(line, LogCode.TITLE_TWICE, what="line of column titles")
             return
         self._header = text
         self._columns = [title.lstrip("#") for title in _COLUMN.findall(text)]
         if self._verb is None:
-            self.say(line, "the test's name is not told, nor whether both directions are added up")
+            self.remark(line, PerftestCode.TEST_UNKNOWN)
         if self._index("t_avg[usec]", "t_typical[usec]") is None and self._rate() is None:
-            self.lose(line, f"this table is not one that is read: {text[:100]}")
+            self.lose(line, LogCode.TABLE_UNKNOWN, printed=shown(text, 100))
             self._columns = [""]
 
     def take(self, line: int, text: str) -> None:
@@ -123,13 +145,13 @@ class _Found(RunNotes):
             if self._columns and _COUNT.fullmatch(words[0]):
                 self._take_row(line, text, words)
         elif _ERROR.match(text):
-            self.fail(line, text[:200])
+            self.fail(line, LogCode.TOOL_ERROR, printed=shown(text, 200))
         elif text.startswith(_CLOCK) and not self._unsteady:
             self._unsteady = True
-            self.say(line, "the CPU's frequency is not steady: perftest times by its cycles, so that times may be off")
+            self.remark(line, PerftestCode.UNSTEADY_CLOCK)
         elif _LEFT_OUT.match(text):
             if not self._over:
-                self.lose(line, "lines were left out here")
+                self.lose(line, LogCode.LINES_LEFT_OUT)
         elif text.startswith(_RULE):
             self._over = bool(self._rows)
         elif not self._columns and _BANNER.match(text):
@@ -137,9 +159,9 @@ class _Found(RunNotes):
                 self._settings.setdefault(name.lower(), value)
 
     def run(self) -> ForeignRun:
-        """What was found."""
+        """The run, as far as it was read."""
         if not self._rows and not self.cuts and not self.failures:
-            self.lose(self._line, "no row: it crashed, or this is the side that only waits")
+            self.lose(self._line, LogCode.NO_ROWS)
         mode = "pipelined" if self._what == "BW" else "isolated"
         half = self._verb in ("Send", "Write", None)
         settings = {"operation": (self._verb or "unknown").lower(), "mode": mode} | self._settings
@@ -150,7 +172,7 @@ class _Found(RunNotes):
             status=self.status(),
             failure=self.failure(),
             rows=tuple(self._rows),
-            remarks=tuple(self.remarks),
+            remarks=self.all_remarks(),
             translations=tuple(self._translations()),
             settings=tuple(settings.items()),
             line=self._line,
@@ -160,13 +182,13 @@ class _Found(RunNotes):
         values = dict(zip(self._columns, words, strict=False))
         used = [words[index] for index in self._used() if index < len(words)]
         if not used and len(words) == len(self._columns):
-            return  # of a table that is not read, as was said where it begins
+            return  # a row of a table that is not read, which has a remark
         if len(words) != len(self._columns) or not all(map(_VALUE.fullmatch, used)):
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
-                self.lose(line, f"this row is cut or not readable: {text[:80]}")
+                self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
             return
         if not all(0 < float(word) < math.inf for word in used[:1]):
-            self.fail(line, f"no time at all: {text[:80]}", f"size {words[0]} has no time, or a negative one")
+            self.fail(line, LogCode.NO_TIME, size=int(words[0]))
         elif len(self._rows) < 1_000_000:
             self._rows.append(self._row(int(words[0]), values, line))
 
@@ -198,7 +220,7 @@ class _Found(RunNotes):
         return None
 
     def _used(self) -> list[int]:
-        """The columns that become figures, the one that becomes the time first."""
+        """The columns that become figures, that of the time first."""
         if (rate := self._rate()) is not None:
             return [self._columns.index(rate[0])]
         first = self._index("t_avg[usec]", "t_typical[usec]")
@@ -208,18 +230,18 @@ class _Found(RunNotes):
     def _index(self, *names: str) -> int | None:
         return next((self._columns.index(name) for name in names if name in self._columns), None)
 
-    def _translations(self) -> Iterator[str]:
+    def _translations(self) -> Iterator[Coded]:
         if (rate := self._rate()) is not None:
-            yield "time is that of one message of many in flight: its size by the bandwidth"
+            yield Coded.of(PerftestCode.TIME_BY_RATE)
             if rate[1] == _RATES["MB/sec"]:
-                yield "MB/sec is 2^20 bytes per second here"
+                yield Coded.of(PerftestCode.MB_IS_MIB)
             if self._two_way:
-                yield "a bidirectional bandwidth adds both directions: half of it is one direction"
+                yield Coded.of(PerftestCode.BOTH_DIRECTIONS)
             return
         if self._verb in ("Read", "Atomic"):
-            yield "the time of a read or an atomic is there and back; it is not halved"
+            yield Coded.of(PerftestCode.THERE_AND_BACK)
         if "t_avg[usec]" not in self._columns:
-            yield "time is the median (t_typical): no mean is printed"
+            yield Coded.of(PerftestCode.MEDIAN)
 
 
 READER = Perftest

@@ -1,1 +1,1 @@
-"""Text formats: one file each, `render(document) -> str`."""
+"""Formats: one file each, `render(report) -> str`. The file's name is the word behind `--format`."""

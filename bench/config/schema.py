@@ -1,0 +1,247 @@
+"""The schema of a YAML file: its keys, how each value is read, and what must hold.
+
+A kind of file is one `Section`, declared in the module that needs it, and read by `load` (docs/extending.md). Reading
+takes two passes. The first finds unknown keys, because a misspelt key explains why a required one is missing. The
+second reads every value as it was typed, by the parser of the command line. Each mistake is one UsageError with file,
+line, column and key. A key that a file leaves out is not passed on, so the dataclass that a section makes has the
+defaults.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from bench.config import yaml_file
+from bench.config.yaml_file import Loc, YamlFile
+from bench.core.errors import UsageError
+from bench.core.option_parsers import listed
+from bench.core.plugins import nearest
+
+Parse = Callable[[str], Any]
+T = TypeVar("T")
+
+
+class KeyMistake(UsageError):
+    """A value that does not fit another one. Raise it in a section's `make`; `key` is where the error points.
+
+    `at_value`: point at the value, not at the key.
+    """
+
+    def __init__(self, key: str | tuple[str | int, ...], message: str, at_value: bool = False) -> None:
+        super().__init__(message)
+        self.loc = (key,) if isinstance(key, str) else key
+        self.at_value = at_value
+
+
+class Content(ABC):
+    """What one place of a file may hold, and how it is read."""
+
+    def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
+        """Raise UsageError for the first unknown key at or below `loc`."""
+
+    @abstractmethod
+    def read(self, file: YamlFile, loc: Loc) -> Any:
+        """The value at `loc`. Raises UsageError at its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Content):
+    """One scalar, read by `parse`."""
+
+    parse: Parse
+
+    def read(self, file: YamlFile, loc: Loc) -> Any:
+        """See Content."""
+        try:
+            return scalar(self.parse, file.typed(loc))
+        except UsageError as error:
+            raise file.fail(loc, str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Content):
+    """One scalar or a list of them, each read by `parse`. `split` makes the list, `merge` combines what was read."""
+
+    parse: Parse
+    split: Callable[[object], list[Any]] = listed
+    merge: Callable[[tuple[Any, ...]], Any] = tuple
+
+    def read(self, file: YamlFile, loc: Loc) -> Any:
+        """See Content."""
+        parsed: list[Any] = []
+        try:
+            for part in self.split(file.typed(loc)):
+                parsed.append(scalar(self.parse, part))
+            return self.merge(tuple(parsed))
+        except UsageError as error:
+            raise file.fail((*loc, len(parsed)), str(error)) from None  # past the end if all parts were read
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a section. `names`: as files write it, the first of them in errors; empty: the field's name."""
+
+    content: Content
+    names: tuple[str, ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section(Content):
+    """A mapping with known keys. `keys`: by the field that each becomes; `make` gets those that the file holds."""
+
+    keys: Mapping[str, Key]
+    make: Callable[..., Any] = dict
+
+    def check_keys(self, file: YamlFile, loc: Loc) -> None:
+        """See Content."""
+        typed_as: dict[str, str] = {}
+        for typed in _mapping(file, loc, strict=False):
+            field = self._field(typed)
+            if field is None:
+                known = [_names(field, key)[0] for field, key in self.keys.items()]
+                raise file.fail((*loc, typed), f"no key is called {str(typed)!r}{nearest(str(typed), known)}", key=True)
+            if field in typed_as:
+                twice = f"this key is also there as {typed_as[field]!r}: keep one of them"
+                raise file.fail((*loc, typed), twice, key=True)
+            typed_as[field] = typed
+        for field, typed in typed_as.items():
+            self.keys[field].content.check_keys(file, (*loc, typed))
+
+    def read(self, file: YamlFile, loc: Loc) -> Any:
+        """See Content."""
+        typed_as: dict[Any, str] = {self._field(typed): typed for typed in _mapping(file, loc)}
+        for field, key in self.keys.items():
+            if key.required and field not in typed_as:
+                name = _names(field, key)[0]
+                raise file.fail((*loc, name), f"the key {name!r} is missing")
+        found = {field: self.keys[field].content.read(file, (*loc, typed)) for field, typed in typed_as.items()}
+        return build(file, loc, partial(self.make, **found), typed_as)
+
+    def key_names(self) -> Iterator[str]:
+        """All keys here and in the sections below, as errors name them."""
+        for field, key in self.keys.items():
+            yield _names(field, key)[0]
+            if isinstance(key.content, Section):
+                yield from key.content.key_names()
+
+    def _field(self, typed: object) -> str | None:
+        return next((field for field, key in self.keys.items() if typed in _names(field, key)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEntries(Content):
+    """A mapping whose keys are the user's own names. `name` reads each, `value` what it is mapped to.
+
+    `named`: combines a name and its value, for values that know their name.
+    """
+
+    name: Parse
+    value: Content
+    named: Callable[[Any, Any], Any] = lambda name, value: value
+
+    def check_keys(self, file: YamlFile, loc: Loc) -> None:
+        """See Content."""
+        for typed in _mapping(file, loc, strict=False):
+            self.value.check_keys(file, (*loc, typed))
+
+    def read(self, file: YamlFile, loc: Loc) -> dict[Any, Any]:
+        """See Content."""
+        found = {}
+        for typed in _mapping(file, loc):
+            try:
+                name = scalar(self.name, typed)
+            except UsageError as error:
+                raise file.fail((*loc, typed), str(error), key=True) from None
+            found[name] = self.named(name, self.value.read(file, (*loc, typed)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Content):
+    """A list of at least one entry, each read by `entry`."""
+
+    entry: Content
+
+    def check_keys(self, file: YamlFile, loc: Loc) -> None:
+        """See Content."""
+        held = file.typed(loc)
+        if isinstance(held, list):
+            for index in range(len(held)):
+                self.entry.check_keys(file, (*loc, index))
+
+    def read(self, file: YamlFile, loc: Loc) -> tuple[Any, ...]:
+        """See Content."""
+        held = file.typed(loc)
+        if not isinstance(held, list) or not held:
+            raise file.fail(loc, "expected a list of at least one entry, each beginning with '- '")
+        return tuple(self.entry.read(file, (*loc, index)) for index in range(len(held)))
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Content):
+    """A mapping read by `mapping`, or anything else read by `other`."""
+
+    mapping: Content
+    other: Content
+
+    def check_keys(self, file: YamlFile, loc: Loc) -> None:
+        """See Content."""
+        self._of(file, loc).check_keys(file, loc)
+
+    def read(self, file: YamlFile, loc: Loc) -> Any:
+        """See Content."""
+        return self._of(file, loc).read(file, loc)
+
+    def _of(self, file: YamlFile, loc: Loc) -> Content:
+        return self.mapping if isinstance(file.typed(loc), dict) else self.other
+
+
+def load(path: Path, kind: Section) -> Any:
+    """What a file of this kind holds, as its section makes it. Raises UsageError for the first mistake."""
+    return read(yaml_file.load(path), kind)
+
+
+def read(file: YamlFile, kind: Section) -> Any:
+    """The same from a file that is already parsed."""
+    kind.check_keys(file, ())
+    return kind.read(file, ())
+
+
+def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
+    """`make()`, with the place of the section at `loc` in its errors. `typed_as`: field -> its key in the file."""
+    try:
+        return make()
+    except KeyMistake as mistake:
+        first, *rest = mistake.loc
+        raise file.fail((*loc, typed_as.get(first, first), *rest), str(mistake), key=not mistake.at_value) from None
+    except UsageError as error:
+        raise file.fail(loc, str(error)) from None
+
+
+def scalar(parse: Parse, typed: object) -> Any:
+    """`parse` of a scalar (or of a key, which may be a number). Raises UsageError for a list or mapping."""
+    if isinstance(typed, int):
+        return parse(str(typed))
+    if not isinstance(typed, str):
+        raise UsageError(f"expected one value, not a {'list' if isinstance(typed, list) else 'mapping'}")
+    return parse(typed)
+
+
+def _names(field: str, key: Key) -> Sequence[str]:
+    return key.names or (field,)
+
+
+def _mapping(file: YamlFile, loc: Loc, strict: bool = True) -> Mapping[Any, Any]:
+    held = file.typed(loc)
+    if isinstance(held, dict):
+        return held
+    if strict:
+        raise file.fail(loc, "expected a mapping (`key: value`)")
+    return {}

@@ -1,0 +1,187 @@
+"""What describes a factor: one setting of a measurement that a user can vary.
+
+`bench.core.case.Case` is the table of factors: each of its fields carries one `factor(...)`. Command line, scenario
+keys, job names, the comparability of runs, selectors of gate rules and labels of figures are derived from that table.
+A new factor is one field there, and the transport or pattern that obeys it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from bench.core import option_parsers
+
+if TYPE_CHECKING:
+    from bench.core.pattern import Pattern
+    from bench.core.record import Header
+
+_USUAL_RANK = 50
+
+
+def every_pattern(pattern: Pattern) -> bool:
+    """Use for a factor that matters to all patterns."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor. `name` is its field of Case.
+
+    Command line: `flags` (the last one is printed), `parse` and `show` with `parse(show(value)) == value`, `help`.
+    `keys`: its keys in a scenario (errors name the first); none if a scenario cannot set it.
+    `several`: a scenario may list several values, and each is measured. `split` turns what a file holds into texts.
+    `merge`: turns several parsed texts into one value, for a factor whose one value may be written as a list.
+    """
+
+    name: str
+    default: Any
+    flags: tuple[str, ...]
+    help: str
+    parse: Callable[[str], Any]
+    show: Callable[[Any], str]
+    keys: tuple[str, ...]
+    several: bool
+    split: Callable[[object], list[Any]]
+    merge: Callable[[tuple[Any, ...]], Any] | None
+    # Where it matters. Elsewhere a plan does not vary it.
+    patterns: Callable[[Pattern], bool]
+    by_transport: bool  # only transports that list it in their TRAITS.factors obey it
+    strict: bool  # other transports refuse it
+    depends_on: str  # the factor that must be set; "": none
+    # Job names, and the order in which a plan varies factors: low ranks first; None: not part of a name.
+    name_rank: int | None
+    word: Callable[[Any], str] | None
+    # Results. Rows that differ in a factor are compared only if it is `comparable`.
+    comparable: bool
+    reported: Callable[[Header], object] | None  # reads what was really used; None: the case says it
+    reported_as: str
+    follows: tuple[str, ...]  # where one of these factors may differ, this one may too
+    selectable: bool  # a gate rule may select rows by it
+    labelled: bool  # a figure's label names it
+
+    def name_part(self, value: Any) -> str:
+        """What a job's name says of a value: `root3`, `inplace`, `bfloat16`."""
+        if self.word is not None:
+            return self.word(value)
+        if isinstance(value, bool):
+            return self.name.replace("_", "")
+        if isinstance(value, int):
+            return f"{self.name}{value}"
+        return str(value).replace(" ", "").replace(",", ".")
+
+
+def factor(
+    default: Any,
+    *flags: str,
+    help: str,
+    parse: Callable[[str], Any] = str,
+    show: Callable[[Any], str] = str,
+    keys: tuple[str, ...] | None = None,
+    several: bool = True,
+    split: Callable[[object], list[Any]] = option_parsers.listed,
+    merge: Callable[[tuple[Any, ...]], Any] | None = None,
+    patterns: Callable[[Pattern], bool] = every_pattern,
+    by_transport: bool = False,
+    strict: bool = False,
+    depends_on: str = "",
+    name_rank: int | None = _USUAL_RANK,
+    word: Callable[[Any], str] | None = None,
+    comparable: bool = False,
+    reported: Callable[[Header], object] | None = None,
+    reported_as: str = "",
+    follows: tuple[str, ...] = (),
+    selectable: bool = False,
+    labelled: bool = False,
+) -> Any:
+    """Declare a field of Case as a factor (see Factor). `keys` None: the field's name, and its plural if `several`."""
+    described = Factor(
+        name="",
+        default=default,
+        flags=flags,
+        help=help,
+        parse=parse,
+        show=show,
+        keys=("",) if keys is None else keys,
+        several=several,
+        split=split,
+        merge=merge,
+        patterns=patterns,
+        by_transport=by_transport,
+        strict=strict,
+        depends_on=depends_on,
+        name_rank=name_rank,
+        word=word,
+        comparable=comparable,
+        reported=reported,
+        reported_as=reported_as,
+        follows=follows,
+        selectable=selectable,
+        labelled=labelled,
+    )
+    return field(default=default, metadata={"factor": described})
+
+
+def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
+    """Declare a factor that says how to measure: it is no part of names, and runs that differ in it are compared."""
+    return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
+
+
+def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
+    """Declare a factor that is on or off: `1` or `0` on a command line."""
+    return factor(default, *flags, help=help, parse=option_parsers.switch, show=lambda on: str(int(on)), **more)
+
+
+def one_of(kind: str, words: Sequence[str], *flags: str, help: str, **more: Any) -> Any:
+    """Declare a factor whose value is one of some words; the first is the default. Errors call it `kind`."""
+    return factor(words[0], *flags, help=help, parse=option_parsers.one_of(kind, words), **more)
+
+
+def factors_of(table: type[Any]) -> tuple[Factor, ...]:
+    """The factors that a dataclass declares, in the order of its fields."""
+    found = []
+    for each in fields(table):
+        described: Factor | None = each.metadata.get("factor")
+        if described is None:
+            continue
+        keys = described.keys
+        if keys == ("",):
+            keys = (each.name, f"{each.name}s") if described.several else (each.name,)
+        reported_as = described.reported_as or each.name
+        found.append(replace(described, name=each.name, keys=keys, reported_as=reported_as))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFact:
+    """A fact of a run that nobody sets and that keeps rows apart as a factor does.
+
+    `read`: its value in a header; None if each row has its own. `follows`: as of Factor. `fixed`: it may never differ.
+    """
+
+    name: str
+    read: Callable[[Header], object] = lambda header: None
+    follows: tuple[str, ...] = ()
+    fixed: bool = False
+
+
+# The first fact that a header has names the library that moved the bytes. NCCL comes before the torch that loaded it.
+_LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
+
+
+def _library(header: Header) -> str | None:
+    for name, prefix in _LIBRARIES:
+        if name in header.facts:
+            return prefix + " ".join(str(header.facts[name]).split())
+    return None
+
+
+REPORTED_FACTS = (
+    ReportedFact("num_ranks", lambda header: header.num_ranks),
+    ReportedFact("data", lambda header: header.settings.get("data")),
+    ReportedFact("clock", lambda header: header.clock, follows=("transport",)),
+    ReportedFact("library", _library, follows=("transport",)),
+    ReportedFact("through_host"),
+    ReportedFact("modelled", lambda header: "yes" if header.modelled else "no", fixed=True),
+)

@@ -1,0 +1,72 @@
+"""What other tools and their logs are, as traits: no module outside `logs/readers/` names a tool.
+
+A run that was imported carries its tool's name (`Header.transport`, `ForeignRun.tool`); `log_traits` finds the traits
+that the reader in `logs/readers/` declares for it. A run of a tool beside ours has its name as the header's fact
+`tool`; `compared_statistic` finds what its file declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from bench.core import plugins
+
+
+@dataclass(frozen=True, slots=True)
+class LogTraits:
+    """The traits of one tool's logs. The defaults describe an unknown tool.
+
+    `copies`: it prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host memory and need no
+    GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so its speed bounds them
+    even where the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to the
+    links. `rings`: its large collectives use rings, unless its log says otherwise.
+
+    `extremes`: under which names a record reports the least and the largest time of a row. `statistics`: name in
+    `Record.reported` -> name in `Summary.compat`, of the statistics that have the tool's own definition.
+    """
+
+    copies: bool = False
+    host_memory: bool = False
+    nic_test: bool = False
+    gpu_collectives: bool = False
+    rings: bool = False
+    extremes: tuple[str, str] = ("min_s", "max_s")
+    statistics: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedStatistic:
+    """Which time of a row of ours is compared with a tool's own: by default the median over samples.
+
+    `mean`: the statistic of `Summary.compat` that is compared instead. `isolated_mean`: also in isolated mode.
+    `rate_is_median`: the tool prints no time, and its rate stands for the median.
+    """
+
+    mean: str = ""
+    isolated_mean: bool = False
+    rate_is_median: bool = False
+
+
+_UNKNOWN = LogTraits()
+
+
+@cache
+def log_traits(tool: str) -> LogTraits:
+    """The traits of the tool whose runs have this name; the defaults if no reader has it."""
+    if tool in plugins.names("transport"):
+        return _UNKNOWN
+    for name in plugins.names("tool"):
+        reader = getattr(plugins.load("tool", name), "READER", None)
+        declared: Mapping[str, LogTraits] = {} if reader is None else {reader.tool: reader.traits, **reader.other_tools}
+        if tool in declared:
+            return declared[tool]
+    return _UNKNOWN
+
+
+@cache
+def compared_statistic(tool: str) -> ComparedStatistic:
+    """The statistic that a tool in `logs/readers/` declares; the default for other names."""
+    found = getattr(plugins.load("tool", tool), "TOOL", None) if tool in plugins.names("tool") else None
+    return ComparedStatistic() if found is None else found.compared

@@ -1,0 +1,104 @@
+"""What a transport is and what it needs, readable where its library is not installed.
+
+Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads that declaration from
+the source without importing the file, because plans are made on login nodes and `--help` must import no library. All
+other modules ask for traits; none of them names a transport (tests/test_shape.py).
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+
+from bench.core import plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The traits of one transport. The defaults describe an unknown one, for example of another tool's log.
+
+    Where it runs: `launcher` starts its ranks by default; `requires` lists the Python packages that it imports;
+    `on_gpu`: each rank needs a GPU; `over_mpi`: its ranks are MPI processes; `modelled`: it simulates, and nothing is
+    started or measured; `rendezvous`: ranks of several hosts meet at a port of the first one; `needs_shm`: it fails
+    without /dev/shm; `start_s`: seconds until its ranks run, for the estimate of a plan. `auto_order`: its position
+    when `--transport auto` chooses among the GPU transports or among the others (None: never chosen).
+
+    What it does: `host_memory`: it moves host memory, so a GPU's ports do not bound it; `separates`: it can run two
+    patterns at once; `factors`: the options that only some transports obey; `no_effect`: those that it accepts without
+    effect; `rings`: its large collectives use rings; `calibrates`: its collectives show how close a GPU library comes
+    to the links.
+
+    Network: `nic_variables` name the network interface of a rank, `adapter_variable` an adapter without an interface;
+    `nic_list` tells how the first variable reads a list: "names", "prefixes" ('=' names, '^' excludes) or "" (not
+    checked); `only_interfaces`: it cannot use adapters; `host_name_variable`: without it the library finds the network
+    by the host's own name; `network`: the only network that it uses.
+
+    Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
+    `required_versions` must be in a publishable header.
+    """
+
+    launcher: str = "torchrun"
+    requires: tuple[str, ...] = ()
+    on_gpu: bool = False
+    over_mpi: bool = False
+    modelled: bool = False
+    rendezvous: bool = False
+    needs_shm: bool = False
+    start_s: float = 6.0
+    auto_order: int | None = None
+    host_memory: bool = False
+    separates: bool = False
+    factors: tuple[str, ...] = ()
+    no_effect: tuple[str, ...] = ()
+    rings: bool = False
+    calibrates: bool = False
+    nic_variables: tuple[str, ...] = ()
+    adapter_variable: str = ""
+    nic_list: str = ""
+    only_interfaces: bool = False
+    host_name_variable: str = ""
+    network: str = ""
+    library_facts: tuple[str, ...] = ()
+    required_facts: tuple[str, ...] = ()
+    required_versions: tuple[str, ...] = ()
+
+
+_UNKNOWN = Traits()
+
+
+@cache
+def traits(name: str) -> Traits:
+    """The traits of a transport; the defaults for `auto` and for names that are no file of `transports/`."""
+    if name not in plugins.names("transport"):
+        return _UNKNOWN
+    for node in ast.parse(plugins.source("transport", name)).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRAITS":
+            assert isinstance(node.value, ast.Call)
+            return Traits(**{str(value.arg): ast.literal_eval(value.value) for value in node.value.keywords})
+    raise AttributeError(f"bench/transports/{name}.py declares no TRAITS (docs/extending.md)")
+
+
+def names_with(trait: str) -> tuple[str, ...]:
+    """The transports that have a trait, sorted by name: `names_with("over_mpi")` -> ("mpi", "mpi_cuda")."""
+    return tuple(name for name in plugins.names("transport") if getattr(traits(name), trait))
+
+
+def names_obeying(factor: str) -> tuple[str, ...]:
+    """The transports that obey an option which others ignore: `names_obeying("graph")`."""
+    return tuple(name for name in plugins.names("transport") if factor in traits(name).factors)
+
+
+def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
+    """What `--transport auto` chooses from, the preferred one first."""
+    ordered = []
+    for name in plugins.names("transport"):
+        found = traits(name)
+        if found.auto_order is not None and found.on_gpu == on_gpu:
+            ordered.append((found.auto_order, name))
+    return tuple(name for _, name in sorted(ordered))
+
+
+def library_facts() -> frozenset[str]:
+    """The facts of any transport that must be equal on all ranks."""
+    return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

@@ -1,0 +1,193 @@
+"""The verdict on matrices of copies: each direction compared with the same machine's, or with its link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.core.codes import Coded
+from bench.core.links import Limit
+from bench.explain.assessment import (
+    Assessment,
+    above_bound,
+    contradiction,
+    has_wider_bridge,
+    not_judged,
+    times_best,
+    verdict_by_others,
+    verdict_of,
+)
+from bench.explain.copy_evidence import CopyEvidence, CopyTest, is_above, rate_range
+from bench.explain.evidence import other_gpus
+from bench.explain.messages import COPY_DIRECTIONS, AssessmentCode, ResultVerdict
+from bench.hardware.catalogue import gpu, instance
+from bench.hardware.machine import LogMachine
+from bench.hardware.reference import CopyReference
+from bench.logs.foreign import FAILED, TRUNCATED
+
+ONE_WAY = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}  # direction -> its name in reference.yaml
+# What copies reach of a link. Of NVLink-C2C to a GH200 it is 0.82 to 0.92 from its own host, and 0.66 and 0.69 back
+# (NVIDIA/nvbandwidth's logs).
+_USUAL_OF_C2C, _USUAL_OF_PORT = (0.65, "65 to 90 %"), (0.86, "80 to 90 %")
+_NORMAL_OF_USUAL, _LOW_OF_USUAL = 0.9, 0.6
+_NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
+_PAIRS_DIFFER = 1.2  # the fastest pair over the slowest, from which on pairs have different links
+_WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL)
+
+
+def assess_copies(evidence: CopyEvidence) -> Assessment:
+    """The verdict of the worst direction."""
+    obstacle = _obstacle(evidence)
+    if obstacle is not None:
+        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, obstacle)
+    tests = [test for direction in ONE_WAY if (test := evidence.test(direction)) is not None]
+    through_host = evidence.test("through_host")
+    if not tests and through_host is not None:
+        return _through_host(through_host, evidence.machine)
+    if not tests:
+        return _nothing_to_judge(evidence)
+    for test in evidence.tests:
+        for bound in test.bounds:
+            if is_above(test, bound):
+                return above_bound(test.fastest, bound, direction=direction_name(test))
+    judged = [found for test in tests if (found := _assess_test(evidence, test)) is not None]
+    if not judged:
+        return _links_unknown(evidence.machine)
+    return min(judged, key=lambda found: (_WORST_FIRST.index(found.verdict), found.ratio or 0.0))
+
+
+def direction_name(test: CopyTest) -> str:
+    """`host to GPU`."""
+    return COPY_DIRECTIONS.get(test.direction, test.direction)
+
+
+def _obstacle(evidence: CopyEvidence) -> Coded | None:
+    """Why the copies cannot be judged at all; None if they may be."""
+    if evidence.run.status == FAILED:
+        return Coded.of(AssessmentCode.TOOL_FAILED)
+    other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))
+    if other_machine is not None:
+        return other_machine
+    listed = sum(hint.kind == "device" for hint in evidence.hints)
+    measured = max((len(test.gpus) for test in evidence.tests), default=0)
+    if 0 < listed < measured and evidence.run.status != TRUNCATED:  # a log that was cut may have lost some
+        return Coded.of(AssessmentCode.GPU_COUNTS_DIFFER, num_listed=listed, num_measured=measured)
+    return None
+
+
+def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
+    kernels = []
+    for test in evidence.tests:
+        if test.direction in ONE_WAY and test.matrix.engine == "sm":
+            kernels.append(test.matrix.name)
+    if kernels:
+        return not_judged(AssessmentCode.ONLY_KERNEL_COPIES, tests=kernels[:3])
+    return not_judged(AssessmentCode.NO_ONE_WAY_COPY)
+
+
+def _links_unknown(machine: LogMachine) -> Assessment:
+    if machine.gpu is None:
+        return not_judged(AssessmentCode.LINKS_UNKNOWN)
+    if gpu(machine.gpu).c2c:
+        return not_judged(AssessmentCode.SHARED_MEMORY, gpu=machine.gpu)
+    return not_judged(AssessmentCode.GPU_LINKS_UNKNOWN, gpu=machine.gpu)
+
+
+def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
+    """Two GPUs without peer access: each byte crosses the link of one, then that of the other."""
+    if not test.bounds:
+        return _links_unknown(machine)
+    bound = test.bounds[-1]
+    share = test.slowest / bound.bytes_per_s
+    verdict = verdict_of(share, _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST)
+    link = "the PCIe link" if bound.code == Limit.PCIE_PORT else bound.name
+    why = Coded.of(AssessmentCode.COPY_THROUGH_HOST, rate=test.slowest, share=share, link=link)
+    return Assessment(verdict, why, share)
+
+
+def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
+    """The verdict on a direction's slowest pair, compared with the same machine's, or else with its link.
+
+    Machines with the same GPU on the same link may show that copies reach less of it.
+    """
+    name = ONE_WAY[test.direction]
+    machine = evidence.machine
+    if machine.instance:
+        for reference in evidence.references:
+            if name in reference.rates and reference.instance == machine.instance:
+                return _compared(test, reference, name)
+    by_link = _compared_with_link(machine, test)
+    by_others = _compared_with_same_link(evidence, test, name)
+    if by_link is None:
+        return by_others
+    excused = by_others is not None and by_others.verdict == ResultVerdict.NORMAL
+    return by_others if excused and by_link.verdict != ResultVerdict.NORMAL else by_link
+
+
+def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
+    """Against the hard bound of its path; None if there is none, or it does not hold for single pairs."""
+    if not test.bounds:
+        return None
+    # Pairs of a mesh may have fewer links than the best connected pair.
+    bound, links = test.bounds[-1], machine.links
+    mesh = test.direction == "d2d" and links is not None and links.peer in ("nvlink_mesh", "nvlink_pairs")
+    if mesh and links is not None and links.peer == "nvlink_mesh" and links.pair_bytes_per_s is None:
+        return None
+    if mesh and len(test.gpus) > 2 and has_wider_bridge(machine, test.fastest):
+        return None
+    rate, end = (test.fastest, "most") if mesh else (test.slowest, "least")
+    share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
+    ratio = rate / (share * bound.bytes_per_s)  # what copies usually reach counts as all of the link
+    why = Coded.of(
+        AssessmentCode.COPY_COMPARED_WITH_LINK,
+        direction=direction_name(test),
+        rate=rate,
+        end=end,
+        bound_share=rate / bound.bytes_per_s,
+        bound=bound.name,
+        bound_code=bound.code,
+        bound_rate=bound.bytes_per_s,
+        usual=usual,
+    )
+    return Assessment(verdict_of(ratio, _NORMAL_OF_USUAL, _LOW_OF_USUAL), why, ratio)
+
+
+def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
+    """If the machine is not named: against the best with this GPU on the same PCIe link.
+
+    The link is that of the machines that it may be, or the fastest that the GPU supports. Bridges between two cards are
+    unknown, so such pairs are not compared.
+    """
+    machine = evidence.machine
+    if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
+        return None
+    links = {instance(candidate).pcie for candidate in machine.candidates}
+    link = links.pop() if len(links) == 1 else gpu(machine.gpu).pcie
+    if link is None:
+        return None
+    same_link = [reference for reference in evidence.references if name in reference.rates and reference.pcie == link]
+    if not same_link:
+        return None
+    return _compared(test, max(same_link, key=lambda reference: reference.rates[name]), name, same_build=True)
+
+
+def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
+    """Against another machine's: the slowest pairs of both.
+
+    If only the other machine's pairs differ, the fastest pairs: ours may be a selection of the pairs with most links.
+    """
+    slowest, fastest = reference.rates[name]
+    differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest
+    rate, theirs, end = (test.fastest, fastest, "most") if differ else (test.slowest, slowest, "least")
+    ratio = rate / theirs
+    facts: dict[str, Any] = {
+        "direction": direction_name(test),
+        "rate": rate,
+        "end": end,
+        "ratio": ratio,
+        "fastest_rate": fastest if differ else None,
+        "machine": reference.where,
+        "reference_range": rate_range(slowest, fastest),
+        "same_build": same_build,
+        "times_best": times_best(ratio),
+    }
+    return Assessment(verdict_by_others(ratio), Coded.of(AssessmentCode.COPY_COMPARED, **facts), ratio)

@@ -1,0 +1,173 @@
+"""CopyEvidence: what the verdict and the reasons about matrices of copies may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.core.links import Bound
+from bench.core.units import format_rate
+from bench.explain.log_hints import Hint
+from bench.hardware.bounds import copy_bounds
+from bench.hardware.catalogue import gpu, gpu_links, gpus, instance, nvlink_bytes_per_s, pcie_bytes_per_s
+from bench.hardware.machine import LogMachine
+from bench.hardware.reference import CopyReference, same_machine
+from bench.logs.foreign import ForeignRun, Matrix, Remark
+from bench.logs.messages import LogCode
+
+# A copy's direction (logs/foreign.py) -> its path, and whether the figure is the sum of both directions.
+_PATHS = {
+    "h2d": ("host", False),
+    "d2h": ("host", False),
+    "d2d": ("peer", False),
+    "bidirectional_sum": ("peer", True),
+    "fan": ("peers", False),
+    "through_host": ("through host", False),
+    "through_host_sum": ("through host", True),
+}
+# What copies of hundreds of MB reach of a link's raw rate; packet headers and flow control take the rest.
+_LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
+_SLOWEST_NVLINK = 30e9
+# What copies reach of the NVLinks of one pair (24.2 and 48.4 of 25 and 50 GB/s: SpareCores on p3 and p3dn).
+_LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
+_ROUNDING = 0.002
+_MOST_NVLINKS_OF_PAIR = 6  # with more, any rate would fit some number
+_USUAL_NVLINK = 2  # generations 2, 3 and 4 have one rate
+_OF_ANOTHER_LINK = 1.5  # times the rate of host copies: such copies do not go over a link like the host's
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTest:
+    """One direction by one engine: bytes per second by (source, target), and the bounds of its path."""
+
+    matrix: Matrix
+    direction: str
+    rates: dict[tuple[str, str], float]
+    bounds: tuple[Bound, ...]
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The GPUs at either end of a pair."""
+        return frozenset(end for pair in self.rates for end in pair if end.startswith("gpu"))
+
+    @property
+    def slowest(self) -> float:
+        """The smallest rate."""
+        return min(self.rates.values())
+
+    @property
+    def fastest(self) -> float:
+        """The largest rate."""
+        return max(self.rates.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEvidence:
+    """The copies of one run, with everything that a verdict or reason may rest on."""
+
+    run: ForeignRun
+    machine: LogMachine
+    tests: tuple[CopyTest, ...]
+    references: tuple[CopyReference, ...]
+    hints: tuple[Hint, ...] = ()
+
+    def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
+        """The test of a direction by an engine, or by an unknown one; writes before reads."""
+        found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
+        return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
+
+    def named(self, name: str) -> CopyTest | None:
+        """The test of a name."""
+        return next((test for test in self.tests if test.matrix.name == name), None)
+
+    def hint(self, kind: str) -> Hint | None:
+        """The first hint of a kind."""
+        return next((hint for hint in self.hints if hint.kind == kind), None)
+
+    @property
+    def waived_tests(self) -> list[Remark]:
+        """The remarks about tests that the tool did not run."""
+        return [remark for remark in self.run.remarks if remark.code == LogCode.WAIVED]
+
+    @property
+    def peer_copies_waived(self) -> bool:
+        """Were copies between GPUs refused?"""
+        if any("device_to_device" in remark.facts["test"] for remark in self.waived_tests):
+            return True
+        cells = [cell for matrix in self.run.matrices if matrix.direction == "d2d" for cell in matrix.cells]
+        return bool(cells) and all(cell.status == "waived" for cell in cells)
+
+
+def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = ()) -> CopyEvidence:
+    """The evidence about a run's matrices."""
+    tests = []
+    for matrix in run.matrices:
+        rates = {(cell.src, cell.dst): cell.value for cell in matrix.cells if cell.value is not None}
+        if matrix.unit != "bytes_per_s" or not rates or matrix.direction not in (*_PATHS, "bidirectional"):
+            continue
+        bounds: tuple[Bound, ...] = ()
+        direction = str(matrix.direction)
+        if direction == "d2d" and any("others" in (cell.src, cell.dst) for cell in matrix.cells):
+            direction = "fan"
+        if machine.links is not None and direction in _PATHS:
+            bounds = copy_bounds(machine.links, *_PATHS[direction])
+        tests.append(CopyTest(matrix, direction, rates, bounds))
+    return CopyEvidence(run, machine, tuple(tests), same_machine(machine.gpu, machine.instance), tuple(hints))
+
+
+def is_above(test: CopyTest, bound: Bound) -> bool:
+    """Is the fastest pair above a hard bound, by more than rounding?"""
+    return bound.kind == "hard" and test.fastest * (1 - _ROUNDING) > bound.bytes_per_s
+
+
+def rate_range(slowest: float, fastest: float) -> str:
+    """`13.2 GB/s to 13.5 GB/s`, or one rate if both read the same."""
+    low, high = format_rate(slowest), format_rate(fastest)
+    return high if low == high else f"{low} to {high}"
+
+
+def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
+    """The PCIe links on which copies reach this rate; if there is none and `ports` is true, NVLink ports."""
+    fitting = []
+    for generation in range(3, newest + 1):
+        for lanes in (4, 8, 16):
+            if _LEAST_OF_LINK <= rate / pcie_bytes_per_s(generation, lanes) <= _MOST_OF_LINK:
+                fitting.append(f"PCIe {generation} x{lanes}")
+    if ports and rate > _SLOWEST_NVLINK and not fitting:
+        rates = {links.nvlink_bytes_per_s for name in gpus() if (links := gpu_links(name, 2)).nvlink_generation}
+        for port in sorted(filter(None, rates)):
+            if _LEAST_OF_LINK <= rate / port <= _MOST_OF_LINK:
+                fitting.append(f"an NVLink port of {format_rate(port)}")
+    return " or ".join(fitting) or "no known link"
+
+
+def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
+    """How many NVLinks of one pair a rate fits ("2 NVLinks of 25 GB/s"); None if it is no whole number.
+
+    They are of the GPU's generation if its links join single pairs. If the GPU is unknown, they are of the usual one,
+    provided that host copies show a slower PCIe link.
+    """
+    machine, host = evidence.machine, evidence.test("h2d")
+    generation = _USUAL_NVLINK
+    if machine.gpu is not None:
+        own = gpu(machine.gpu).nvlink_generation
+        if not own or machine.links is None or machine.links.peer != "nvlink_mesh":
+            return None
+        generation = own
+    elif host is None or rate < _OF_ANOTHER_LINK * host.fastest:
+        return None
+    one = nvlink_bytes_per_s(generation)
+    number = round(rate / (_MOST_OF_NVLINK * one))
+    if not 0 < number <= _MOST_NVLINKS_OF_PAIR or not _LEAST_OF_NVLINK <= rate / (number * one) <= 1 + _ROUNDING:
+        return None
+    return f"{number} NVLink{'s' if number > 1 else ''} of {format_rate(one)}"
+
+
+def wiring(machine: LogMachine) -> str | None:
+    """How the machine, or each machine that it may be, connects its GPUs to PCIe; None if they differ."""
+    names = (machine.instance,) if machine.instance else machine.candidates
+    links = {instance(name).pcie for name in names}
+    if len(links) != 1 or (link := links.pop()) is None:
+        return None
+    verb = "connects" if len(names) == 1 else "connect"
+    return f"{' and '.join(names)} {verb} GPUs at PCIe {link[0]} x{link[1]}"

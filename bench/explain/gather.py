@@ -1,0 +1,203 @@
+"""From a foreign run to its evidence: usable rows, ranks and nodes, bounds and published results."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench.core.codes import Coded
+from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
+from bench.explain.evidence import RunEvidence
+from bench.explain.log_hints import Hint
+from bench.explain.messages import AssessmentCode, CountCode
+from bench.explain.run_bounds import HALF_DIGIT, bounds_of_run, rows_above
+from bench.hardware.catalogue import instance
+from bench.hardware.machine import LogMachine
+from bench.hardware.reference import Reference, same_shape
+from bench.logs.foreign import ForeignRow, ForeignRun
+
+# busbw / algbw of n ranks is f (n-1)/n.
+_FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
+_MOST_RANKS_OF_MESSAGES = 2048  # fewer than for an import, which lays out the messages of each size only once
+_MOST_GPUS = 16  # of one node on the market
+_USUAL_GPUS = 8
+_POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1
+
+
+def gathered(
+    run: ForeignRun,
+    machine: LogMachine,
+    pattern: Pattern | None,
+    hints: Sequence[Hint] = (),
+    num_nodes: int | None = None,
+) -> RunEvidence:
+    """The evidence about a foreign run. `pattern`: the one it names; `num_nodes`: as the user says."""
+    rows = []
+    doubtful = []
+    for row in run.rows:
+        if _is_doubtful(row):
+            doubtful.append(row)
+        elif (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s):
+            rows.append(row)
+    ranks, ranks_from = _ranks(run, rows)
+    nodes, nodes_from = _nodes(run, machine, ranks, num_nodes)
+    if pattern is not None and ranks is not None and not run.size_is_block:
+        rows = [_with_rates(row, pattern, ranks) for row in rows]
+    evidence = RunEvidence(
+        run,
+        machine,
+        tuple(rows),
+        ranks,
+        nodes,
+        counts=tuple(filter(None, (ranks_from, nodes_from))),
+        hints=tuple(hints),
+        doubtful=tuple(doubtful),
+    )
+    evidence = replace(evidence, misfit=_misfit(evidence, num_nodes))
+    if ranks is None or nodes is None or evidence.hint("shared") or evidence.misfit:
+        return evidence
+    best = evidence.best
+    if pattern is not None and best is not None:
+        traffic = _traffic(pattern, best, ranks, nodes)
+        if traffic.node_bytes and traffic.rank_bytes:
+            evidence = replace(evidence, nic_share=traffic.node_bytes / traffic.rank_bytes)
+        if machine.links is not None and not evidence.other_gpus:
+            bounds = bounds_of_run(evidence, pattern.name, best, traffic)
+            evidence = replace(evidence, bounds=bounds, above=rows_above(evidence.rows, bounds))
+    return with_references(evidence)
+
+
+def with_references(evidence: RunEvidence) -> RunEvidence:
+    """The evidence with the published results of the same shape."""
+    run, machine = evidence.run, evidence.machine
+    if not (run.pattern and evidence.num_nodes and evidence.num_ranks) or evidence.from_host_memory:
+        return replace(evidence, references=())
+    found = same_shape(run.pattern, machine.gpu, machine.instance, evidence.num_nodes, evidence.num_ranks)
+    return replace(evidence, references=tuple(reference for reference in found if is_comparable(evidence, reference)))
+
+
+def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
+    """May a published result be shown?
+
+    Across nodes a different or unknown network makes it incomparable. If ours is unknown, all are shown, and the
+    verdict compares with none.
+    """
+    same_machine = reference.instance is not None and reference.instance == evidence.machine.instance
+    if not evidence.crosses_nics or same_machine or not evidence.nics_known or reference.limited is not None:
+        return True
+    networks = [evidence.network_bytes_per_s]
+    if evidence.num_ranks == evidence.num_nodes and evidence.machine.links is not None:
+        networks.append(evidence.machine.links.nic_bytes_per_s)
+    theirs = reference.network_bytes_per_s
+    if theirs is None:
+        return False
+    return any(network is not None and abs(theirs / network - 1) < 0.01 for network in networks)
+
+
+def _is_doubtful(row: ForeignRow) -> bool:
+    """Does a row contradict itself, as its reader says, or hold no numbers?"""
+    figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
+    infinite = any(figure is not None and not math.isfinite(figure) for figure in figures)
+    return bool(row.contradicts or row.unreadable or infinite)
+
+
+def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow:
+    """A row with the bandwidths that follow from its time, if the tool printed none."""
+    algbw = row.algbw_bytes_per_s
+    if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
+        return row
+    if algbw is None and row.time_s:
+        algbw = (row.payload_bytes or 0) / row.time_s
+    if row.busbw_bytes_per_s is not None or algbw is None:
+        return row
+    factor = traffic_of(pattern, Shape(num_ranks, row.payload_bytes or 0), None).bus_factor
+    return replace(row, algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * factor if factor else None)
+
+
+def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
+    """What must cross which boundary; unknown for a world too large to lay out its messages."""
+    if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
+        return Traffic(None, None, None, 1)
+    return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
+
+
+def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
+    """The number of ranks, as the log states it or derived from busbw / algbw, and how it was derived."""
+    if run.num_ranks is not None:
+        return run.num_ranks, None
+    factor = _FACTORS.get(run.pattern or "")
+    low, high = 2.0, math.inf
+    for row in rows:
+        if factor is None or not row.algbw_bytes_per_s or not row.busbw_bytes_per_s:
+            continue
+        algbw, bus = row.algbw_bytes_per_s, row.busbw_bytes_per_s
+        least, most = (bus - HALF_DIGIT) / (algbw + HALF_DIGIT), (bus + HALF_DIGIT) / max(algbw - HALF_DIGIT, 1.0)
+        if least >= factor:
+            return None, None
+        low = max(low, factor / (factor - least))
+        high = min(high, factor / (factor - most) if most < factor else math.inf)
+    candidates = range(math.ceil(low), math.floor(high) + 1) if high < 10_000 else range(0)
+    if factor is None or len(candidates) != 1:
+        return None, None
+    num_ranks = candidates[0]
+    ratio = factor * (num_ranks - 1) / num_ranks
+    return num_ranks, Coded.of(CountCode.RANKS_FROM_RATES, num_ranks=num_ranks, ratio=ratio)
+
+
+def _nodes(
+    run: ForeignRun, machine: LogMachine, ranks: int | None, given: int | None
+) -> tuple[int | None, Coded | None]:
+    """The number of nodes, and how it is known if the log does not state it."""
+    if given is not None:
+        return given, Coded.of(CountCode.NODES_GIVEN, num_nodes=given)
+    in_log = run.num_nodes or (len(run.hosts) or None)
+    if in_log == 1 and (ranks or 0) > _MOST_GPUS:
+        in_log = None  # an excerpt of the list of ranks names one host
+    per_node = machine.links.gpus if machine.instance and machine.links else None
+    if ranks is not None and in_log == len(run.hosts) and (per_node is None or ranks <= in_log * per_node):
+        return in_log, _may_be_pods(run, machine, ranks)
+    if per_node is None or ranks is None:
+        return in_log, None
+    needed = -(-ranks // per_node)
+    if in_log is not None and in_log >= needed:
+        return in_log, None
+    return needed, Coded.of(CountCode.NODES_FROM_GPUS, num_nodes=needed, num_gpus=per_node)
+
+
+def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
+    """A doubt: hosts with numbered names, each with at most half as many ranks as a node has GPUs, may be pods."""
+    names = (machine.instance,) if machine.instance else machine.candidates
+    gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
+    num = len(run.hosts)
+    stems = set()
+    for host in run.hosts:
+        numbered = _POD.match(host)
+        if numbered is None:
+            return None
+        stems.add(numbered[1])
+    if num < 2 or len(stems) != 1 or ranks > num * gpus // 2:
+        return None
+    return Coded.of(CountCode.NODES_MAY_BE_PODS, num_nodes=num)
+
+
+def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
+    """Why as many nodes as the user says cannot have held the ranks; None if they can."""
+    ranks = evidence.num_ranks
+    if given is None or ranks is None:
+        return None
+    per_node, left = divmod(ranks, given)
+    if left:
+        return Coded.of(AssessmentCode.RANKS_DO_NOT_DIVIDE, num_ranks=ranks, num_nodes=given)
+    machine, links = evidence.machine, evidence.machine.links
+    if machine.instance and links and per_node > links.gpus and not evidence.from_host_memory:
+        return Coded.of(
+            AssessmentCode.TOO_MANY_RANKS,
+            num_ranks=ranks,
+            num_nodes=given,
+            per_node=per_node,
+            instance=machine.instance,
+            num_gpus=links.gpus,
+        )
+    return None

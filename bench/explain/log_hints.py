@@ -1,0 +1,111 @@
+"""Hints: what NCCL and CUDA print about themselves between the rows of a log (NCCL_DEBUG=INFO)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Kind -> how NCCL (2.4 to 2.30) words it, from the first word of its message. The group is the hint's value.
+_WORDS = {
+    "network": r"Using network (?P<network>\S[^\[]*?)\s*$",
+    "nics": r"NET/\S+ ?: Using (?P<nics>\[0\].*)",
+    "provider": r"NET/OFI Selected [Pp]rovider is (?P<provider>[\w-]+)",
+    "platform": r"NET/OFI Running on (?P<platform>[\w.-]+) platform",
+    "setting": r"(?P<setting>NCCL_[A-Z0-9_]+ set by environment to \S+)",
+    "search": r"Pattern .*nChannels (?P<search>\d+, bw [\d.]+/[\d.]+, type \w+)",
+    "channels": r"(?P<channels>\d+) coll channels",
+    "refused": r"(?P<refused>P2P is disabled between)",
+    "no_rdma": r"NET/.*(?P<no_rdma>GPU Direct RDMA Disabled)",
+    "rdma": r"NET/.*(?P<rdma>GPU Direct RDMA Enabled)",
+    "no_nvls": r"(?P<no_nvls>NVLS multicast support is not available)",
+    "nccl": r"NCCL version (?P<nccl>\d+(?:\.\d+)+)",
+}
+_MESSAGE = re.compile("|".join(f"(?:{words})" for words in _WORDS.values()))
+_INFO = "NCCL INFO "
+_WITHOUT_INFO = re.compile(r"NCCL version (?P<nccl>\d+(?:\.\d+)+)|(?P<refused>CANNOT Access Peer)")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s+\[([\w:.]+)\]")
+_DEVICE = re.compile(r"Device:? (?P<device>\d{1,4})[:,] ")  # of nvbandwidth and p2pBandwidthLatencyTest
+_PATHS = ("P2P", "SHM", "NET", "NVLS")
+_MOST_HINTS = 400  # different hints kept; thousands of ranks print the same ones
+_MOST_RANKS = 100_000  # of one list of ranks
+_NEXT_RUN_LINES = 20  # the same hint so many lines later may belong to the next run
+_LONGEST_MESSAGE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """One message in a run's log: its kind, the part that matters, and the first line that has it."""
+
+    kind: str
+    value: str
+    line: int
+
+
+class HintReader:
+    """Reads every line of a log and keeps the hints. Never raises; memory is bounded, however long the log is."""
+
+    def __init__(self) -> None:
+        """No line read yet."""
+        self._lines: dict[tuple[str, str], list[int]] = {}  # (kind, value) -> lines
+        self._rank_at: dict[tuple[str, str, str], str] = {}  # (host, device, bus) -> the rank there
+
+    def read(self, number: int, text: str) -> None:
+        """Read one line. `number` counts from 1."""
+        begin = text.find(_INFO)
+        if begin < 0:
+            self._read_plain(number, text)
+            return
+        message = text[begin + len(_INFO) : begin + len(_INFO) + _LONGEST_MESSAGE]
+        if message.startswith(("Channel ", "Ring ")):
+            self._keep(number, "path", _path(message))
+        else:
+            self._keep_match(number, _MESSAGE.match(message))
+
+    def between(self, first: int, last: float) -> tuple[Hint, ...]:
+        """The hints in lines `first` to before `last`, each once, in order."""
+        found = []
+        for (kind, value), lines in self._lines.items():
+            line = next((line for line in lines if first <= line < last), None)
+            if line is not None:
+                found.append(Hint(kind, value, line))
+        return tuple(sorted(found, key=lambda hint: hint.line))
+
+    def _read_plain(self, number: int, text: str) -> None:
+        """A line that is not NCCL's own."""
+        if "device" in text and (rank := _RANK.search(text[:_LONGEST_MESSAGE])):
+            self._keep_rank(number, *rank.groups())
+        elif "Using devices" in text:
+            self._rank_at.clear()  # the list of another run, or of another process
+        if "NCCL version" in text or "CANNOT" in text:
+            self._keep_match(number, _WITHOUT_INFO.search(text))
+        else:
+            self._keep_match(number, _DEVICE.match(text))
+
+    def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
+        """Two ranks on one host, device and bus share a GPU. The bus alone is cut in print and proves nothing."""
+        if len(self._rank_at) >= _MOST_RANKS:
+            return
+        other = self._rank_at.setdefault((host, device, bus), rank)
+        if other != rank:
+            self._keep(number, "shared", f"ranks {other} and {rank} are both on {host} device {device} [{bus}]")
+
+    def _keep_match(self, number: int, found: re.Match[str] | None) -> None:
+        if found is None or found.lastgroup is None:
+            return
+        value = found[found.lastgroup].strip()
+        if found.lastgroup == "search":
+            value = re.sub(r"\.0+\b", "", value)  # 20.000000
+        self._keep(number, found.lastgroup, value)
+
+    def _keep(self, number: int, kind: str, value: str) -> None:
+        if not value or ((kind, value) not in self._lines and len(self._lines) >= _MOST_HINTS):
+            return
+        lines = self._lines.setdefault((kind, value), [])
+        if not lines or (number - lines[-1] >= _NEXT_RUN_LINES and len(lines) < _MOST_HINTS):
+            lines.append(number)
+
+
+def _path(message: str) -> str:
+    """P2P/IPC of "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1"; empty for a channel without a path."""
+    path = message.rpartition(" via ")[2].partition(" comm ")[0].strip()
+    return path if path.startswith(_PATHS) and path != message else ""

@@ -1,0 +1,316 @@
+"""The words of `explain`, except those of its reasons, which are in `reasons/`."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code, OptionalPartsCode
+
+
+class ResultVerdict(Code):
+    """Is a result normal? The word is what the page shows."""
+
+    NORMAL = "normal", "normal"
+    ONLY_RESULT = "like-the-only-result", "like the only known result"  # which is itself far below its bound
+    LOW = "low", "low"
+    FAR_TOO_LOW = "far-too-low", "far too low"
+    ABOVE = "above", "above what is possible"
+    CANNOT_BE_JUDGED = "cannot-be-judged", "cannot be judged"
+
+
+_COMPARISON = (
+    "{rate:rate} at {size_bytes:bytes} is {ratio:.0%} of the <only?only><!only?best> known result on comparable links "
+    "({reference_rate:rate}< at {reference_bytes:bytes}><interpolated?, interpolated>, {reference_machine}"
+    "<, {reference_note}>)<, above the {floor_passed:rate} that Azure's health checks require>"
+    "<, below the {floor_missed:rate} that Azure's health checks require>"
+    "<, and {bound_share:.0%} of the bound by {bound}>"
+    "<; each node sends {nic_rate:rate} through its NICs, {nic_share:.0%} of {network_rate:rate}>"
+    "<nics_assumed?, assuming the NICs that other machines with this GPU have>"
+)
+_BOUND = "{rate:rate} is {share:.0%} of the bound by {bound} ({bound_rate:rate})"
+_NOT_LARGE_ENOUGH = (
+    "<rising?the sizes are too small: bandwidth still rises at {largest_bytes:bytes}, the largest size>"
+    "<!rising?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
+)
+_WARNING = (
+    "< WARNING: that is {times_best:.1f} times the best known result; check the machine, the number of ranks and the "
+    "sizes.>"
+)
+
+
+class AssessmentCode(OptionalPartsCode):
+    """Why a result has its verdict, or cannot have one."""
+
+    # What keeps a run from being judged.
+    WRONG_DATA = "wrong-data", "Some received data were wrong, so no time or bandwidth counts."
+    NUM_RANKS_UNKNOWN = "num-ranks-unknown", "The log does not state the number of ranks: give it with --num-ranks."
+    NUM_NODES_UNKNOWN = "num-nodes-unknown", "The log does not state the number of nodes: give it with --num-nodes."
+    RANKS_DO_NOT_DIVIDE = (
+        "ranks-do-not-divide",
+        "{num_ranks:n rank} cannot be split evenly over {num_nodes:n node}: give another --num-nodes.",
+    )
+    TOO_MANY_RANKS = (
+        "too-many-ranks-per-node",
+        "{num_ranks} ranks on {num_nodes:n node} are {per_node} per node, but {instance} has {num_gpus} GPUs: give "
+        "another --num-nodes or --instance.",
+    )
+    ONE_RANK = "one-rank", "With one rank no data cross a link."
+    NO_BANDWIDTH = "no-bandwidth", "No row has a bandwidth."
+    MODELLED = "modelled", "These rows are modelled; nothing was measured."
+    SHARED_GPU = (
+        "shared-gpu",
+        "Ranks share a GPU ({log_text}, line {line}), so their data may not cross any link.",
+    )
+    OTHER_MACHINE = (
+        "other-machine",
+        "{instance} has {gpu}, but the log names {other_gpus:list}: it is a different machine. Omit --instance, or "
+        "name the right one.",
+    )
+    MACHINE_UNKNOWN = (
+        "machine-unknown",
+        "The log does not state the machine: name it with --instance.< Others reached about as much on "
+        "{candidates:list}: candidates to try, not proof.>",
+    )
+    OWN_MACHINE_UNKNOWN = (
+        "own-machine-unknown",
+        "<{rate:rate} is {share:.0%} of {bound} ({bound_rate:rate}). >No published result of such a machine is known, "
+        "and neither are its links: give --instance or `links:` to the run. Or compare with an earlier run of the same "
+        "machine: python -m bench compare.",
+    )
+    NICS_UNKNOWN = (
+        "nics-unknown",
+        "{rate:rate} depends on the bandwidth of each node's NICs, which is unknown<; others reached {others:list}>. "
+        "Name the machine with --instance.",
+    )
+    NIC_UNKNOWN = (
+        "nic-unknown",
+        "{rate:rate} is not close to the line rate of any known NIC: name the machine with --instance.",
+    )
+    NO_BOUND = "no-bound", "No bound and no published result of this shape is known."
+    SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}; {_NOT_LARGE_ENOUGH}.{_WARNING}"
+    SIZES_TOO_SMALL_FOR_BOUND = (
+        "sizes-too-small-for-bound",
+        f"{_BOUND}, but {_NOT_LARGE_ENOUGH}, and no published result of this size is known.",
+    )
+    HOST_MEMORY_TOOL = (
+        "host-memory-tool",
+        f"{_BOUND}; this tool times single operations from host memory, and no published result of it is known.",
+    )
+    RANK_NICS_UNKNOWN = (
+        "rank-nics-unknown",
+        f"{_BOUND}, but it is unknown how many of the node's {{num_nics}} NICs its one rank uses.",
+    )
+    BRIDGES_UNKNOWN = (
+        "bridges-unknown",
+        f"{_BOUND}, but it is unknown how bridges join the cards: a bridge over {{most_bridged}} cards gives a pair "
+        "1/{num_peers} of a port.",
+    )
+
+    # What a verdict rests on.
+    ABOVE_BOUND = (
+        "above-bound",
+        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound by {bound} "
+        "({bound_rate:rate}): {bound_why}. The figure or the number of ranks is wrong, or this is a different machine.",
+    )
+    COMPARED = (
+        "compared-with-results",
+        f"{_COMPARISON}<; that only result is itself {{only_share:.0%}} of the bound, so nobody knows what is normal>"
+        f"<; the best known result is itself {{best_share:.0%}} of the bound>.{_WARNING}",
+    )
+    COMPARED_WITH_BOUND = (
+        "compared-with-bound",
+        f"{_BOUND}; no published result of this {{missing}} is known.",
+    )
+    CARDS_THROUGH_HOST = "cards-through-host", f"{_BOUND}, as usual for cards that exchange data through host memory."
+    COMPARED_WITH_NIC = (
+        "compared-with-nic",
+        "{rate:rate} is {share:.0%} of the line rate of {nic_gbit_per_s:.0f} Gb/s ({nic_rate:rate}), if that is this "
+        "NIC's.",
+    )
+
+    # The same of copies.
+    TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
+    GPU_COUNTS_DIFFER = (
+        "gpu-counts-differ",
+        "The log lists {num_listed:n GPU}, but its tables hold {num_measured}: the log contradicts itself, so none of "
+        "its figures count.",
+    )
+    ONLY_KERNEL_COPIES = (
+        "only-kernel-copies",
+        "Only copies by kernels were measured ({tests:list}): run the copy engine's tests (ce) as well.",
+    )
+    NO_ONE_WAY_COPY = "no-one-way-copy", "No one-way bandwidth was measured."
+    LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name it with --instance."
+    SHARED_MEMORY = (
+        "shared-memory",
+        "The host and the GPU of a {gpu} share one memory; no link between them bounds a copy.",
+    )
+    GPU_LINKS_UNKNOWN = (
+        "gpu-links-unknown",
+        "The GPU is known ({gpu}), but not how the machine connects it: name the machine with --instance.",
+    )
+    COPY_THROUGH_HOST = (
+        "copy-through-host",
+        "{rate:rate} is {share:.0%} of {link}. A copy through host memory crosses two links, partly one after the "
+        "other, so a third to a half of one link is usual.",
+    )
+    COPY_COMPARED_WITH_LINK = (
+        "copy-compared-with-link",
+        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound by {bound} ({bound_rate:rate}), "
+        "of which copies reach {usual}.",
+    )
+    COPY_COMPARED = (
+        "copy-compared-with-machine",
+        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of <!fastest_rate?what was measured><fastest_rate?"
+        "{fastest_rate:rate}, the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
+        f"different links><same_build?, if this machine is built the same way>.{_WARNING}",
+    )
+
+
+class CountCode(OptionalPartsCode):
+    """How the number of ranks or nodes is known if the log does not state it."""
+
+    RANKS_FROM_RATES = "ranks-from-rates", "ranks: {num_ranks}, derived from busbw / algbw = {ratio:.4g}"
+    NODES_GIVEN = "nodes-given", "nodes: {num_nodes}, as given"
+    NODES_FROM_GPUS = "nodes-from-gpus", "nodes: {num_nodes}, because a node has {num_gpus} GPUs"
+    NODES_MAY_BE_PODS = (
+        "nodes-may-be-pods",
+        "nodes: {num_nodes}, by host names that may be pod names; one node may run several pods, so this number is "
+        "uncertain (give it with --num-nodes)",
+    )
+
+
+class ResultCode(OptionalPartsCode):
+    """A line of "What you got"."""
+
+    MODELLED = "modelled", "MODELLED: computed from the links; nothing was measured"
+    WRONG_DATA = (
+        "wrong-data",
+        "WRONG DATA in {num_wrong_rows} of {num_rows} rows: {num_wrong} wrong elements at {size_bytes:bytes}"
+        "<all_elements?, which is every element of each of {num_ranks} ranks at every size>",
+    )
+    EXCLUDED_ROWS = (
+        "excluded-rows",
+        "EXCLUDED: {num_excluded} of {num_rows} rows contradict themselves or hold no numbers"
+        "< (line {lines:list})>< (line {first_lines:list}, ...)><: {size_bytes:bytes}: {why}>",
+    )
+    STATUS = "status", "status: {status}<: {failure}><truncated?; explain the whole log if you have it>"
+    WAIVED_TESTS = (
+        "waived-tests",
+        "the tool waived {num_tests} tests (lines {first_line} to {last_line}): it says they cannot run here",
+    )
+    LOG_REMARKS = "log-remarks", "the log has {num_remarks:n remark}: {remarks}<; and {num_more} more>"
+    NO_BANDWIDTH = "no-bandwidth", "no row with a bandwidth"
+    BEST = (
+        "best-row",
+        "{rate:rate} of busbw at {size_bytes:bytes} ({placement}), the best of {num_rows:n row}"
+        "<; flat within 5 % from {flat_from_bytes:bytes} on>",
+    )
+    NIC_RATE = (
+        "nic-rate",
+        "that is {rate:rate} each way through each node's NICs, <ring?round a ring of all ranks><!ring?if no data "
+        "cross them twice or are reduced in the network>",
+    )
+    LOG_FACTS = "log-facts", "the log says: {log_facts:list}"
+    SMALL_MESSAGES = "small-messages", "{time_s:time} for messages up to 1 KiB (median)"
+    MACHINE = "machine", "machine: {machine}"
+    UNKNOWN = "unknown", "unknown: {unknown:list}"
+    COPIES = "copies", "{direction}: {range}, {count} ({test})"
+    COPIES_TO_ALL = "copies-to-all", "host to all GPUs at once: {range}, {count}, each"
+    LATENCY = "latency", "{test}: {least_ns:.0f} to {most_ns:.0f} ns"
+
+
+class BoundCode(OptionalPartsCode):
+    """A line of "What is possible"."""
+
+    BOUND = (
+        "bound",
+        "{bound_rate:rate} by {bound} (<hard?hard bound><!hard?reference, may be exceeded><bridge?, if there is a "
+        "bridge>)<, reached {share:.0%}><, {reached}>: <{wiring}; >{why} [{source}<unverified?; not verified>]",
+    )
+    NO_BOUND = "no-bound", "no bound is known: {why}"
+    NICS_UNKNOWN = "nics-unknown", "the NICs of a node are unknown, so there is no bound on the network"
+    NO_COPY_BOUND = (
+        "no-copy-bound",
+        "{direction}: no bound is known<shared_memory?; host and GPU share one memory><; {rate:rate} fits {fitting}>",
+    )
+    NO_COPY_RATE = "no-copy-rate", "no copy over a link has a rate to compare with a bound"
+
+
+class MissingCode(OptionalPartsCode):
+    """Why no bound is known."""
+
+    SHARED_GPU = "shared-gpu", "ranks that share a GPU may exchange all data inside it"
+    RANKS_DO_NOT_FIT = "ranks-do-not-fit", "the ranks do not fit the nodes"
+    OTHER_MACHINE = "other-machine", "{instance} is not the log's machine, whose GPU is {other_gpus:list}"
+    MACHINE = "machine-unknown", "the machine is unknown (name it with --instance)"
+    NUM_RANKS = "num-ranks-unknown", "the number of ranks is unknown (give it with --num-ranks)"
+    NUM_NODES = "num-nodes-unknown", "the number of nodes is unknown (give it with --num-nodes)"
+    PATTERN_OR_LINKS = "pattern-or-links-unknown", "none is defined for this pattern on these links"
+
+
+class OthersCode(OptionalPartsCode):
+    """A line of "What others got"."""
+
+    WRONG_DATA = "wrong-data", "not compared: the data were wrong"
+    RANKS_DO_NOT_FIT = "ranks-do-not-fit", "not compared: the ranks do not fit the nodes"
+    OTHER_MACHINE = "other-machine", "not compared: {instance} is not the log's machine"
+    HOST_MEMORY = (
+        "host-memory",
+        "not compared: the published results are of NCCL between GPUs, and this is another library",
+    )
+    NONE_KNOWN = "none-known", "no published result of this pattern with as many ranks and nodes on such links is known"
+    RESULT = (
+        "result",
+        "<elsewhere?as many ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}"
+        "<, {network_rate:rate} of NICs per node><, {note}><, held back: {limited}> [{source}]",
+    )
+    COPIES = (
+        "copies",
+        "{machine} ({num_gpus} x {gpu}): <PCIe {pcie_generation} x{pcie_lanes} by nvidia-smi, >{ranges:list}"
+        "<refused?, copies between GPUs refused> [{source}, {version}]",
+    )
+    NO_COPIES_KNOWN = "no-copies-known", "no published copies of this machine or GPU are known"
+
+
+class ExplainNote(OptionalPartsCode):
+    """A note beside the verdict: it explains nothing, but is worth knowing before a figure is quoted."""
+
+    ABOVE_PORT = (
+        "above-port",
+        "{rate:rate} on a port of {port_rate:rate} is more than rings reach, and may exceed the port: with NVLS the "
+        "switch adds, while busbw still counts 2(n-1)/n of the payload",
+    )
+    PLACEMENTS_DIFFER = (
+        "placements-differ",
+        "{faster} is {excess:.0%} faster at the {num_sizes} largest sizes: the other placement moves more data in "
+        "memory, or uses unregistered buffers",
+    )
+    BANDWIDTH_FALLS = (
+        "bandwidth-falls",
+        "bandwidth falls from {rate:rate} at {size_bytes:bytes} to {last_rate:rate} at {last_bytes:bytes}: another "
+        "algorithm, or buffers that are no longer registered or cached",
+    )
+    FIRST_ROW_WARMING = (
+        "first-row-warming",
+        "the first row ({time_s:time}) still includes warm-up; the small-message time is the median of the sizes up to "
+        "1 KiB",
+    )
+    TYPES_DIFFER = (
+        "types-differ",
+        "{slow_type} reaches {slow_rate:rate}, {fast_type} {fast_rate:rate}: compare equal types only",
+    )
+    ONE_OF_TWO_WAYS = (
+        "one-of-two-ways",
+        "two-way figures between GPU and host are one direction's rate while the other is busy, not the sum",
+    )
+    SUM_OF_TWO_WAYS = (
+        "sum-of-two-ways",
+        "two-way figures between GPUs are the sum of both directions: half of one goes each way",
+    )
+
+
+COPY_DIRECTIONS = {
+    "h2d": "host to GPU",
+    "d2h": "GPU to host",
+    "d2d": "GPU to GPU",
+    "through_host": "GPU to GPU through the host",
+}

@@ -1,0 +1,108 @@
+"""Notes about rows: they explain no bandwidth, but are worth knowing before a figure is quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from bench.core.codes import Coded
+from bench.explain.copy_evidence import CopyEvidence
+from bench.explain.evidence import LARGE_BYTES, RunEvidence, busbw
+from bench.explain.messages import ExplainNote
+
+
+def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
+    """Every note that applies to rows."""
+    return tuple(note for rule in _NOTES if (note := rule(evidence)) is not None)
+
+
+def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
+    """What two-way figures mean."""
+    directions = {test.direction for test in evidence.tests}
+    notes = []
+    if "bidirectional" in directions:
+        notes.append(Coded.of(ExplainNote.ONE_OF_TWO_WAYS))
+    if "bidirectional_sum" in directions:
+        notes.append(Coded.of(ExplainNote.SUM_OF_TWO_WAYS))
+    return tuple(notes)
+
+
+def _above_port(evidence: RunEvidence) -> Coded | None:
+    """A rate above the port is right if the switch adds."""
+    links, best = evidence.machine.links, evidence.best
+    if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None or evidence.crosses_nics:
+        return None
+    if evidence.run.pattern != "allreduce" or evidence.above or busbw(best) <= 0.88 * links.nvlink_bytes_per_s:
+        return None
+    return Coded.of(ExplainNote.ABOVE_PORT, rate=busbw(best), port_rate=links.nvlink_bytes_per_s)
+
+
+def _placements_differ(evidence: RunEvidence) -> Coded | None:
+    """In place and out of place differ at large sizes."""
+    ratios = list(_placements(evidence))
+    if len(ratios) < 2:
+        return None
+    ratio = median(ratios)
+    if 1 / 1.1 <= ratio <= 1.1:
+        return None
+    faster, times = ("in place", ratio) if ratio > 1 else ("out of place", 1 / ratio)
+    return Coded.of(ExplainNote.PLACEMENTS_DIFFER, faster=faster, excess=times - 1, num_sizes=len(ratios))
+
+
+def _placements(evidence: RunEvidence) -> Iterator[float]:
+    """In place / out of place, for each large size that has both."""
+    rates: dict[tuple[int, str | None], dict[bool, float]] = {}
+    for row in evidence.rows:
+        if (row.payload_bytes or 0) >= LARGE_BYTES and busbw(row):
+            rates.setdefault((row.payload_bytes or 0, row.dtype), {})[row.in_place] = busbw(row)
+    for both in rates.values():
+        if len(both) == 2:
+            yield both[True] / both[False]
+
+
+def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
+    """The largest size is slower than a smaller one."""
+    best = evidence.best
+    last = evidence.rate_by_size.get(evidence.largest_bytes, 0.0)
+    if best is None or not last or last > 0.85 * busbw(best):
+        return None
+    return Coded.of(
+        ExplainNote.BANDWIDTH_FALLS,
+        rate=busbw(best),
+        size_bytes=best.payload_bytes or 0,
+        last_rate=last,
+        last_bytes=evidence.largest_bytes,
+    )
+
+
+def _first_row_warming(evidence: RunEvidence) -> Coded | None:
+    """The first row includes what the library does only once."""
+    small = [row.time_s for row in evidence.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]
+    if len(small) < 6 or evidence.small_message_s is None or small[0] < 1.5 * evidence.small_message_s:
+        return None
+    return Coded.of(ExplainNote.FIRST_ROW_WARMING, time_s=small[0])
+
+
+def _types_differ(evidence: RunEvidence) -> Coded | None:
+    """One element type is slower than another."""
+    rates: dict[str, float] = {}
+    for row in evidence.rows:
+        if row.dtype and (row.payload_bytes or 0) >= LARGE_BYTES:
+            rates[row.dtype] = max(rates.get(row.dtype, 0.0), busbw(row))
+    if len(rates) < 2:
+        return None
+    slow, fast = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    if not rates[slow] or rates[fast] < 1.05 * rates[slow]:
+        return None
+    return Coded.of(
+        ExplainNote.TYPES_DIFFER, slow_type=slow, slow_rate=rates[slow], fast_type=fast, fast_rate=rates[fast]
+    )
+
+
+_NOTES: tuple[Callable[[RunEvidence], Coded | None], ...] = (
+    _above_port,
+    _placements_differ,
+    _bandwidth_falls,
+    _first_row_warming,
+    _types_differ,
+)

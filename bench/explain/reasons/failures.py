@@ -1,0 +1,189 @@
+"""Why a tool failed, by what it printed, and what to check first. The first reason that applies is shown.
+
+Wrong data of copies between GPUs alone: on bare-metal Linux an enabled IOMMU silently corrupts PCIe copies between
+GPUs; under a virtual machine it is correct (NVIDIA, CUDA Programming Guide, Programming Systems with Multiple GPUs,
+"Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide, "IOMMU on Linux").
+"""
+
+from __future__ import annotations
+
+from bench.core.codes import Coded
+from bench.explain.reason import FailedRun, Found, reason
+from bench.logs.foreign import FAILED, ForeignRun
+from bench.logs.messages import LogCode
+
+_NCCL_WARN = "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"
+_PEER_TESTS = ("device_to_device", "one_to_all", "all_to_one")  # in the names of nvbandwidth's tests
+
+
+@reason(
+    FailedRun,
+    "wrong-data",
+    what="wrong data: nothing else counts",
+    evidence="the tool's own check found wrong elements in {num_wrong_rows} of {num_rows} rows",
+    step="find the pair that corrupts: run each node alone, then two at a time; first run without custom plug-ins",
+)
+def wrong_data(failed: FailedRun) -> Found | None:
+    """Rows have wrong elements."""
+    if not failed.num_wrong_rows:
+        return None
+    facts = {"num_wrong_rows": failed.num_wrong_rows, "num_rows": failed.num_rows}
+    return Found(1.0, facts, "all_reduce_perf -b 1M -e 1M -c 1 -n 1 2>&1 | python -m bench explain -")
+
+
+@reason(
+    FailedRun,
+    "fabric-not-ready",
+    what="the NVSwitch fabric is not up",
+    evidence="{failure}",
+    step="start the fabric manager of the driver's own version",
+)
+def fabric_not_ready(failed: FailedRun) -> Found | None:
+    """CUDA says that the system is not initialized."""
+    return _printed(failed, "systemctl status nvidia-fabricmanager", "system not yet initialized", "SYSTEM_NOT_READY")
+
+
+@reason(
+    FailedRun,
+    "wrong-data-between-gpus",
+    what="the received data were wrong, between GPUs: on bare metal the usual cause is an enabled IOMMU (or PCIe ACS), "
+    "which silently corrupts PCIe copies between GPUs; else memory or a link is broken",
+    evidence="{failure}<host_copies_passed?; copies from and to the host passed the check>",
+    step="check whether this is bare metal with the IOMMU or ACS on; if so, switch both off and run again before "
+    "suspecting hardware; else check the GPUs' errors",
+)
+def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
+    """The tool's check of a pattern failed for copies between GPUs only."""
+    command = (
+        "cat /proc/cmdline; ls /sys/kernel/iommu_groups | wc -l; sudo lspci -vvv | grep ACSCtl; "
+        "nvidia-smi -q -d ECC,ROW_REMAPPER"
+    )
+    found = _wrong_pattern(failed, command)
+    if found is None or not _only_between_gpus(failed.run):
+        return None
+    return Found(1.0, {**found.facts, "host_copies_passed": _host_copies_passed(failed.run)}, command)
+
+
+@reason(
+    FailedRun,
+    "wrong-copies",
+    what="the received data were wrong: memory or a link is broken",
+    evidence="{failure}",
+    step="check the GPU's errors, and take the node out of service",
+)
+def wrong_copies(failed: FailedRun) -> Found | None:
+    """The tool's check of a pattern failed, also for copies from or to the host."""
+    return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
+
+
+@reason(
+    FailedRun,
+    "no-imex",
+    what="the IMEX daemon does not run, or its channel is missing",
+    evidence="{failure}",
+    step="start it, and give the container its channel: multinode tests share memory through it, also within one node",
+)
+def no_imex(failed: FailedRun) -> Found | None:
+    """nvbandwidth could not allocate memory that nodes share."""
+    command = "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels"
+    return _printed(failed, command, "MultinodeMemoryAllocation")
+
+
+@reason(
+    FailedRun,
+    "ran-without-mpi",
+    what="each process ran alone: nccl-tests was built without MPI, or every rank was started as a job of its own",
+    evidence="{failure}",
+    step="rebuild it from scratch (make clean), with MPI",
+)
+def ran_without_mpi(failed: FailedRun) -> Found | None:
+    """Several processes print into one log."""
+    failure = failed.run.failure
+    if failed.run.status != FAILED or failure is None or failure.code != LogCode.SEVERAL_RUNS_AT_ONCE:
+        return None
+    return Found(1.0, {"failure": failure.text}, "make clean; make MPI=1 MPI_HOME=/path/to/mpi")
+
+
+@reason(
+    FailedRun,
+    "out-of-memory",
+    what="the buffers do not fit",
+    evidence="{failure}",
+    step="give a smaller largest size",
+)
+def out_of_memory(failed: FailedRun) -> Found | None:
+    """An allocation failed."""
+    return _printed(failed, "all_reduce_perf -b 8 -e 1G -f 2", "out of memory")
+
+
+@reason(
+    FailedRun,
+    "cuda-failed",
+    what="CUDA failed",
+    evidence="{failure}",
+    step="check CUDA's message, and the kernel's Xid lines",
+)
+def cuda_failed(failed: FailedRun) -> Found | None:
+    """A call of CUDA failed."""
+    printed = ("unhandled cuda error", "CUDA failure", "CUDA_ERROR", "illegal memory access")
+    return _printed(failed, "dmesg | grep -i xid", *printed)
+
+
+@reason(
+    FailedRun,
+    "rank-lost",
+    what="a rank was lost",
+    evidence="{failure}",
+    step="check which rank reported an error first",
+)
+def rank_lost(failed: FailedRun) -> Found | None:
+    """A process or connection ended early."""
+    printed = ("unhandled system error", "remote process exited", "Connection", "unhandled remote")
+    return _printed(failed, _NCCL_WARN, *printed)
+
+
+@reason(
+    FailedRun,
+    "tool-failed",
+    what="the tool failed",
+    evidence="{failure}",
+    step="run it again with its errors shown",
+)
+def tool_failed(failed: FailedRun) -> Found | None:
+    """It failed in a way that no other reason knows."""
+    return _printed(failed, "NCCL_DEBUG=WARN", "")
+
+
+def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
+    """A failed tool, its launcher or a library printed one of these texts."""
+    if failed.run.status != FAILED:
+        return None
+    failure = failed.run.failure or Coded.uncoded("the tool failed")
+    printed = str(failure.facts.get("printed", failure.text)).lower()
+    if not any(text.lower() in printed for text in texts):
+        return None
+    return Found(1.0, {"failure": failure.text}, command)
+
+
+def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
+    """nvbandwidth's check of what arrived failed."""
+    return _printed(failed, command, "pattern", "h_errorFlag")
+
+
+def _only_between_gpus(run: ForeignRun) -> bool:
+    """Did a copy between GPUs fail, but none between a GPU and its host?
+
+    Of a test that never finished only the name is left, in a remark.
+    """
+    tests = [run.failure.text] if run.failure else []
+    tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]
+    failed = " ".join(tests)
+    if "host_to_device" in failed or "device_to_host" in failed:
+        return False
+    return any(name in failed for name in _PEER_TESTS) or _host_copies_passed(run)
+
+
+def _host_copies_passed(run: ForeignRun) -> bool:
+    """Were both directions to the host measured?"""
+    measured = {matrix.direction for matrix in run.matrices if any(cell.value is not None for cell in matrix.cells)}
+    return {"h2d", "d2h"} <= measured

@@ -1,0 +1,183 @@
+"""Why a collective over several nodes is slow: the network between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.explain.evidence import NIC_RATES, RunEvidence
+from bench.explain.reason import Found, reason
+from bench.explain.reasons._commands import TOPOLOGY, nccl_debug
+from bench.explain.size_matches import size_matches
+
+_LOG = 'the log says "{log_text}" (line {line})'
+_NIC_LAYOUT = "check which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
+_NO_EFA_RDMA = "p3dn."  # instance types whose EFA has no GPUDirect RDMA
+
+
+@reason(
+    RunEvidence,
+    "tcp-sockets",
+    what="the network is TCP sockets",
+    evidence=f"{_LOG}<; {{nic_rate:rate}} leave each node><, out of {{network_rate:rate}} of NICs>",
+    step="let NCCL load the plug-in of the fast network (aws-ofi-nccl, GPUDirect-TCPX/O, InfiniBand verbs)",
+)
+def tcp_sockets(evidence: RunEvidence) -> Found | None:
+    """The log names sockets as the network."""
+    log = evidence.hint("network", "Socket") or evidence.hint("path", "NET/Socket")
+    if not evidence.crosses_nics or evidence.best is None or log is None or _other_network(evidence):
+        return None
+    facts = {
+        "log_text": log.value,
+        "line": log.line,
+        "nic_rate": evidence.nic_bytes_per_s,
+        "network_rate": evidence.network_bytes_per_s,
+    }
+    return Found(0.95, facts, nccl_debug(evidence))
+
+
+@reason(
+    RunEvidence,
+    "maybe-tcp-sockets",
+    what="the network may be TCP sockets",
+    evidence="{nic_rate:rate} leave each node, out of {network_rate:rate} of NICs: {share:.0%}, as over TCP sockets; "
+    "the log does not name the network",
+    step="check which network NCCL uses",
+)
+def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
+    """As slow as sockets, and the log does not say which network is used."""
+    rate, network = evidence.nic_bytes_per_s, evidence.network_bytes_per_s
+    if not evidence.crosses_nics or not rate or not network or evidence.hint("network"):
+        return None
+    if evidence.hint("path", "NET/") or rate >= 0.12 * network or rate >= 8e9:
+        return None
+    facts = {"nic_rate": rate, "network_rate": network, "share": rate / network}
+    return Found(0.7, facts, nccl_debug(evidence))
+
+
+@reason(
+    RunEvidence,
+    "fewer-nics",
+    what="a node uses {nics}",
+    evidence="flat from {flat_from_bytes:bytes} on, with {nic_rate:rate} leaving each node each way"
+    "<ring? (round a ring, as NCCL sends this)>: {share:.0%} of {nics} ({nics_rate:rate}), which is full, where a node "
+    "<exact?has><!exact?of this kind has> {network_rate:rate}<; the channels name {num_nics_in_log:n NIC}>"
+    '<; the log lists the NICs it uses: "{log_text}" (line {line})>',
+    step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
+)
+def fewer_nics(evidence: RunEvidence) -> Found | None:
+    """A flat curve at the rate of one NIC (or some) of many."""
+    rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
+    if not evidence.crosses_nics or rate is None or network is None or flat is None:
+        return None
+    links = evidence.machine.links
+    exact = evidence.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
+    most_in_log = max(1, (links.num_nics or 1) // 2) if links else 1
+    if rate > 0.72 * network or evidence.num_nics_in_log > most_in_log:
+        return None
+    names = _own_nics(evidence) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
+    full = next((capacity for capacity in names if 0.85 <= rate / capacity <= 1.01), None)
+    if full is None:
+        return None
+    facts: dict[str, Any] = {
+        "nics": names[full],
+        "nics_rate": full,
+        "flat_from_bytes": flat,
+        "nic_rate": rate,
+        "ring": evidence.by_ring,
+        "share": rate / full,
+        "exact": exact,
+        "network_rate": network,
+        "num_nics_in_log": evidence.num_nics_in_log or None,
+    }
+    if log := evidence.hint("nics"):
+        facts |= {"log_text": log.value[:80], "line": log.line}
+    return Found(0.85, facts, nccl_debug(evidence))
+
+
+@reason(
+    RunEvidence,
+    "no-gpudirect",
+    what="the NICs cannot read GPU memory (no GPUDirect RDMA)",
+    evidence=f"{_LOG}: every byte goes through host memory<; {{instance}} always does this, because its EFA has no "
+    "GPUDirect RDMA>",
+    step=f"<fixable?{_NIC_LAYOUT}>",
+)
+def no_gpudirect(evidence: RunEvidence) -> Found | None:
+    """The log says that no channel reads GPU memory."""
+    if not evidence.crosses_nics or evidence.best is None:
+        return None
+    log = evidence.hint("no_rdma")
+    if log is None and not evidence.uses_gpudirect:
+        log = evidence.hint("path", "NET/")
+    if log is None:
+        return None
+    facts: dict[str, Any] = {"log_text": log.value, "line": log.line}
+    if (evidence.machine.instance or "").startswith(_NO_EFA_RDMA):
+        return Found(0.85, facts | {"instance": evidence.machine.instance, "fixable": False})
+    return Found(0.85, facts | {"fixable": True}, TOPOLOGY)
+
+
+@reason(
+    RunEvidence,
+    "crossed-nics",
+    what="NICs and GPUs may be paired across PCIe roots",
+    evidence="{ratio:.0%} of what others reached at {size_bytes:bytes}; NICs paired with GPUs of another PCIe root or "
+    "NUMA node gave 45 to 53 % of the aligned rate (kubernetes-sigs/dranet, 2026-08-21)",
+    step=_NIC_LAYOUT,
+)
+def crossed_nics(evidence: RunEvidence) -> Found | None:
+    """About half of what others reached, and nothing in the log about the NICs."""
+    if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
+        return None
+    if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):
+        return None
+    matches = size_matches(evidence)
+    if not matches or not 0.35 <= matches[0].ratio <= 0.68:
+        return None
+    return Found(0.5, {"ratio": matches[0].ratio, "size_bytes": matches[0].size_bytes}, TOPOLOGY)
+
+
+@reason(
+    RunEvidence,
+    "old-nccl",
+    what="old software",
+    evidence="NCCL {nccl}; {reference_rate:rate} at {size_bytes:bytes} was reached on {reference_machine}, which has "
+    "comparable links ({source})",
+    step="measure again with a current NCCL and network plug-in",
+)
+def old_nccl(evidence: RunEvidence) -> Found | None:
+    """A library years old, where a newer one was much faster."""
+    log = evidence.hint("nccl")
+    version = str((log.value if log else dict(evidence.run.settings).get("nccl")) or "")
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".") if part.isdecimal())
+    if not numbers or numbers >= (2, 14) or not evidence.crosses_nics or not evidence.nics_known:
+        return None
+    for match in size_matches(evidence):
+        if match.theirs > 1.3 * match.ours:
+            facts = {
+                "nccl": version,
+                "reference_rate": match.theirs,
+                "size_bytes": match.size_bytes,
+                "reference_machine": match.reference.instance or match.reference.gpu,
+                "source": match.reference.source,
+            }
+            return Found(0.75, facts, nccl_debug(evidence))
+    return None
+
+
+def _other_network(evidence: RunEvidence) -> bool:
+    """Does a channel use a network other than sockets, and none use sockets?"""
+    return evidence.hint("path", "NET/") is not None and evidence.hint("path", "NET/Socket") is None
+
+
+def _own_nics(evidence: RunEvidence) -> dict[float, str]:
+    """What 1, 2, 4, ... of a known machine's NICs carry."""
+    links = evidence.machine.links
+    assert links is not None and links.nic_bytes_per_s is not None
+    total = links.num_nics or 1
+    names = {}
+    for count in (1, 2, 4, 8, 16):
+        if count < total:
+            some = "one" if count == 1 else str(count)
+            names[links.nic_bytes_per_s * count] = f"{some} of {total} NICs"
+    return names

@@ -1,0 +1,99 @@
+"""Size matches: our bandwidth and that of each published result, at one size that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import log
+
+from bench.explain.evidence import LARGE_SIZE_BYTES, RunEvidence, busbw
+from bench.hardware import curves
+from bench.hardware.reference import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class SizeMatch:
+    """A published result and ours at a payload of `size_bytes`; both rates in bytes per second."""
+
+    reference: Reference
+    size_bytes: int
+    ours: float
+    theirs: float
+    measured: bool  # theirs is a published point, not interpolated between two
+
+    @property
+    def ratio(self) -> float:
+        """Our rate over the published one."""
+        return self.ours / self.theirs
+
+
+def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
+    """Each result that nothing held back, at a size where it can be compared: the fastest first.
+
+    Sizes below those at which our curve is flat, or that are not large, count only if nothing else is known.
+    """
+    best = evidence.best
+    if best is None or not best.payload_bytes:
+        return ()
+    found = []
+    for reference in evidence.references:
+        if reference.limited is None:
+            match = _match(evidence, reference)
+            if match is not None:
+                found.append(match)
+    enough = min(best.payload_bytes, LARGE_SIZE_BYTES, evidence.flat_from_bytes or LARGE_SIZE_BYTES)
+    large = [match for match in found if match.size_bytes >= enough]
+    return tuple(sorted(large or found, key=lambda match: -match.theirs))
+
+
+def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
+    """At our best size, as far as their sizes reach; None if no size is comparable.
+
+    A smaller size represents ours only if our curve is flat there, both are within a factor of two, or both are large.
+    """
+    best, flat_from = evidence.best, evidence.flat_from_bytes
+    assert best is not None and best.payload_bytes
+    theirs = curve_of(reference)
+    ours = {size: rate for size, rate in evidence.rate_by_size.items() if size and rate}
+    wanted = best.payload_bytes
+    size = min(max(wanted, min(theirs)), max(theirs))
+    if min(ours) <= size <= max(ours):
+        flat = flat_from is not None and flat_from <= size
+        if 2 * size >= wanted or flat or size >= LARGE_SIZE_BYTES:
+            return SizeMatch(reference, size, rate_at(ours, size), rate_at(theirs, size), size in theirs)
+    elif (flat_from is not None and wanted < size) or min(wanted, size) >= LARGE_SIZE_BYTES:
+        return SizeMatch(reference, size, busbw(best), rate_at(theirs, size), True)
+    return None
+
+
+def rate_at(curve: Mapping[int, float], size: int) -> float:
+    """The rate of a curve at a size; between two points it is linear in the logarithm of the size."""
+    points = sorted(curve.items())
+    for (left, low), (right, high) in pairwise(points):
+        if left <= size <= right:
+            return low + (high - low) * log(size / left) / log(right / left)
+    return points[0][1] if size <= points[0][0] else points[-1][1]
+
+
+def curve_of(reference: Reference) -> Mapping[int, float]:
+    """All that is known of a result: its curve in curves.yaml, or its own few points."""
+    return _curves().get(_key(reference), reference.busbw)
+
+
+@cache
+def _curves() -> dict[tuple[object, ...], Mapping[int, float]]:
+    return {_key(curve.told): curve.told.busbw for curve in curves.published()}
+
+
+def _key(reference: Reference) -> tuple[object, ...]:
+    return (
+        reference.source,
+        reference.gpu,
+        reference.instance,
+        reference.num_nodes,
+        reference.num_ranks,
+        reference.pattern,
+        reference.best[1],
+    )

@@ -1,0 +1,104 @@
+"""The findings of `bench doctor` about a machine: codes with their words, and remedies."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+_SLOT = "reseat the card and check the BIOS settings of its slot; `dmesg | grep -i pcieport` shows link errors"
+_FABRIC_MANAGER = (
+    "start it: `systemctl start nvidia-fabricmanager`, in the driver's version; the host of a virtual machine runs it"
+)
+_SLOWEST = "the slowest one sets the pace: "
+
+
+class HealthCode(Code):
+    """What a rule found. Codes that end in `-unknown` name what could not be determined."""
+
+    LINK_BELOW_BOTH_ENDS = "link-below-both-ends", "the PCIe link of {gpus} is slower than both of its ends allow"
+    NARROW_LINK = "narrow-link", "the PCIe link of {gpus} has fewer lanes than possible"
+    LINK_UNKNOWN = "link-unknown", "the PCIe generation under load of {gpus}"
+    SLOT_BELOW_GPU = "slot-below-gpu", "the slot of {gpus} is slower than the GPU"
+    NO_PEER_ACCESS = "no-peer-access", "GPUs cannot access each other's memory: {shown}"
+    PEER_ACCESS_UNKNOWN = "peer-access-unknown", "whether all GPUs have access to each other's memory"
+    NVLINK_DOWN = "nvlink-down", "NVLinks are down: {gpus}"
+    NVLINK_UNKNOWN = "nvlink-unknown", "the number of active NVLinks: {gpus}"
+    FABRIC_NOT_READY = "fabric-not-ready", "not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {gpus}"
+    FABRIC_ALONE = "fabric-alone", "not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {gpus}"
+    NO_FABRIC_MANAGER = "no-fabric-manager", "the fabric manager does not run (SYSTEM_NOT_READY)"
+    FABRIC_UNKNOWN = "fabric-unknown", "whether these joined the NVSwitch fabric: {gpus}"
+    ADAPTER_ON_OTHER_NODE = "adapter-on-other-node", "no network adapter is on the NUMA node of {gpus}"
+    ADAPTER_ON_OTHER_SWITCH = "adapter-on-other-switch", "no network adapter is on the PCIe switch of {gpus}"
+    SWITCH_UNKNOWN = "switch-unknown", "which network adapters share a PCIe switch with {gpus}"
+    ADAPTER_PATH_UNKNOWN = "adapter-path-unknown", "the path between {gpus} and the network adapters"
+    GPUS_MISSING = "gpus-missing", "{there} of the {wanted} GPUs of {instance} are here"
+    OTHER_GPUS = "other-gpus", "these are not the GPUs of {instance}"
+    HOST_LINK_UNKNOWN = "host-link-unknown", "whether the host is as fast as the GPUs' own PCIe links"
+    BELOW_INSTANCE = "below-instance", "{link} of a GPU is linked at {linked:rate}; {instance} has {promised:rate}"
+    NO_GPU_DIRECT = "no-gpu-direct", "RDMA adapters cannot access GPU memory (no GPUDirect RDMA)"
+    GPU_DIRECT_UNKNOWN = "gpu-direct-unknown", "whether RDMA adapters can access GPU memory"
+    NO_VERBS = "no-verbs", "no process here can use the RDMA adapters"
+    IOMMU = "iommu", "the IOMMU translates transfers between PCIe devices"
+    IOMMU_UNKNOWN = "iommu-unknown", "IOMMU settings"
+    ACS = "acs", "ACS routes transfers between PCIe devices through the processor"
+    ACS_UNKNOWN = "acs-unknown", "ACS settings"
+    LOCKED_MEMORY = "locked-memory", "a process cannot lock enough memory for RDMA"
+    SHARED_MEMORY = "shared-memory", "/dev/shm has only the default size of a container"
+    SHARED_MEMORY_UNKNOWN = "shared-memory-unknown", "the size of /dev/shm"
+    MIG = "mig", "MIG is on: {gpus}"
+    ECC_ERRORS = "ecc-errors", "uncorrectable memory errors: {gpus}"
+    BRAKED = "braked", "slowed down by the hardware: {gpus}"
+    THROTTLED = "throttled", "slowed down: {gpus}"
+    GOVERNOR = "governor", "the processors slow down when they are nearly idle"
+    GOVERNOR_UNKNOWN = "governor-unknown", "the CPU frequency governor"
+    UNLIKE_GPUS = "unlike-gpus", "the GPUs of this node differ in {property}"
+    UNLIKE_NODES = "unlike-nodes", "the nodes differ in their {property}"
+    TORCH_WITHOUT_CUDA = "torch-without-cuda", "torch was built without CUDA and cannot use the GPUs"
+    LIBRARY_TOO_NEW = "library-too-new", "{library} needs a newer driver"
+    CUDA_UNKNOWN = "cuda-unknown", "the CUDA version of the driver"
+    NO_DRIVER = "no-driver", "libraries for NVIDIA GPUs are installed, but no GPU is visible"
+
+
+REMEDIES = {
+    HealthCode.LINK_BELOW_BOTH_ENDS: _SLOT,
+    HealthCode.NARROW_LINK: f"none, if the machine is built like this, as many are; else {_SLOT}",
+    HealthCode.SLOT_BELOW_GPU: "use a faster slot, if the board has one; many servers and clouds have none",
+    HealthCode.NVLINK_DOWN: (
+        "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board "
+        "checked if they stay down"
+    ),
+    HealthCode.FABRIC_NOT_READY: _FABRIC_MANAGER,
+    HealthCode.FABRIC_ALONE: f"none, if CUDA programs work here; else {_FABRIC_MANAGER}",
+    HealthCode.NO_FABRIC_MANAGER: _FABRIC_MANAGER,
+    HealthCode.ADAPTER_ON_OTHER_NODE: (
+        "use an adapter of the GPU's own NUMA node (`nics:` of the cluster), or move cards; in a virtual machine ask "
+        "for its real topology"
+    ),
+    HealthCode.ADAPTER_ON_OTHER_SWITCH: "data passes through the processor: use a closer adapter, if there is one",
+    HealthCode.GPUS_MISSING: "look for GPUs lost from the bus (`dmesg | grep Xid`), or correct `instance:`",
+    HealthCode.OTHER_GPUS: "correct `instance:`",
+    HealthCode.BELOW_INSTANCE: "choose another instance type, if this one should have more",
+    HealthCode.NO_GPU_DIRECT: "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dmabuf)",
+    HealthCode.NO_VERBS: "to measure several nodes, start the container with `--device=/dev/infiniband`",
+    HealthCode.IOMMU: "set it to pass-through, in the BIOS or by `iommu=pt` on the kernel's command line",
+    HealthCode.ACS: (
+        "turn it off in the BIOS, or by setpci for the bridges above GPUs and adapters, unless virtual machines need it"
+    ),
+    HealthCode.LOCKED_MEMORY: "`ulimit -l unlimited`, in a container `--ulimit memlock=-1`",
+    HealthCode.SHARED_MEMORY: "start the container with `--shm-size=8g` or `--ipc=host`",
+    HealthCode.MIG: "`nvidia-smi -i {first} -mig 0`, to measure whole GPUs",
+    HealthCode.ECC_ERRORS: "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU if rows wait for remapping",
+    HealthCode.BRAKED: "check cooling and power supply",
+    HealthCode.THROTTLED: "see the configured limits in `nvidia-smi -q -d CLOCK,POWER`",
+    HealthCode.GOVERNOR: "`cpupower frequency-set -g performance`",
+    HealthCode.UNLIKE_GPUS: f"{_SLOWEST}configure them alike, or leave the odd one out",
+    HealthCode.UNLIKE_NODES: f"{_SLOWEST}install the same on all nodes",
+    HealthCode.TORCH_WITHOUT_CUDA: "install a build of torch with CUDA",
+    HealthCode.LIBRARY_TOO_NEW: "update the driver, or install the build for CUDA {driver}",
+    HealthCode.NO_DRIVER: (
+        "if there should be GPUs, start the container with `--gpus all`, or load the driver (see `nvidia-smi`)"
+    ),
+}
+ACCESS_DISABLED = "check NVreg_RegistryDwords and the driver's licence"
+ACCESS_UNSUPPORTED = (
+    "check IOMMU, ACS, MIG and the fabric manager; if the platform has no peer access, expect copies through the host"
+)

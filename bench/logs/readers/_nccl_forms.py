@@ -1,0 +1,90 @@
+"""Regular expressions of the lines of nccl-tests and its launchers that are not rows, and what they hold."""
+
+from __future__ import annotations
+
+import re
+
+from bench.logs.readers._nccl_pattern import PROGRAM, PROGRAMS, SOURCE, NamedPattern
+from bench.logs.readers._run_notes import shown
+
+BANNER = re.compile(
+    r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\) warmup iters: (\d+) iters: (\d+)"
+    r"(?: agg iters: (\d+))?(?: validation: (\d+))?(?: graph: (\d+))?(?: unalign: (\d+))?"
+)
+BANNER_WORDS = (
+    "threads",
+    "gpus_per_thread",
+    "min_bytes",
+    "max_bytes",
+    "step",
+    "step_kind",
+    "warmup_iters",
+    "iters",
+    "agg_iters",
+    "validation",
+    "graph",
+    "unalign",
+)
+DEVICE = re.compile(
+    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,18})\s+on\s+(\S{1,255})\s+device\s+\d+\s+"
+    r"\[[^\]]*\]\s*(.{0,255})"
+)
+VERSION = re.compile(r"nccl-tests version (\S{1,80})(?:.*nccl-library=(\d{1,9}))?")
+RCCL_VERSION = re.compile(r"rccl-tests: Version (\S{1,80})")
+COLLECTIVE = re.compile(r"Collective test (starting|concluded): (\S{1,255})")
+TITLE = re.compile(r"size\s+count\s+type\b")
+WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,20})\s*(\w*)")
+AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S{1,40})\s*(\w*)")
+REDUCED = re.compile(r"Reducing maxBytes to (\d{1,19})")
+ERROR = re.compile(r"error: (.*\S)")
+LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s{0,9}:?\s{0,9}(\d\S{0,80})")
+ELISION = re.compile(r"#?\s{0,9}[\[(<]?\s{0,9}(?:\.{3,}|…|snip\b|\d{1,9} (?:more )?lines? (?:omitted|skipped|removed))")
+# What its own code prints before it gives up, and what launchers and the C library print about its end.
+OWN_FAILURE = re.compile(
+    r"\S{1,255}: Test (?:NCCL|CUDA) failure \S+:\d|\.\. \S{1,255} pid \d+: Test failure \S+:\d"
+    r"|Invalid number of GPUs: \d"
+)
+_FAILURE = re.compile(
+    r"unhandled (?:cuda|system) error|[Ss]egmentation fault(?!s)|[Bb]us error(?!s)|mpirun noticed|srun: error"
+    r"|slurmstepd: error|MPI_ABORT|An error occurred in MPI|Primary job +terminated|prterun noticed"
+    r"|command terminated with exit code|core dumped|terminate called|Signal: (?:Seg|Bus|Abort)"
+    r"|exited on signal|BAD TERMINATION|Killed$|Terminated$"
+)
+_FAILURE_HINT = re.compile(
+    r"error|fault|noticed|ABORT|terminate|dumped|ignal|TERMINATION|Killed|Terminated|failure|GPUs:"
+)
+_GPUS = re.compile(r"\s-(?:g|-ngpus)\s{0,9}=?(\d{1,3})(?=\s|$)")
+_THREADS = re.compile(r"\s-(?:t|-nthreads)\s{0,9}=?(\d{1,3})(?=\s|$)")
+_LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux")
+
+
+def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
+    """The only program that a line names, and its number of ranks if it is started as a single process.
+
+    `goes_on`: the line continues another one, which may hold a launcher.
+    """
+    names = set(PROGRAM.findall(text))
+    if len(names) != 1:
+        return None
+    word = names.pop()
+    gpus, threads = _GPUS.search(text), _THREADS.search(text)
+    ranks = None
+    if gpus and not goes_on and not _LAUNCHER.search(text):
+        ranks = int(gpus[1]) * int(threads[1] if threads else 1) or None
+    return NamedPattern(PROGRAMS[word], f"{word}_perf", number), ranks
+
+
+def failure(text: str) -> tuple[str, bool] | None:
+    """The printed words of a line that reports a failure, and whether nccl-tests itself printed them."""
+    if not _FAILURE_HINT.search(text):
+        return None
+    own = OWN_FAILURE.match(text) is not None
+    if not own and (text[0] == "#" or not _FAILURE.search(text)):
+        return None
+    return shown(text), own
+
+
+def source(number: int, text: str) -> NamedPattern | None:
+    """The program whose source file a failure names: all_reduce.cu."""
+    found = SOURCE.search(text)
+    return NamedPattern(PROGRAMS[found[1]], found[0], number) if found else None

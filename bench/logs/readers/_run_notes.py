@@ -1,0 +1,94 @@
+"""Remarks, failures and losses of a run while it is read, within bounds: a log may go wrong on every line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from bench.core.codes import Code, Coded
+from bench.logs.foreign import FAILED, OK, TRUNCATED, Remark
+from bench.logs.messages import LogCode
+
+_MOST_LETTERS = 300
+_LAST = 1 << 62  # remarks without a line come last
+
+
+class RunNotes:
+    """What is known of a run beside its figures."""
+
+    most_remarks: ClassVar[int] = 1000
+    most_reasons: ClassVar[int] = 10
+
+    def __init__(self) -> None:
+        self.remarks: list[Remark] = []
+        self.failures: list[Coded] = []
+        self.cuts: list[Coded] = []
+        self._num_dropped = 0
+
+    def remark(self, line: int | None, code: Code, **facts: Any) -> None:
+        """Add what a reader of the figures must know."""
+        if len(self.remarks) < self.most_remarks:
+            self.remarks.append(Remark.of(line, code, **facts))
+        else:
+            self._num_dropped += 1
+
+    def fail(self, line: int | None, code: Code, **facts: Any) -> None:
+        """The run failed: a remark and a reason."""
+        self.remark(line, code, **facts)
+        self.add_failure(line, code, **facts)
+
+    def lose(self, line: int | None, code: Code, **facts: Any) -> None:
+        """Something of the run is lost: a remark and a reason."""
+        self.remark(line, code, **facts)
+        self.add_cut(line, code, **facts)
+
+    def add_failure(self, line: int | None, code: Code, **facts: Any) -> None:
+        """The run failed: a reason alone."""
+        if len(self.failures) < self.most_reasons:
+            self.failures.append(_reason(line, code, facts))
+
+    def add_cut(self, line: int | None, code: Code, **facts: Any) -> None:
+        """Something of the run is lost: a reason alone."""
+        if len(self.cuts) < self.most_reasons:
+            self.cuts.append(_reason(line, code, facts))
+
+    def status(self) -> str:
+        """How the run ended."""
+        if self.failures:
+            return FAILED
+        return TRUNCATED if self.cuts else OK
+
+    def failure(self) -> Coded | None:
+        """Why the status is not ok."""
+        return _joined(self.failures or self.cuts)
+
+    def all_remarks(self) -> tuple[Remark, ...]:
+        """The remarks in the order of their lines, and how many more there were."""
+        ordered = sorted(self.remarks, key=lambda remark: remark.line or _LAST)
+        if self._num_dropped:
+            ordered.append(Remark.of(None, LogCode.MORE_REMARKS, num=self._num_dropped))
+        return tuple(ordered)
+
+
+def shown(text: str, most: int = _MOST_LETTERS) -> str:
+    """The beginning of a printed line, for a fact."""
+    return text.strip()[:most]
+
+
+def _reason(line: int | None, code: Code, facts: dict[str, Any]) -> Coded:
+    text = code.words(facts)
+    if line is None:
+        return Coded(code, facts, text)
+    return Coded(code, {**facts, "line": line}, f"{text} (line {line})")
+
+
+def _joined(reasons: Sequence[Coded]) -> Coded | None:
+    """The first reason's code and facts, the words of them all."""
+    if not reasons:
+        return None
+    first = reasons[0]
+    printed = [str(reason.facts["printed"]) for reason in reasons if "printed" in reason.facts]
+    facts = dict(first.facts)
+    if printed:
+        facts["printed"] = "; ".join(dict.fromkeys(printed))
+    return Coded(first.code, facts, "; ".join(dict.fromkeys(reason.text for reason in reasons)))

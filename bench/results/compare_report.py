@@ -1,0 +1,303 @@
+"""Two runs compared, as a report: the conclusion, a line for each row, what else changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from bench.core.codes import Coded
+from bench.core.units import format_size
+from bench.results import inference, text
+from bench.results.compare import Compared, Comparison, UnmatchedRow, num_launches
+from bench.results.launches import between
+from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
+
+SCHEMA = "bench.compare/1"
+_MOST_VALUE = 100  # characters of a changed value
+
+# Shown in a column of their own if rows differ in them; the other factors in the line above the rows.
+_IN_COLUMNS = ("cache", "loop")
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The names of the two runs, and the command that measures them often enough for verdicts."""
+
+    base: str
+    new: str
+    command: str
+
+
+@dataclass(frozen=True)
+class CompareReport(Report):
+    """NEW against BASE."""
+
+    comparison: Comparison
+    sides: Sides
+
+    def blocks(self) -> Iterable[Block]:
+        """The conclusion first, then how to read the columns, the rows, and what explains them."""
+        comparison = self.comparison
+        yield Heading(conclusion(comparison, self.sides))
+        yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
+        yield Table(self._columns(), comparison.rows, section=self._heading)
+        yield Lines([*remarks(comparison), *changed(comparison)])
+
+    def data(self) -> Mapping[str, Any]:
+        """Every row with its launches, factors and statistics."""
+        comparison = self.comparison
+        return {
+            "schema": SCHEMA,
+            "base": self.sides.base,
+            "new": self.sides.new,
+            "delta": comparison.delta,
+            "fdr": comparison.fdr,
+            "least_launches": inference.LEAST_LAUNCHES,
+            "test": "mannwhitney_exact",
+            "correction": "benjamini_hochberg",
+            "ci_method": "log_welch",
+            "counts": comparison.counts,
+            "conclusion": conclusion(comparison, self.sides),
+            "remarks": remarks(comparison),
+            "rows": [_plain_row(row) for row in comparison.rows],
+            "only_base": [_plain_unmatched(row) for row in comparison.only_base],
+            "only_new": [_plain_unmatched(row) for row in comparison.only_new],
+            "allowed": comparison.allowed,
+            "changes": comparison.changes,
+        }
+
+    def records(self) -> Iterator[Mapping[str, Any]]:
+        """One line for each row, factors in columns of their own; several launches or jobs are separated by blanks."""
+        for row in self.comparison.rows:
+            line = _plain_row(row)
+            for name in ("differs", "reason_code", "reason_facts"):
+                del line[name]
+            factors = dict(line.pop("factors"))
+            factors |= {name: " -> ".join(map(str, both)) for name, both in row.differs.items()}
+            for name, value in line.items():
+                if isinstance(value, tuple):
+                    line[name] = " ".join(map(str, value))
+            yield line | factors
+
+    @cached_property
+    def _varied(self) -> list[str]:
+        """The factors that distinguish rows of the same pattern, mode, size and transport, or BASE from NEW."""
+        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the others state their reason
+        values: dict[tuple[Any, ...], set[str]] = {}
+        differing: set[str] = set()
+        for row in compared:
+            differing.update(row.differs)
+            for name in row.factors:
+                values.setdefault((name, row.place, _both(row, "transport")), set()).add(_both(row, name))
+        several = {key[0] for key, found in values.items() if len(found) > 1}
+        return [name for name in self.comparison.rows[0].factors if name in several | differing]
+
+    def _heading(self, row: Compared) -> str:
+        """`allreduce over mpi, 2 ranks on 1 node`: what was measured, and in which factors it differs from others."""
+        ranks, nodes = _both(row, "num_ranks"), _both(row, "num_nodes")
+        words = (
+            f"{row.place.pattern} over {_both(row, 'transport')}, {ranks} ranks on {nodes} node{'s' * (nodes != '1')}"
+        )
+        elsewhere = {"transport", "num_ranks", "num_nodes", *_IN_COLUMNS}
+        return ", ".join([words, *(f"{name} {_both(row, name)}" for name in self._varied if name not in elsewhere)])
+
+    def _columns(self) -> list[Column]:
+        groups = {row.place.group for row in self.comparison.rows}
+        columns = [Column("mode", lambda row: row.place.mode, right=False)]
+        if len(groups) > 1:
+            columns.append(Column("group", lambda row: row.place.group, right=False))
+        for name in _IN_COLUMNS:
+            if name in self._varied:
+                columns.append(Column(name, lambda row, name=name: _both(row, name), right=False))  # type: ignore[misc]
+        return columns + _FIGURES
+
+
+def reading(comparison: Comparison) -> list[str]:
+    """How to read the columns."""
+    lines = [
+        "times: median of the launches' medians, BASE and NEW",
+        "ratio: NEW / BASE, above 1 NEW takes longer",
+    ]
+    if not any(row.estimate for row in comparison.rows):
+        return lines
+    delta = f"{100 * comparison.delta:g} %"
+    return [
+        *lines,
+        "ci95: 95 % interval of the ratio over launches (Welch, on logarithms); spread: between launches, BASE/NEW",
+        "p: exact Mann-Whitney test on the launches' medians, corrected over all rows (Benjamini and Hochberg)",
+        "least: the smallest change that so many launches, spread like these, show in 8 of 10 comparisons",
+        f"slower, faster: p at most {comparison.fdr:g} and a ratio beyond {delta}; "
+        f"equivalent: all of ci95 within {delta}; inconclusive: neither",
+    ]
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Why rows have no verdict or no ratio, which rows only one run has, and what the number of rows costs."""
+    lines = []
+    reasons: dict[str, int] = {}
+    for row in comparison.rows:
+        if row.reason is not None:
+            reasons[row.reason.text] = reasons.get(row.reason.text, 0) + 1
+    for reason, number in reasons.items():
+        lines.append(f"not comparable ({text.count(number, 'row')}): {reason}")
+    if comparison.counts["modelled"]:
+        lines.append("modelled: both figures are computed, so there is a ratio and no verdict")
+    if comparison.counts["imported"]:
+        lines.append("imported: the mean of another tool's log has no spread, so there is a ratio and no verdict")
+    if comparison.allowed:
+        lines.append(f"allowed to differ: {', '.join(comparison.allowed)}")
+    lines += _unmatched("BASE", comparison.only_base) + _unmatched("NEW", comparison.only_new)
+    return lines + _cost_of_rows(comparison)
+
+
+def changed(comparison: Comparison) -> list[str]:
+    """What else differs between the two runs."""
+    if not comparison.changes:
+        return ["nothing else changed: same versions, variables, settings and hosts"]
+    lines = []
+    for each in comparison.changes:
+        lines.append(f"changed: {each.what}: {_cut(each.base or 'none')} -> {_cut(each.new or 'none')}")
+    return lines
+
+
+def conclusion(comparison: Comparison, sides: Sides) -> str:
+    """The whole comparison in one line, with the command that gives verdicts if there are none."""
+    counts = comparison.counts
+    words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
+    line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
+    slower = [row for row in comparison.rows if row.verdict == "slower"]
+    if slower:
+        worst = max(slower, key=lambda row: row.ratio or 0)
+        at = f"{worst.place.pattern}, {worst.place.mode}, {format_size(worst.place.payload_bytes)}"
+        line += f"; slowest: {at}, {text.significant(worst.ratio or 0)} times as long"
+    if counts["exploratory"]:
+        line += (
+            f"; fewer than {inference.LEAST_LAUNCHES} launches of each run give exploratory ratios without a verdict; "
+            f"for verdicts run: {sides.command}"
+        )
+    return line
+
+
+def _both(row: Compared, name: str) -> str:
+    """A factor's value; of BASE and of NEW if they differ."""
+    if name in row.differs:
+        return " -> ".join(value or "unknown" for value in row.differs[name])
+    return row.factors[name] or "none"
+
+
+def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
+    """The rows that one run has; modes with the same sizes on one line."""
+    sizes: dict[tuple[str, str, str], dict[int, None]] = {}
+    for row in rows:
+        group = "" if row.place.group == "world" else f", group {row.place.group}"
+        what = f"{row.place.pattern} over {row.factors['transport'] or 'unknown'}{group}"
+        reason = f" ({row.reason.text})" if row.reason is not None else ""
+        sizes.setdefault((what, reason, row.place.mode), {})[row.place.payload_bytes] = None
+    modes: dict[tuple[str, str, str], list[str]] = {}
+    for (what, reason, mode), at in sizes.items():
+        modes.setdefault((what, ", ".join(map(format_size, at)), reason), []).append(mode)
+    lines = []
+    for (what, places, reason), found in modes.items():
+        lines.append(f"only in {side}: {what}, {' and '.join(found)} at {places}{reason}")
+    return lines
+
+
+def _cost_of_rows(comparison: Comparison) -> list[str]:
+    """How many rows must change together for a verdict, if the launches are too few to detect one alone."""
+    tested = [row for row in comparison.rows if row.estimate is not None]
+    if not tested:
+        return []
+    fewest = min(tested, key=num_launches)
+    least_p = inference.least_p(len(fewest.base_launches_s), len(fewest.new_launches_s))
+    together = math.ceil(least_p * len(tested) / comparison.fdr)
+    if together <= 1:
+        return []
+    launches = inference.launches_for_one(len(tested), comparison.fdr)
+    return [
+        f"{num_launches(fewest)} launches cannot detect a change of fewer than {together} of "
+        f"{text.count(len(tested), 'row')} compared together; {launches} launches of each run can detect one alone"
+    ]
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _MOST_VALUE else f"{value[: _MOST_VALUE - 3]}..."
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return NOTHING
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def _launches(row: Compared) -> str:
+    return f"{len(row.base_launches_s)}/{len(row.new_launches_s)}" if row.ratio else NOTHING
+
+
+def _spread(row: Compared) -> str:
+    spreads = [between(side) for side in (row.base_launches_s, row.new_launches_s)]
+    return NOTHING if spreads == [None, None] else "/".join(map(text.percent, spreads))
+
+
+def _interval(row: Compared) -> str:
+    return f"{row.estimate.ratio_low:.3f}..{row.estimate.ratio_high:.3f}" if row.estimate else NOTHING
+
+
+def _least(row: Compared) -> str:
+    return text.percent(row.estimate.min_detectable) if row.estimate else NOTHING
+
+
+_FIGURES = [
+    Column("size", lambda row: str(row.place.payload_bytes), unit="(B)"),
+    Column("launches", _launches, optional=True),
+    Column("BASE", lambda row: text.microseconds(row.base_s), unit="(us)", optional=True),
+    Column("NEW", lambda row: text.microseconds(row.new_s), unit="(us)", optional=True),
+    Column("spread", _spread, unit="(%)", optional=True),
+    Column("ratio", lambda row: f"{row.ratio:.3f}" if row.ratio else NOTHING, optional=True),
+    Column("ci95", _interval, optional=True),
+    Column("p", lambda row: _p(row.p_corrected), optional=True),
+    Column("least", _least, unit="(%)", optional=True),
+    Column("verdict", lambda row: row.verdict, right=False),
+]
+
+
+def _plain_row(row: Compared) -> dict[str, Any]:
+    found = row.estimate
+    return asdict(row.place) | {
+        "transport": row.factors["transport"],
+        "num_base_launches": len(row.base_launches_s),
+        "num_new_launches": len(row.new_launches_s),
+        "base_s": row.base_s,
+        "new_s": row.new_s,
+        "ratio": row.ratio,
+        "ratio_low": found.ratio_low if found else None,
+        "ratio_high": found.ratio_high if found else None,
+        "p": found.p if found else None,
+        "p_corrected": row.p_corrected,
+        "cliffs_delta": found.cliffs_delta if found else None,
+        "min_detectable": found.min_detectable if found else None,
+        "base_between": between(row.base_launches_s),
+        "new_between": between(row.new_launches_s),
+        "verdict": row.verdict,
+        **_plain_reason("reason", row.reason),
+        "base_jobs": row.base_jobs,
+        "new_jobs": row.new_jobs,
+        "base_launches_s": row.base_launches_s,
+        "new_launches_s": row.new_launches_s,
+        "factors": row.factors,
+        "differs": {name: {"base": before, "new": after} for name, (before, after) in row.differs.items()},
+    }
+
+
+def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
+    place = asdict(row.place) | {"transport": row.factors["transport"], "factors": row.factors}
+    return place | _plain_reason("why", row.reason)
+
+
+def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
+    """The words under `name`, the code and its facts beside them."""
+    if reason is None:
+        return {name: None, f"{name}_code": None, f"{name}_facts": None}
+    return {name: reason.text, f"{name}_code": reason.code, f"{name}_facts": reason.facts}

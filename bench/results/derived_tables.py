@@ -1,0 +1,302 @@
+"""Tables of what rows say together: launches, another tool, contention, groups at once, overlap, scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench.core.units import format_size
+from bench.results import text
+from bench.results.document import Document, Interference, Overlapped, Parity, Scaling, Sharing, Spread
+from bench.results.run_table import group_names
+from bench.results.table import NOTHING, Column, Table
+
+LAUNCHES = (
+    "over launches: median of the launches' medians; ci95 over launches (3 or more)",
+    "within: half the interval of one launch's median; between: standard deviation of the launches' medians",
+)
+_SCALING_TITLES = {
+    "nodes": "more nodes",
+    "ranks per node": "more ranks inside one node",
+    "order": "other orders of ranks",
+}
+
+
+def tables(document: Document, whole: bool = True) -> list[Table]:
+    """Every table that has a row. Not `whole`: of scaling the largest size of each curve only."""
+    scalings = document.scalings if whole else _largest(document.scalings)
+    sharings = _sizes_shared(document.sharings)
+    found = [
+        Table(_PARITY, document.parities, "parity: ours / theirs", _parity_heading),
+        Table(_SCALING, scalings, _SCALING_TITLE, _scaling_heading),
+        Table(_INTERFERENCE, document.interferences, _INTERFERENCE_TITLE, _interference_heading),
+        Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
+        Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
+    ]
+    return [table for table in found if table.rows]
+
+
+# -- launches
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadLine:
+    """One size of one case over its launches, the modes beside each other."""
+
+    heading: str
+    groups: tuple[str, ...]
+    payload_bytes: int
+    by_mode: dict[str, Spread]
+
+
+def launches(document: Document) -> Table:
+    """One line for each size and group of the cases that were launched more than once."""
+    lines: list[SpreadLine] = []
+    for job in dict.fromkeys(spread.job for spread in document.spreads):
+        own = [spread for spread in document.spreads if spread.job == job]
+        num = max(spread.num_launches for spread in own)
+        heading = f"{text.job_line(job, document.headers[own[0].jobs[0]])}, {num} launches"
+        found: dict[tuple[int, str], SpreadLine] = {}
+        for spread in own:
+            key = (spread.payload_bytes, spread.group)
+            line = found.setdefault(key, SpreadLine(heading, (spread.group,), spread.payload_bytes, {}))
+            line.by_mode[spread.mode] = spread
+        lines += found.values()
+    grouped = len({line.groups for line in lines}) > 1
+    columns = [Column("size", lambda line: str(line.payload_bytes), unit="(B)", width=10)]
+    if grouped:
+        columns.append(Column("group", lambda line: group_names(line.groups), width=8))
+    for mode in dict.fromkeys(spread.mode for spread in document.spreads):
+        columns += _spread_columns(mode)
+    return Table(columns, lines, section=lambda line: line.heading, gap=1)
+
+
+def _spread_columns(mode: str) -> list[Column]:
+    def shown(show: Callable[[Spread], str]) -> Callable[[SpreadLine], str]:
+        return lambda line: show(line.by_mode[mode]) if mode in line.by_mode else NOTHING
+
+    return [
+        Column("time", shown(lambda one: text.microseconds(one.median_s)), unit="(us)", group=mode, width=9),
+        Column(
+            "ci95", shown(lambda one: text.interval(one.ci_low_s, one.ci_high_s)), unit="(us)", group=mode, width=19
+        ),
+        Column("within", shown(lambda one: text.percent(one.within)), unit="(%)", group=mode, width=7),
+        Column("between", shown(lambda one: text.percent(one.between)), unit="(%)", group=mode, width=8),
+    ]
+
+
+# -- cells that several tables share
+
+
+def _size(row: Any) -> str:
+    return format_size(row.payload_bytes)
+
+
+def _group(row: Any) -> str:
+    return "" if row.group == "world" else str(row.group)
+
+
+def _us(name: str) -> Callable[[Any], str]:
+    return lambda row: text.microseconds(getattr(row, name))
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """`0.512..0.530`; `?` if there are too few samples or launches for an interval."""
+    return "?" if low is None or high is None else f"{low:.3f}..{high:.3f}"
+
+
+def _factor_columns(name: str, title: str = "factor") -> list[Column]:
+    """A ratio and its 95 % interval; a modelled ratio has none."""
+
+    def interval(row: Any) -> str:
+        found = _interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"))
+        return NOTHING if found == "?" and getattr(row, "modelled", False) else found
+
+    return [Column(title, lambda row: f"{getattr(row, name):.3f}"), Column("ci95", interval)]
+
+
+def _share_of(num: int, of: int) -> str:
+    """`4 of 21`; empty for none."""
+    return f"{num} of {of}" if num else ""
+
+
+def _oversubscribed(row: Scaling | Sharing) -> str:
+    return "more ranks than CPUs" if row.oversubscribed else ""
+
+
+# -- another tool
+
+
+def _parity_heading(one: Parity) -> str:
+    asked = f" {one.case}" if one.case else ""
+    launches = f"{one.num_launches} launch{'es' if one.num_launches > 1 else ''}"
+    return f"{one.pattern}{asked} and {one.tool}, {launches}: ours / theirs, each the {one.statistic}"
+
+
+_PARITY = (
+    Column("size", _size),
+    Column("group", _group, optional=True),
+    Column("ours", _us("ours_s"), unit="(us)"),
+    Column("theirs", _us("theirs_s"), unit="(us)"),
+    Column("ratio", lambda one: f"{one.ratio:.3f}"),
+    Column(
+        "ci95", lambda one: "" if one.ratio_low is None else _interval(one.ratio_low, one.ratio_high), optional=True
+    ),
+)
+
+
+# -- scaling
+
+
+def _largest(scalings: Sequence[Scaling]) -> list[Scaling]:
+    """Of each curve its largest size."""
+    largest: dict[str, int] = {}
+    for one in scalings:
+        heading = _scaling_heading(one)
+        largest[heading] = max(one.payload_bytes, largest.get(heading, 0))
+    return [one for one in scalings if one.payload_bytes == largest[_scaling_heading(one)]]
+
+
+def _scaling_heading(one: Scaling) -> str:
+    return f"{one.pattern} over {one.transport}, {one.mode}: {_SCALING_TITLES[one.factor]}"
+
+
+def _rated(one: Scaling) -> bool:
+    """Is the row shown by its bandwidth rather than its time?"""
+    return one.mode == "pipelined" and one.efficiency is not None
+
+
+def _scaled(one: Scaling) -> str:
+    if one.value == one.reference:
+        return "reference"
+    ratio = one.efficiency if _rated(one) else one.time_ratio
+    return f"{ratio:.3f}"
+
+
+def _scaled_interval(one: Scaling) -> str:
+    low, high = one.time_ratio_low, one.time_ratio_high
+    if _rated(one):
+        low, high = one.efficiency_low, one.efficiency_high
+    return "" if low is None or high is None else _interval(low, high)
+
+
+def _share(one: Scaling) -> str:
+    """Of the bound of that world, or of the floor in its time."""
+    if _rated(one):
+        return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
+    return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"
+
+
+_SCALING_TITLE = (
+    "scaling: busbw (pipelined) or time (isolated) divided by that of the smallest world of the same kind "
+    "(inside one node, between nodes) or of the linear order"
+)
+_SCALING = (
+    Column("size", _size),
+    Column("world", lambda one: one.value if one.factor == "order" else f"{one.num_nodes}x{one.ranks_per_node}"),
+    Column("time (us)", lambda one: "" if _rated(one) else text.microseconds(one.median_s), optional=True),
+    Column("busbw (GB/s)", lambda one: text.gigabytes(one.busbw_bytes_per_s) if _rated(one) else "", optional=True),
+    Column("x reference", _scaled),
+    Column("ci95", _scaled_interval, optional=True),
+    Column("", _share, optional=True),
+    Column("", _oversubscribed, right=False, optional=True),
+)
+
+
+# -- contention
+
+
+def _interference_heading(one: Interference) -> str:
+    ranks = f"{one.num_aggressors} rank{'s' * (one.num_aggressors > 1)}"
+    return (
+        f"{one.pattern} over {one.transport}, {one.mode}, {one.ranks_per_node} ranks per node, split "
+        f"{one.split}; {one.aggressor} of {format_size(one.aggressor_bytes)} by {ranks} as aggressor"
+    )
+
+
+def _aggressor_rate(one: Interference) -> str:
+    share = text.percent(one.aggressor_bytes_per_s / one.aggressor_alone_bytes_per_s)
+    alone = text.gigabytes(one.aggressor_alone_bytes_per_s)
+    return f"{text.gigabytes(one.aggressor_bytes_per_s)} of {alone} GB/s ({share} %)"
+
+
+_INTERFERENCE_TITLE = (
+    "contention: factor = time disturbed / time alone, `?` if blocks or launches are too few for an interval; "
+    "idle: blocks in which aggressors hardly sent, which make the factor too low"
+)
+_INTERFERENCE = (
+    Column("size", _size),
+    Column("group", lambda one: one.group),
+    Column("alone", _us("alone_s"), unit="(us)"),
+    Column("disturbed", _us("disturbed_s"), unit="(us)"),
+    *_factor_columns("factor"),
+    Column("aggressors", _aggressor_rate),
+    Column("idle", lambda one: _share_of(one.num_blocks_not_covered, one.num_blocks), optional=True),
+)
+
+
+# -- groups at once
+
+
+def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
+    """The groups of each job, mode and size."""
+    sizes: dict[tuple[str, str, int], list[Sharing]] = {}
+    for one in sharings:
+        sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)
+    return list(sizes.values())
+
+
+def _worst(groups: Sequence[Sharing]) -> Sharing:
+    return max(groups, key=lambda one: one.factor)
+
+
+def _of_worst(show: Callable[[Sharing], str]) -> Callable[[Sequence[Sharing]], str]:
+    return lambda groups: show(_worst(groups))
+
+
+def _sharing_heading(one: Sharing) -> str:
+    return f"{one.pattern} over {one.transport}, {one.mode}, topology {one.topology}"
+
+
+_SHARING_TITLE = (
+    "groups at once: factor = time at once / time alone, `?` if samples or launches are too few for an interval"
+)
+_FACTOR, _FACTOR_INTERVAL = _factor_columns("factor")
+_SHARING = (
+    Column("size", _of_worst(_size)),
+    Column("groups", lambda groups: f"{len(groups)} of {groups[0].num_ranks} ranks"),
+    Column("median factor", lambda groups: f"{median(one.factor for one in groups):.3f}"),
+    Column("worst", _of_worst(lambda one: one.group)),
+    Column("factor", _of_worst(_FACTOR.cell)),
+    Column("ci95", _of_worst(_FACTOR_INTERVAL.cell)),
+    Column("alone", _of_worst(_us("alone_s")), unit="(us)"),
+    Column("at once", _of_worst(_us("at_once_s")), unit="(us)"),
+    Column("", _of_worst(_oversubscribed), right=False, optional=True),
+)
+
+
+# -- overlap
+
+
+def _overlap_heading(one: Overlapped) -> str:
+    return f"allreduce over {one.transport}, {one.num_ranks} ranks, {one.mode}, and products of {one.dtype}"
+
+
+_OVERLAP_TITLE = (
+    "overlap: factor = time overlapped / time alone, `?` if blocks or launches are too few for an interval; "
+    "not covered: samples in which one of both ended early, which make the factors too low"
+)
+_OVERLAP = (
+    Column("size", _size),
+    Column("group", _group, optional=True),
+    Column("alone", _us("alone_s"), unit="(us)"),
+    Column("overlapped", _us("together_s"), unit="(us)"),
+    *_factor_columns("factor"),
+    Column("order", lambda one: str(one.order)),
+    Column("product alone", _us("product_alone_s"), unit="(us)"),
+    Column("overlapped", _us("product_together_s"), unit="(us)"),
+    *_factor_columns("product_factor"),
+    Column("not covered", lambda one: _share_of(one.num_not_covered, one.num_samples), optional=True),
+)

@@ -1,0 +1,148 @@
+"""The words of this room: what flags, notes, contradictions and refusals mean to a reader. Logic reads codes only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.core.codes import Code
+from bench.core.record import Flag
+
+# The mark beside a figure, in the order of gravity: a few words for the legend below every table.
+MARKS = {
+    "!": "above a hard bound",
+    "*": "not converged",
+    "?": "no 95 % interval",
+    "~": "drift or warm-up",
+    "m": "another tool's statistic",
+}
+
+# A flag's mark (empty: the figure is not in doubt) and what it means. Flags that the row itself shows are not here.
+# fmt: off
+FLAGS: Mapping[str, tuple[str, str]] = {
+    Flag.ABOVE_BOUND:    ("!", "above a hard bound: the bound, the clock or the data is wrong"),
+    Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than asked"),
+    Flag.FEW_SAMPLES:    ("?", "too few independent samples for a 95 % interval"),
+    Flag.BAD_SAMPLES:    ("?", "samples are not valid times: no figure"),
+    Flag.CLOCK_LIMITED:  ("?", "one-way time between two clocks that are compared too coarsely: the time is not exact"),
+    Flag.DRIFT:          ("~", "the samples drift: the median depends on when it was measured"),
+    Flag.WARMUP_RESIDUE: ("~", "the first samples are still warm-up"),
+    Flag.IMPORTED:       ("m", "imported from another tool's log: a mean without samples, not a median"),
+    Flag.REPORTED:       ("m", "reported by another tool, by its own statistic"),
+    Flag.OUTLIERS:       ("", "outliers: samples beyond 10 scaled MAD of the median (kept)"),
+    Flag.SYNC_LIMITED:   ("", "start skew: ranks start apart by more than 5 % of the time"),
+    Flag.SOFTWARE_BOUND: ("", "call overhead: the time is less than 3 times the cost of the call itself"),
+    Flag.LAUNCH_BOUND:   ("", "launch-bound: the host spent more than 90 % of the time issuing calls"),
+    Flag.MAY_OVERLAP:    ("", "rooted operations back to back may overlap: a rate, not the time of one"),
+    Flag.RANKS_NOT_KEPT: ("", "only the slowest rank's times are in the file"),
+    Flag.CONTRADICTS:    ("", "contradicts another row of this run"),
+    Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
+    Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
+}
+# fmt: on
+SHOWN_IN_ROW = frozenset({Flag.INVALID, Flag.MODELLED})
+
+
+class NoteCode(Code):
+    """What a reader must know about a run beyond its rows, the most urgent first."""
+
+    NOTHING_MEASURED = "nothing-measured", "nothing was measured"
+    INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"
+    FAILED = "failed", "FAILED {row}: {reason}"
+    WARNING = "warning", "{text}"
+    THROTTLED = "throttled", "THROTTLED {gpu} of {host}, {when:list} the rows: {reasons:list}"
+    SLOW_RANK = (
+        "slow-rank",
+        "SLOW: rank {rank} ({place}), {row}: {rate}, {behind:percent} below the median of {num}, robust z {z:.1f}",
+    )
+    CONTRADICTION = "contradiction", "CONTRADICTION {sentence}"
+    SKIPPED = "skipped", "skipped {row}: {reason}"
+    BOUND = "bound", "{letter}  {rate} GB/s of busbw: {name} ({kind})"
+    MARK = "mark", "{mark}  {meaning} ({counts})"
+    SINGLE_LAUNCH = "single-launch", "single launch: no inference across launches (make bench LAUNCHES=5)"
+    ROWS_NOT_HELD = (
+        "rows-not-held",
+        "{num:,} rows are left out of these notes (at most {most:,} are kept in memory): see the results file",
+    )
+    ENQUEUE = "enqueue", "call overhead: the host needs {range} us to issue a call; a device that is done sooner waits"
+    CALL_OVERHEAD = "call-overhead", "call overhead: {range} us of each time (not subtracted)"
+    START_SKEW = "start-skew", "start skew: ranks start an isolated call {range} us apart (median)"
+    FLOOR = "floor", "floor: {names:list}, {meaning}"
+    REPEATED = "repeated", "{num} rows were measured again: the later figures are shown, JSON and CSV keep both"
+    FLAG = "flag", "{meaning} ({counts})"
+    ROUNDED_SIZES = "rounded-sizes", "the sizes {asked:list} are all {bytes} bytes in whole blocks: measured once"
+    SAMPLED_CHECK = "sampled-check", "data check at {sizes:list}: both ends and every hundredth page were compared"
+    STRAGGLERS = "stragglers", "slowest of an isolated call: {shares}; rotation {rotation} (1: always the same rank)"
+    SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest in most samples of {num} of {judged} rows"
+    NO_SLOW_RANK = (
+        "no-slow-rank",
+        "{row}: no rank of {num} is slow; the last ({place}) is {behind:percent} below the median, robust z {z:.1f} "
+        "(slow: below by {limit:percent} and z beyond -{limit_z:.1f})",
+    )
+    PRODUCT = "product", "{dtype} product, order {order}, {mode}{ranks}: {rate} TFLOP/s{peak}"
+
+
+# Several notes of one code in one line: how many, and the first of them.
+SUMMARIES = {
+    NoteCode.FAILED: ("FAILED: {num} rows or jobs", "the first: {row}: {reason}"),
+    NoteCode.WARNING: ("{num} warnings", "the first: {text}"),
+    NoteCode.THROTTLED: ("THROTTLED: {num} GPUs", "the first: {gpu} of {host}, {reasons:list}"),
+    NoteCode.SLOW_RANK: ("SLOW: {num} ranks", "the slowest: rank {rank} ({place}), {behind:percent} below the median"),
+    NoteCode.CONTRADICTION: ("{num} contradictions between rows", "the largest: {sentence}"),
+    NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
+}
+
+# Notes that wait for --notes: the words by which the last line below a table counts them.
+FOLDED = {
+    NoteCode.REPEATED: "rows measured again",
+    NoteCode.FLAG: "",  # the flag's own words
+    NoteCode.ROUNDED_SIZES: "rounded sizes",
+    NoteCode.SAMPLED_CHECK: "sampled data checks",
+    NoteCode.STRAGGLERS: "slowest ranks",
+    NoteCode.SLOWEST_RANK: "slowest ranks",
+    NoteCode.NO_SLOW_RANK: "comparison of ranks",
+    NoteCode.PRODUCT: "rates of products",
+    NoteCode.FLOOR: "latency floor",
+    NoteCode.ENQUEUE: "call overhead",
+}
+
+
+class ConflictCode(Code):
+    """Why two measured rows cannot both be right."""
+
+    PIPELINED_SLOWER = (
+        "pipelined-slower-than-isolated",
+        "{rule}: {row} took {seconds:time}, at most {limit_s:time} by {other}: "
+        "operations back to back can be done one after the other",
+    )
+    ONE_WAY_SLOWER = (
+        "one-way-slower-than-two-way",
+        "{rule}: {row} took {seconds:time}, at most {limit_s:time} by {other}: "
+        "two-way traffic is at most twice one-way traffic",
+    )
+    REPLACEABLE = (
+        "slower-than-its-replacement",
+        "{rule}: {row} took {seconds:time}, at most {limit_s:time} by {other}, which does the same work: {how}",
+    )
+
+
+class ReasonCode(Code):
+    """Why a row of one run cannot be compared with the other run."""
+
+    MODELLED_AND_MEASURED = "modelled-and-measured", "modelled in {modelled}, measured in {measured}"
+    FACTORS_DIFFER = "factors-differ", "{differences:list}"
+    WRONG_DATA = "wrong-data", "INVALID: wrong data were received in {side} ({job})"
+    NO_TIME_PRINTED = "no-time-printed", "the log holds no time in {side} ({job})"
+    BAD_SAMPLES = "bad-samples", "samples are not valid times in {side} ({job})"
+    NO_MEDIAN = "no-median", "no median in {side} ({job})"
+    FEW_SAMPLES = "few-samples", "only {num} sample in {side} ({job})"
+    # of a row that only one run has
+    OTHER_FACTORS = "other-factors", "{factors:list}"
+    FAILED_THERE = "failed-there", "failed there: {reason}"
+    SKIPPED_THERE = "skipped-there", "skipped there: {reason}"
+
+
+class NoFitCode(Code):
+    """Why no model is fitted to a curve."""
+
+    WRONG_DATA = "wrong-data", "a row received wrong data"
+    FEW_SIZES = "few-sizes", "{num} sizes, and a model needs at least {least}"

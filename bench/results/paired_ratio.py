@@ -1,0 +1,138 @@
+"""The ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
+
+Interference and overlap pair neighbouring blocks of one launch, parity pairs neighbouring launches, scaling and sharing
+pair two rows. What drifts slowly is in both times of a pair, so the ratio does not hold it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median, stdev
+from typing import Any, TypeVar
+
+from bench.core.record import Header, Record, known
+from bench.results import launches, stats
+from bench.results.document import Interference, Overlapped, Summary
+from bench.results.inference import ratio_interval, time_ratio
+from bench.results.model import case_of
+
+LEAST_LAUNCHES = 3  # for an interval over pairs of launches
+T = TypeVar("T", Interference, Overlapped)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """Second time / first time. `over`: what the interval is over ("blocks", "launches", "samples"); None without one.
+
+    `num_pairs`: how many ratios its value is the middle of.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
+    num_pairs: int = 1
+
+    def named(self, name: str) -> dict[str, Any]:
+        """The ratio and its interval by the names of fields: `factor`, `factor_low`, `factor_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def without_interval(self) -> PairedRatio:
+        """The ratio of modelled times, whose launches and blocks do not differ."""
+        return replace(self, low=None, high=None, over=None)
+
+
+def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: int) -> list[float]:
+    """Median together / median alone of each pair of neighbouring blocks."""
+    ratios = []
+    for first in range(0, min(len(alone), len(together)), per_block):
+        block = slice(first, first + per_block)
+        ratios.append(median(together[block]) / median(alone[block]))
+    return ratios
+
+
+def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio:
+    """The median over pairs of neighbouring blocks of median together / median alone."""
+    ratios = block_ratios(alone, together, per_block)
+    return _middle(ratios, stats.interval(ratios), "blocks")
+
+
+def over_launches(of_launches: Iterable[float]) -> PairedRatio:
+    """The median of the launches' ratios; an interval from three launches on."""
+    ratios = list(of_launches)
+    return _middle(ratios, launches.interval(ratios), "launches")
+
+
+def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
+    """The geometric mean over pairs of launches of second / first; the t interval of its logarithm from three on."""
+    logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
+    middle = fmean(logs)
+    if len(logs) < LEAST_LAUNCHES:
+        return PairedRatio(math.exp(middle), num_pairs=len(logs))
+    half = launches.t_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    return PairedRatio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), "launches", len(logs))
+
+
+def of_rows(
+    base: Sequence[float],
+    base_interval: tuple[float, float] | None,
+    new: Sequence[float],
+    new_interval: tuple[float, float] | None,
+) -> PairedRatio:
+    """New / base of two rows' launch medians in seconds, one or more of each.
+
+    The interval is over launches if both rows have two or more, over samples if both have one and its interval.
+    """
+    if len(new) > 1 and len(base) > 1:
+        return PairedRatio(*time_ratio(base, new), "launches", min(len(base), len(new)))
+    ratio = median(new) / median(base)
+    if len(new) > 1 or len(base) > 1 or base_interval is None or new_interval is None:
+        return PairedRatio(ratio)
+    return PairedRatio(ratio, *ratio_interval(new[0], new_interval, base[0], base_interval), "samples")
+
+
+def _middle(ratios: Sequence[float], interval: tuple[float, float] | None, over: str) -> PairedRatio:
+    low, high = interval or (None, None)
+    return PairedRatio(median(ratios), low, high, over if interval else None, len(ratios))
+
+
+# -- rows that have such a ratio
+
+
+def interval_of(row: Summary) -> tuple[float, float] | None:
+    """The interval of a row's median within its launch."""
+    return None if row.ci_low_s is None or row.ci_high_s is None else (row.ci_low_s, row.ci_high_s)
+
+
+def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
+    """Which row of which case it is, by the names of fields."""
+    return {
+        "job": case_of(job, header),
+        "pattern": header.pattern,
+        "transport": header.transport,
+        "mode": record.mode,
+        "group": record.group,
+        "payload_bytes": record.payload_bytes,
+        "num_ranks": known(record.num_ranks),
+        "num_nodes": known(record.num_nodes),
+    }
+
+
+def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
+    """One for each row of each case: that of its only launch, or what `merged` makes of several."""
+    found: dict[tuple[object, ...], list[T]] = {}
+    for row in rows:
+        found.setdefault((row.job, row.mode, row.group, row.payload_bytes), []).append(row)
+    return tuple(of_row[0] if len(of_row) == 1 else merged(of_row) for of_row in found.values())
+
+
+def medians(of_row: Sequence[object], *names: str) -> dict[str, Any]:
+    """The median over launches of each of these fields."""
+    return {name: median(getattr(row, name) for row in of_row) for name in names}
+
+
+def sums(of_row: Sequence[object], *names: str) -> dict[str, Any]:
+    """The sum over launches of each of these fields."""
+    return {name: sum(getattr(row, name) for row in of_row) for name in names}

@@ -1,0 +1,129 @@
+"""A run as a report: its head, its rows, what the rows say together, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from bench.core.record import Header
+from bench.results import derived_tables, notes, text
+from bench.results.document import Document, Summary
+from bench.results.formats.table import TextTable, comments, render_blocks
+from bench.results.run_table import Layout, RunTable, TableLine
+from bench.results.table import Block, Lines, Report
+
+
+@dataclass(frozen=True)
+class RunReport(Report):
+    """`show`: columns that tables show in addition ("wire"). `all_notes`: every note instead of the urgent ones.
+
+    `table`: that of rows which are printed already.
+    """
+
+    document: Document
+    show: Sequence[str] = ()
+    all_notes: bool = False
+    table: RunTable | None = None
+
+    def blocks(self) -> Iterable[Block]:
+        """What was run and how to read it, the rows, derived tables, notes."""
+        yield from self.head()
+        document, rows = self.document, self._rows
+        if document.spreads:
+            yield Lines(derived_tables.LAUNCHES)
+            yield derived_tables.launches(document)
+        if rows:
+            yield Lines(self.table_of_rows.reading())
+            yield self.table_of_rows.table(rows)
+        yield from self.after()
+
+    def head(self) -> Iterable[Block]:
+        """What was chosen, and the facts in which all jobs agree."""
+        headers = list(self.document.headers.values())
+        if headers:
+            yield Lines(head_lines(headers))
+
+    def after(self) -> Iterable[Block]:
+        """What the rows say together, and notes."""
+        yield from derived_tables.tables(self.document, whole=self.all_notes)
+        found = notes.notes(self.document, self.table_of_rows.letters)
+        yield Lines(notes.texts(found) if self.all_notes else notes.brief(self.document, found), title="Notes")
+
+    def data(self) -> Mapping[str, Any]:
+        """The whole document; `notes` in words, their codes beside them."""
+        found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
+        found["notes"] = [note.text for note in self.document.notes]
+        found["note_codes"] = [{"code": note.code, "facts": note.facts} for note in self.document.notes]
+        return found
+
+    def records(self) -> Iterable[Mapping[str, Any]]:
+        """One line for each row; what was skipped or failed is not in it."""
+        return ({name: getattr(row, name) for name in self.record_names()} for row in self.document.summaries)
+
+    def record_names(self) -> Sequence[str]:
+        """The fields of a summary."""
+        return [field.name for field in fields(Summary)]
+
+    @cached_property
+    def table_of_rows(self) -> RunTable:
+        """The rows' columns, and the letters of their bounds."""
+        return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show))
+
+    @cached_property
+    def _rows(self) -> list[TableLine]:
+        """The lines of all jobs but those whose rows are in a derived table."""
+        document = self.document
+        elsewhere = _elsewhere(document)
+        of_job: dict[str, list[Summary]] = {}
+        for row in document.summaries:
+            of_job.setdefault(row.job, []).append(row)
+        lines: list[TableLine] = []
+        for job, header in document.headers.items():
+            if job in of_job and job not in elsewhere:
+                heading = text.job_line(job, header) if len(document.headers) > 1 else ""
+                lines += self.table_of_rows.lines(of_job[job], heading)
+        return lines
+
+
+class LiveTable:
+    """One job's rows on the terminal as they come, in the same lines as a RunReport of them."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Choose the columns; nothing is printed yet."""
+        self._table = RunTable(layout)
+        self._text = TextTable(self._table.table(()))
+
+    def before(self, header: Header) -> str:
+        """The run's head, how to read the figures, the titles of the columns."""
+        lines = comments([*head_lines([header]), *self._table.reading()])
+        return "\n".join([*lines, "#", *self._text.titles()])
+
+    def rows(self, summaries: Sequence[Summary]) -> str:
+        """The lines of one size."""
+        lines = self._table.lines(summaries)
+        return "\n".join(text for line in lines for text in self._text.lines(line))
+
+    def after(self, document: Document, all_notes: bool = False) -> str:
+        """What the rows say together, and notes."""
+        report = RunReport(document, all_notes=all_notes, table=self._table)
+        return render_blocks(report.after())
+
+
+def head_lines(headers: Sequence[Header]) -> list[str]:
+    """What was chosen (once if jobs chose the same), and the facts in which all jobs agree."""
+    lines = dict.fromkeys(note for header in headers for note in header.notes)
+    lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
+    facts = [dict(text.facts(header)) for header in headers]
+    for name, value in facts[0].items():
+        if all(other.get(name) == value for other in facts):
+            lines[f"{name:<9} {value}"] = None
+    return list(lines)
+
+
+def _elsewhere(document: Document) -> set[str]:
+    """The jobs whose rows are in a derived table: over all their launches, or another tool's beside ours."""
+    tools = {one.tool for one in document.parities}
+    compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}
+    return compared | {job for spread in document.spreads for job in spread.jobs}

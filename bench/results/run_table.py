@@ -1,0 +1,302 @@
+"""The table of a run's rows, after nccl-tests: one line per size and group, the two modes in columns of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.core.dtypes import DTYPES
+from bench.core.record import Flag
+from bench.results import text
+from bench.results.document import Document, Summary
+from bench.results.flops import PATTERN
+from bench.results.table import NOTHING, Column, Table
+
+_LEAST_GROUP_WIDTH = 8
+_COPY_GROUP_WIDTH = 13
+# Names that are wider than their column, as nccl-tests writes them.
+_SHORT_TYPES = {"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "complex128": "cplx128", "complex64": "cplx64"}
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a table has.
+
+    `grouped`: rows are of several groups, whose longest name has `widest` letters. `like`: the tool whose statistics
+    are shown, empty for ours. `imported`: from another tool's log. `wire`: also the rate through a node's NICs.
+    `products`: all rows are products of matrices, which move nothing.
+    """
+
+    modes: Sequence[str]
+    grouped: bool = False
+    widest: int = 0
+    like: str = ""
+    imported: bool = False
+    wire: bool = False
+    products: bool = False
+
+    @classmethod
+    def of(cls, document: Document, wire: bool = False) -> Layout:
+        """The layout that shows all rows of a document."""
+        rows = document.summaries
+        likes = {text.like(header) for header in document.headers.values()}
+        groups = {row.group for row in rows}
+        return cls(
+            modes=text.modes_of(rows),
+            grouped=len(groups) > 1,
+            widest=max(map(len, groups), default=0),
+            like=likes.pop() if len(likes) == 1 else "",
+            imported=bool(rows) and all(row.imported for row in rows),
+            wire=wire,
+            products=bool(rows) and all(row.pattern == PATTERN for row in rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableLine:
+    """One line: the rows of one size and group by mode. `groups`: more than one if they show the same figures."""
+
+    heading: str
+    groups: tuple[str, ...]
+    by_mode: dict[str, Summary]
+
+    @property
+    def first(self) -> Summary:
+        """What the modes have in common."""
+        return next(iter(self.by_mode.values()))
+
+
+class RunTable:
+    """The lines of rows, whether they come one by one or all at once."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Choose the columns."""
+        self.layout = layout
+        self.letters: dict[tuple[str, str], str] = {}  # (name, kind) of a bound that a row shows -> its letter
+        self._columns = _common(layout)
+        for mode in layout.modes:
+            self._columns += self._of_mode(mode)
+        wrong = Column("#wrong", lambda line: text.wrong(line.by_mode.values()), width=8)
+        self._columns.append(wrong)
+
+    def table(self, lines: Sequence[TableLine]) -> Table:
+        """Lines below the headings of their jobs."""
+        return Table(self._columns, lines, section=lambda line: line.heading, gap=1)
+
+    def reading(self) -> list[str]:
+        """How to read the columns, one sentence each."""
+        lines = text.reading(self.layout.modes, self.layout.like, self.layout.imported)
+        return [*lines, text.WIRE] if self.layout.wire else lines
+
+    def lines(self, rows: Iterable[Summary], heading: str = "") -> list[TableLine]:
+        """The lines of one job's rows, sizes in the order of their appearance."""
+        found: list[TableLine] = []
+        sizes: dict[tuple[int, str | None, str | None], list[Summary]] = {}
+        for row in rows:
+            sizes.setdefault((row.payload_bytes, row.dtype, row.reduce_op), []).append(row)
+            self._name_bound(row)
+        for of_size in sizes.values():
+            found += self._merged([TableLine(heading, (line.first.group,), line.by_mode) for line in _paired(of_size)])
+        return found
+
+    def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
+        """Lines of one size that differ in their group only become one line."""
+        if len(lines) < 2 or not self.layout.grouped:
+            return list(lines)
+        alike: dict[tuple[str, ...], list[TableLine]] = {}
+        for line in lines:
+            cells = tuple(column.cell(line) for column in self._columns if column.title not in _GROUP_TITLES)
+            alike.setdefault(cells, []).append(line)
+        found = []
+        for same in alike.values():
+            groups = tuple(line.groups[0] for line in same)
+            # A group that has several lines keeps them.
+            distinct = len(set(groups)) == len(groups)
+            found += [TableLine(same[0].heading, groups, same[0].by_mode)] if distinct else same
+        return found
+
+    def _of_mode(self, mode: str) -> list[Column]:
+        if self.layout.like:
+            return _like(self.layout.like, mode)
+        if self.layout.products:
+            rate = _figure("TFLOP/s", mode, 8, lambda row: text.teraflops(row.flops_per_s))
+            share = _figure("of peak", mode, 8, text.peak_share, unit="(%)")
+            timed = _isolated(mode)[:-1] if mode == "isolated" else [_time(mode)]
+            return [*timed, rate, share, *_marks(mode)]
+        if mode == "isolated":
+            if not self.layout.imported:
+                return [*_isolated(mode), *_marks(mode)]
+            return [_time(mode), _isolated(mode)[-1], *_marks(mode)]
+        columns = [_time(mode), *_rates(mode)]
+        if self.layout.wire:
+            columns.append(_figure("wire", mode, 7, lambda row: text.gigabytes(row.wire_bytes_per_s), unit="(GB/s)"))
+        return [*columns, _figure("bound", mode, 6, self._bound, unit="(%)"), *_marks(mode)]
+
+    def _name_bound(self, row: Summary) -> None:
+        """Give a bound that is shown the next letter."""
+        shown = row.mode != "isolated" and row.mode in self.layout.modes and row.verified is not False
+        if shown and not (self.layout.like or self.layout.products) and row.bound_fraction is not None:
+            key = (row.bound_name or "", row.bound_kind or "")
+            self.letters.setdefault(key, text.letter(len(self.letters)))
+
+    def _bound(self, row: Summary) -> str:
+        letter = self.letters.get((row.bound_name or "", row.bound_kind or ""))
+        if row.bound_fraction is None or letter is None:
+            return NOTHING
+        return f"{text.percent(row.bound_fraction)}{letter}"
+
+
+_GROUP_TITLES = ("group", "from>to")
+
+
+def _common(layout: Layout) -> list[Column]:
+    """What the modes of a line have in common."""
+    size = Column("size", lambda line: _size(line.first), unit="(B)", width=10)
+    count = Column("count", lambda line: _count(line.first), unit="(elements)", width=10)
+    if layout.grouped and layout.imported:
+        count = Column("from>to", lambda line: group_names(line.groups), width=_COPY_GROUP_WIDTH)
+    elif layout.grouped:
+        count = Column("group", lambda line: group_names(line.groups), width=max(_LEAST_GROUP_WIDTH, layout.widest))
+    return [
+        size,
+        count,
+        Column("type", lambda line: _type(line.first), width=8),
+        Column("redop", lambda line: line.first.reduce_op or NOTHING, width=5),
+        Column("root", lambda line: NOTHING if line.first.root is None else str(line.first.root), width=4),
+    ]
+
+
+def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
+    """A figure of one mode: a dash if the mode has no row or received wrong data."""
+
+    def cell(line: TableLine) -> str:
+        row = line.by_mode.get(mode)
+        return NOTHING if row is None or row.verified is False else show(row)
+
+    return Column(title, cell, unit=unit, group=mode, width=width)
+
+
+def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
+    """The first figure of a mode: it says so if the data were wrong."""
+
+    def cell(line: TableLine) -> str:
+        row = line.by_mode.get(mode)
+        if row is None:
+            return NOTHING
+        return "INVALID" if row.verified is False else show(row)
+
+    return Column(title, cell, unit="(us)", group=mode, width=width)
+
+
+def _marks(mode: str) -> list[Column]:
+    """Marks on the terminal; pages have room for the flags' names."""
+
+    def marks(line: TableLine) -> str:
+        row = line.by_mode.get(mode)
+        return "" if row is None or row.verified is False else text.marks(row.flags)[:2]
+
+    def flags(line: TableLine) -> str:
+        row = line.by_mode.get(mode)
+        return "" if row is None else ", ".join("INVALID" if flag == Flag.INVALID else flag for flag in row.flags)
+
+    return [
+        Column("", marks, right=False, group=mode, width=2),
+        Column("flags", flags, right=False, group=mode, wide=True),
+    ]
+
+
+def _isolated(mode: str) -> list[Column]:
+    us = "(us)"
+    p99, most = (_figure(title, mode, 7, _seconds(f"{title}_s"), us) for title in ("p99", "max"))
+    return [
+        _time(mode),
+        _figure("ci95", mode, 16, lambda row: text.interval(row.ci_low_s, row.ci_high_s), us),
+        _figure("p95", mode, 7, _seconds("p95_s"), us),
+        replace(p99, wide=True),
+        replace(most, wide=True),
+        _figure("floor", mode, 7, _seconds("floor_s"), us),
+    ]
+
+
+def _rates(mode: str) -> list[Column]:
+    return [
+        _figure("algbw", mode, 7, lambda row: text.gigabytes(row.algbw_bytes_per_s), "(GB/s)"),
+        _figure("busbw", mode, 7, lambda row: text.gigabytes(row.busbw_bytes_per_s), "(GB/s)"),
+    ]
+
+
+def _like(tool: str, mode: str) -> list[Column]:
+    """The same samples as another tool prints them (docs/metrics.md: measuring like another tool)."""
+    if tool == "osu":
+        return [
+            _time(mode, "avg", 8, _compat("osu_mean_s", text.microseconds)),
+            _figure("min", mode, 8, _compat("osu_min_s", text.microseconds), "(us)"),
+            _figure("max", mode, 8, _compat("osu_max_s", text.microseconds), "(us)"),
+            *_marks(mode),
+        ]
+    return [
+        _time(mode, show=_compat("nccl_tests_s", text.microseconds)),
+        _figure("algbw", mode, 7, _compat("nccl_tests_algbw_bytes_per_s", text.gigabytes), "(GB/s)"),
+        _figure("busbw", mode, 7, _compat("nccl_tests_busbw_bytes_per_s", text.gigabytes), "(GB/s)"),
+        *_marks(mode),
+    ]
+
+
+def _seconds(name: str) -> Callable[[Summary], str]:
+    """Shows a field of a row in microseconds."""
+    return lambda row: text.microseconds(getattr(row, name))
+
+
+def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary], str]:
+    """Shows what another tool would print."""
+    return lambda row: show(row.compat.get(name))
+
+
+def _paired(rows: Iterable[Summary]) -> list[TableLine]:
+    """Rows of one size as lines, the modes of a group beside each other.
+
+    A mode that comes again replaces the first, which an interrupted attempt left. A log's row begins a new line, and so
+    does one beside wrong data, which is never hidden.
+    """
+    lines: list[TableLine] = []
+    latest: dict[str, TableLine] = {}  # by group
+    for row in rows:
+        line = latest.get(row.group)
+        if line is None or (row.mode in line.by_mode and not replaces(row, line.by_mode[row.mode])):
+            line = latest[row.group] = TableLine("", (row.group,), {})
+            lines.append(line)
+        line.by_mode[row.mode] = row
+    return lines
+
+
+def replaces(later: Summary, earlier: Summary) -> bool:
+    """Is a row shown instead of an earlier one of the same job, size, group and mode?"""
+    return not later.imported and earlier.verified is not False and later.verified is not False
+
+
+def group_names(groups: Sequence[str]) -> str:
+    """`rail0..7` for groups that are numbered without a gap, `0-1 +27` for others."""
+    if len(groups) == 1:
+        return groups[0]
+    matches = [_NUMBERED.fullmatch(name) for name in groups]
+    stems = {match[1] for match in matches if match}
+    numbers = [int(match[2]) for match in matches if match]
+    if len(numbers) == len(groups) and len(stems) == 1 and numbers == list(range(numbers[0], numbers[0] + len(groups))):
+        return f"{groups[0]}..{numbers[-1]}"
+    return f"{groups[0]} +{len(groups) - 1}"
+
+
+def _size(row: Summary) -> str:
+    return NOTHING if row.imported and not row.payload_bytes else str(row.payload_bytes)
+
+
+def _count(row: Summary) -> str:
+    """The number of elements; unknown if an imported row does not state its type."""
+    dtype = DTYPES.get(row.dtype or "")
+    return NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
+
+
+def _type(row: Summary) -> str:
+    return _SHORT_TYPES.get(row.dtype or "", row.dtype or NOTHING)

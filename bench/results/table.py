@@ -1,0 +1,180 @@
+"""The Table API: what a command shows, in no format yet. `bench/results/formats/<name>.py` render it.
+
+A command makes a `Report` and calls `output.show(report, args)`; it never renders text, Markdown, CSV or JSON itself.
+
+    @dataclass(frozen=True)
+    class PlanReport(Report):
+        plan: Plan
+
+        def blocks(self) -> Iterable[Block]:            # for people: terminal, Markdown
+            yield Heading("3 jobs")
+            yield Table((Column("job", lambda job: job.name, right=False), ...), self.plan.jobs)
+            yield Lines(["estimate: 3 min"])            # sentences: comments on the terminal, a list in Markdown
+
+        def data(self) -> Mapping[str, Any]:            # JSON: plain values, dataclasses, tuples; NaN becomes null
+            return {"schema": SCHEMA, "jobs": self.plan.jobs}
+
+        def records(self) -> Iterable[Mapping[str, Any]]:   # CSV: one line each
+            return map(asdict, self.plan.jobs)
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`cell`: the text of a row's cell. `group`: a heading over neighbouring columns; `unit`: a second line of title.
+
+    `width`: characters at least. An `optional` column is left out if all its cells are empty; a `wide` one is shown
+    only where lines may be long (Markdown). A `wrapped` last column continues on further lines.
+    """
+
+    title: str
+    cell: Callable[[Any], str]
+    right: bool = True
+    unit: str = ""
+    group: str = ""
+    width: int = 0
+    optional: bool = False
+    wide: bool = False
+    wrapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of any type, shown by columns.
+
+    `title`: how to read the columns. `section`: the heading over a row and all others with the same heading. `gap`:
+    blanks between columns on the terminal.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    title: str = ""
+    section: Callable[[Any], str] | None = None
+    gap: int = 2
+
+    def shown_columns(self, wide: bool) -> list[Column]:
+        """The columns without the optional ones that say nothing, and without the wide ones if not `wide`."""
+        shown = []
+        for column in self.columns:
+            if column.wide and not wide:
+                continue
+            if column.optional and all(column.cell(row) in ("", NOTHING) for row in self.rows):
+                continue
+            shown.append(column)
+        return shown
+
+    def sections(self) -> list[tuple[str, list[Any]]]:
+        """Rows with the same heading together, as (heading, rows); one section if there is no heading."""
+        found: dict[str, list[Any]] = {}
+        for row in self.rows:
+            found.setdefault(self.section(row) if self.section else "", []).append(row)
+        return list(found.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A line that says what follows: `# text` on the terminal, a heading of `level` in Markdown."""
+
+    text: str
+    level: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Sentences. On the terminal comment lines (`# `) unless `comment` is False; a list in Markdown, below `title`.
+
+    A line that begins with blanks belongs to the one above it.
+    """
+
+    lines: Sequence[str]
+    title: str = ""
+    comment: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Text whose line breaks and blanks count: as it is on the terminal, fenced in Markdown."""
+
+    text: str
+
+
+Block = Table | Heading | Lines | Verbatim
+
+
+class Report(ABC):
+    """What a command shows. A format asks for the one form that it needs."""
+
+    @abstractmethod
+    def blocks(self) -> Iterable[Block]:
+        """For people, in the order in which they read."""
+
+    @abstractmethod
+    def data(self) -> Any:
+        """The JSON document: a mapping or a dataclass; its first key is `schema`."""
+
+    def records(self) -> Iterable[Mapping[str, Any]]:
+        """The lines of CSV, by the names of their columns."""
+        return ()
+
+    def record_names(self) -> Sequence[str] | None:
+        """The columns of CSV; None for those that the records have, in the order of their appearance."""
+        return None
+
+
+def plain(value: Any) -> Any:
+    """Objects for dataclasses and mappings, arrays for sequences, null for numbers that JSON cannot hold (NaN)."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def as_json(document: Any) -> str:
+    """One JSON document, ended by a line end."""
+    return json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
+    """A line of names (of all that records have, in the order of their appearance), then one line for each record.
+
+    Unknown is empty, numbers are written in full, several values in one cell are separated by ';'.
+    """
+    rows = list(records)
+    if names is None:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _csv_cell(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, (list, tuple)):
+        return ";".join(map(str, value))
+    if isinstance(value, Mapping):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return value

@@ -1,0 +1,186 @@
+"""The verdict by published results, by the bound, or none; and how ranks and nodes are counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.core.links import Limit
+from bench.explain.assessment import Assessment, assess, tightest
+from bench.explain.evidence import RunEvidence
+from bench.explain.gather import gathered
+from bench.explain.messages import AssessmentCode, CountCode, ResultVerdict
+from bench.explain.stored import measured
+from bench.hardware.machine import machine_of
+from bench.logs.foreign import ForeignRow, ForeignRun
+from tests.explain.logs import SIZES, a_run, curve, evidence_of, pattern
+from tests.gate import gate_runs
+
+CANNOT_BE_JUDGED, ABOVE = ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.ABOVE
+NORMAL, LOW, FAR_TOO_LOW = ResultVerdict.NORMAL, ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW
+
+
+def not_judged(found: Assessment, code: AssessmentCode) -> dict[str, object]:
+    """The facts of an assessment without a verdict, for this reason."""
+    assert (found.verdict, found.why.code) == (CANNOT_BE_JUDGED, code)
+    return dict(found.why.facts)
+
+
+@pytest.mark.parametrize(
+    ("busbw_gb", "verdict"), [(482.0, NORMAL), (420.0, NORMAL), (300.0, LOW), (200.0, FAR_TOO_LOW), (710.0, ABOVE)]
+)
+def test_the_ratio_to_published_results_decides(busbw_gb: float, verdict: ResultVerdict) -> None:
+    assert assess(evidence_of(a_run(busbw_gb), "p5.48xlarge")).verdict == verdict
+
+
+@pytest.mark.parametrize(("busbw_gb", "verdict"), [(240.0, NORMAL), (150.0, LOW), (90.0, FAR_TOO_LOW), (310.0, ABOVE)])
+def test_the_bound_decides_if_no_result_is_known(busbw_gb: float, verdict: ResultVerdict) -> None:
+    found = assess(evidence_of(a_run(busbw_gb, 4, name="alltoall"), "p4d.24xlarge"))
+    assert found.verdict == verdict
+    if verdict != ABOVE:
+        assert found.why.code == AssessmentCode.COMPARED_WITH_BOUND and found.why.facts["missing"] == "shape"
+
+
+def test_a_figure_that_is_rounded_up_is_not_above() -> None:
+    exact = a_run(1.0, rows=(ForeignRow(1 << 30, algbw_bytes_per_s=171e9, busbw_bytes_per_s=300.2e9),))
+    assert not evidence_of(exact, "p4d.24xlarge").above
+    more = replace(exact, rows=(replace(exact.rows[0], busbw_bytes_per_s=302e9),))
+    assert evidence_of(more, "p4d.24xlarge").above
+
+
+def test_small_sizes_are_compared_with_small_sizes() -> None:
+    rows = (ForeignRow(1 << 25, busbw_bytes_per_s=160e9), ForeignRow(1 << 24, busbw_bytes_per_s=120e9))
+    found = assess(evidence_of(a_run(230.0, rows=rows), gpu="NVIDIA A100-SXM4-40GB"))
+    facts = not_judged(found, AssessmentCode.SIZES_TOO_SMALL)
+    assert (facts["rate"], facts["size_bytes"], facts["rising"]) == (160e9, 32 << 20, False)
+    assert found.ratio == pytest.approx(0.96, abs=0.005)
+    assert facts["reference_rate"] == pytest.approx(166e9, rel=0.01) and facts["interpolated"]
+    assert "floor_passed" not in facts and "floor_missed" not in facts
+
+
+def test_nodes_with_unknown_nics_are_not_judged_but_others_results_are_shown() -> None:
+    found = assess(evidence_of(a_run(338.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
+    others = not_judged(found, AssessmentCode.NICS_UNKNOWN)["others"]
+    assert isinstance(others, list) and any("(a3-megagpu-8g)" in other for other in others)
+
+
+def test_a_curve_that_ends_on_its_slope_is_not_compared_with_a_bound() -> None:
+    short = a_run(1.0, 16, 2, rows=tuple(curve("allreduce", 16, 20.0, 1e-3, SIZES[:20])))
+    facts = not_judged(assess(evidence_of(short, "p3dn.24xlarge")), AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND)
+    assert facts["rising"] and facts["largest_bytes"] == 4 << 20
+    assert assess(evidence_of(a_run(3.4, 16, 2), "p3dn.24xlarge")).verdict == FAR_TOO_LOW
+
+
+def test_cards_that_exchange_data_through_the_host_are_low_and_less_is_far_too_low() -> None:
+    found = assess(evidence_of(a_run(4.0, 4), gpu="NVIDIA L40S"))
+    assert (found.verdict, found.why.code) == (LOW, AssessmentCode.CARDS_THROUGH_HOST)
+    assert assess(evidence_of(a_run(1.0, 4), gpu="NVIDIA L40S")).verdict == FAR_TOO_LOW
+
+
+def bare(run: ForeignRun, **changes: object) -> ForeignRun:
+    """The run of a log that states neither ranks nor nodes."""
+    return replace(run, num_ranks=None, num_nodes=None, hosts=(), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks"), [("allreduce", 8), ("allreduce", 72), ("allgather", 16), ("alltoall", 2)]
+)
+def test_ranks_follow_from_busbw_over_algbw(name: str, num_ranks: int) -> None:
+    rows = [
+        replace(
+            row,
+            algbw_bytes_per_s=round((row.algbw_bytes_per_s or 0) / 1e7) * 1e7,
+            busbw_bytes_per_s=round((row.busbw_bytes_per_s or 0) / 1e7) * 1e7,
+        )
+        for row in curve(name, num_ranks, 400.0)
+    ]
+    evidence = gathered(bare(a_run(1.0, name=name), rows=tuple(rows)), machine_of("p5.48xlarge"), pattern(name))
+    assert evidence.num_ranks == num_ranks
+    assert [count.facts["num_ranks"] for count in evidence.counts if count.code == CountCode.RANKS_FROM_RATES] == [
+        num_ranks
+    ]
+    assert evidence.num_nodes == -(-num_ranks // 8)
+
+
+@pytest.mark.parametrize("name", ["broadcast", "sendrecv"])
+def test_ranks_do_not_follow_if_the_factor_is_1(name: str) -> None:
+    evidence = gathered(bare(a_run(100.0, name=name)), machine_of("p5.48xlarge"), pattern(name))
+    assert evidence.num_ranks is None
+    not_judged(assess(evidence), AssessmentCode.NUM_RANKS_UNKNOWN)
+
+
+def test_figures_too_coarse_give_no_number_of_ranks() -> None:
+    coarse = tuple(ForeignRow(size, algbw_bytes_per_s=0.1e9, busbw_bytes_per_s=0.2e9) for size in SIZES[:5])
+    assert gathered(bare(a_run(1.0), rows=coarse), machine_of(None), pattern("allreduce")).num_ranks is None
+
+
+def test_one_host_of_a_long_list_is_no_node_count() -> None:
+    many = a_run(800.0, 72, 1)
+    assert gathered(many, machine_of(None), pattern("allreduce")).num_nodes is None
+    assert gathered(many, machine_of("GB200 NVL72"), pattern("allreduce")).num_nodes == 18
+    assert gathered(many, machine_of(None), pattern("allreduce"), num_nodes=9).num_nodes == 9
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "may_be"),
+    [
+        (("test-4w-0", "test-4w-1"), 8, True),
+        (("worker-0.set", "worker-1.set"), 2, True),
+        (("worker-0", "worker-1"), 16, False),
+        (("ip-10-0-0-1", "ip-10-0-0-2"), 2, False),
+        (("red", "blue-1"), 2, False),
+        (("worker-0",), 4, False),
+    ],
+)
+def test_hosts_that_may_be_pods_make_the_number_of_nodes_uncertain(
+    hosts: tuple[str, ...], ranks: int, may_be: bool
+) -> None:
+    run = replace(a_run(40.0, ranks, len(hosts)), hosts=hosts)
+    machine = machine_of(None, ("NVIDIA B200",))
+    counts = gathered(run, machine, pattern("allreduce")).counts
+    assert [count.code for count in counts] == ([CountCode.NODES_MAY_BE_PODS] if may_be else [])
+    given = gathered(run, machine, pattern("allreduce"), num_nodes=1).counts
+    assert [count.code for count in given] == [CountCode.NODES_GIVEN]
+
+
+def test_a_likely_network_bounds_as_a_reference_only() -> None:
+    evidence = evidence_of(a_run(92.0, 16, 2), gpu="NVIDIA H200")
+    network = tightest(evidence)
+    assert network is not None and network.code == Limit.NETWORK and network.kind == "reference"
+    assert network.bytes_per_s == pytest.approx(750e9)
+    fast = evidence_of(a_run(760.0, 16, 2), gpu="NVIDIA H200")
+    assert not fast.above
+
+
+def test_times_alone_give_bandwidths() -> None:
+    times = tuple(ForeignRow(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
+    evidence: RunEvidence = gathered(a_run(1.0, rows=times), machine_of("p4d.24xlarge"), pattern("allreduce"))
+    assert evidence.best is not None and evidence.best.busbw_bytes_per_s == pytest.approx((1 << 22) / 1e-3 * 1.75)
+
+
+def test_two_ends_of_verbs_are_compared_with_line_rates() -> None:
+    row = ForeignRow(1 << 20, algbw_bytes_per_s=24.2e9, busbw_bytes_per_s=24.2e9)
+    ends = ForeignRun("perftest", pattern="pingpong", num_ranks=2, num_nodes=2, rows=(row,))
+    found = assess(gathered(ends, machine_of(None), pattern("pingpong")))
+    assert (found.verdict, found.why.code) == (NORMAL, AssessmentCode.COMPARED_WITH_NIC)
+    assert found.ratio == pytest.approx(0.97, abs=0.005) and found.why.facts["nic_gbit_per_s"] == pytest.approx(200)
+    slow = replace(ends, rows=(replace(row, algbw_bytes_per_s=15e9, busbw_bytes_per_s=15e9),))
+    not_judged(assess(gathered(slow, machine_of(None), pattern("pingpong"))), AssessmentCode.NIC_UNKNOWN)
+
+
+def test_mpi_from_host_memory_is_not_judged_by_gpus() -> None:
+    rows = tuple(ForeignRow(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
+    osu = replace(a_run(1.0, 16, 2, rows=rows), tool="osu")
+    evidence = gathered(osu, machine_of("p4d.24xlarge"), pattern("allreduce"))
+    assert (
+        all(bound.code == Limit.NETWORK for bound in evidence.bounds) and evidence.bounds and evidence.references == ()
+    )
+    not_judged(assess(evidence), AssessmentCode.HOST_MEMORY_TOOL)
+
+
+def test_our_own_ranks_on_one_gpu_are_not_judged() -> None:
+    rows = [gate_runs.record("pipelined", size, flags=("shared_gpu",)) for size in SIZES]
+    of = gate_runs.header(transport="nccl", instance="p5.48xlarge", num_nodes=1)
+    [(_, evidence)] = measured([("job", of, rows)])
+    not_judged(assess(evidence), AssessmentCode.SHARED_GPU)

@@ -1,0 +1,71 @@
+"""Adding a reason touches one file: the example in docs/extending.md, in a copy of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bench
+from bench.core.units import format_rate
+from tests.commands.test_explain import log
+from tests.explain.logs import curve
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with one file more, and a log of two sizes."""
+    folder = tmp_path_factory.mktemp("copied")
+    package = Path(bench.__file__).parent
+    shutil.copytree(package, folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Add a reason of explain\n")
+    [example] = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    (folder / "bench" / "explain" / "reasons" / "tool_settings.py").write_text(example)
+    rows = curve("allreduce", 8, 300.0, sizes=(1 << 30, 1 << 31))
+    whole = log(rows, "NVIDIA H100 80GB HBM3").replace("minBytes 8 maxBytes 17179869184", "minBytes 1G maxBytes 2G")
+    (folder / "few.log").write_text(whole)
+    return folder
+
+
+def explain(folder: Path, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "explain", "few.log", *options],
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_new_reason_is_in_json_with_its_code_and_facts(copied: Path) -> None:
+    [page] = json.loads(explain(copied, "--format", "json"))["pages"]
+    found: dict[str, dict[str, Any]] = {reason["code"]: reason for reason in page["reasons"]}
+    reason = found["few-sizes"]
+    assert reason["facts"] == {
+        "num_sizes": 2,
+        "rate": page["best"]["busbw_bytes_per_s"],
+        "largest_bytes": 1 << 31,
+    }
+    assert reason["weight"] == 0.3 and reason["command"] == "all_reduce_perf -b 8 -e 8G -f 2"
+
+
+def test_a_new_reason_is_on_the_page_with_its_words_and_next_step(copied: Path) -> None:
+    [page] = json.loads(explain(copied, "--format", "json"))["pages"]
+    text = " ".join(explain(copied).split())
+    rate = format_rate(page["best"]["busbw_bytes_per_s"])
+    assert f"the test has only 2 sizes: the best of so few sizes, {rate}, may be an outlier; they end at 2 GiB" in text
+    assert "measure more sizes all_reduce_perf -b 8 -e 8G -f 2" in text
