@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -19,8 +18,8 @@ from bench.hardware.health import findings
 from bench.hardware.promises import promises
 from bench.probes import machine
 from tests.hardware.machines import gpu, hgx, loaded, node, sandbox
-
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
+from tests.logs import corpus
+from tests.probes import synthetic_machines as synthetic
 
 
 def header_of(path: Path, facts: dict[str, Any]) -> Path:
@@ -167,9 +166,18 @@ def test_only_the_recorded_text_is_named_as_the_source(tmp_path: Path, capsys: p
     assert "/sys" not in told and "the driver does not" not in told and "idle" not in told
 
 
-@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
-def test_recorded_versions(capsys: pytest.CaptureFixture[str]) -> None:
-    for file in sorted(Path(str(CORPUS)).glob("pcie_logs/*nvidia-smi*")):
+def recorded(folder: str, tmp_path: Path, stem: str = "*") -> list[Path]:
+    """Files of a folder: synthetic ones, and other people's if they are here."""
+    for name, text in synthetic.TEXTS.items():
+        file = tmp_path / f"{name}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    roots = [tmp_path, *([corpus.FOLDER] if corpus.FOLDER else [])]
+    return [path for root in roots for path in sorted((root / folder).glob(stem)) if "lspci" not in path.name]
+
+
+def test_recorded_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for file in recorded("pcie_logs", tmp_path):
         _, out, _ = doctor(capsys, "--facts", str(file))
         assert "driver: unknown" not in out and "CUDA unknown" not in out, file.name
 
@@ -223,13 +231,15 @@ def test_a_file_is_named_as_the_source(tmp_path: Path, capsys: pytest.CaptureFix
     assert "this machine" not in text
 
 
-@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
-@pytest.mark.parametrize("name", ["p4d-24xl", "p4de-24xl", "ndv2", "ndv4", "ndv5"])
-def test_recorded_topologies_of_machines_with_nvlink(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (file,) = Path(str(CORPUS)).glob(f"topo_xml/*{name}-topo.xml")
-    code, out, _ = doctor(capsys, "--facts", str(file))
-    text = " ".join(out.split())
-    assert code in (0, 1) and "all-reduce of 1 GiB, busbw, gpu[0-7]: unknown" in text and "this machine" not in text
+def test_recorded_topologies_of_machines_with_nvlink(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = recorded("topo_xml", tmp_path, "8_gpus*")
+    for name in ("p4d-24xl", "p4de-24xl", "ndv2", "ndv4", "ndv5"):
+        files += recorded("topo_xml", tmp_path, f"*{name}-topo.xml")
+    for file in files:
+        code, out, _ = doctor(capsys, "--facts", str(file))
+        text = " ".join(out.split())
+        assert code in (0, 1) and "this machine" not in text, file.name
+        assert "all-reduce of 1 GiB, busbw, gpu[0-7]: unknown" in text, file.name
 
 
 def test_a_file_is_held_to_an_instance_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,10 +252,10 @@ def test_a_file_is_held_to_an_instance_type(tmp_path: Path, capsys: pytest.Captu
     assert code == 2 and "no instance type is called 'p5.48xlrge'; did you mean 'p5.48xlarge'?" in told
 
 
-@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+@corpus.needs_corpus
 def test_the_pcie_of_p4d_by_nvidia_smi_by_nccl_and_by_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
-    (smi,) = Path(str(CORPUS)).glob("pcie_logs/*p4d*")
-    (nccl,) = Path(str(CORPUS)).glob("topo_xml/*p4d-24xl-topo.xml")
+    (smi,) = corpus.real("pcie_logs", "").glob("*p4d*")
+    (nccl,) = corpus.real("topo_xml", "").glob("*p4d-24xl-topo.xml")
     pages = [
         " ".join(doctor(capsys, "--facts", str(file), *words)[1].split())
         for file in (smi, nccl)
