@@ -39,8 +39,8 @@ class GateRule:
 
     Each of `sizes` must be there. In `spans` (first, last) every measured size is judged, and every requested size must
     be there. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match no row of a
-    pattern without such a factor, and no row from another tool's log, which does not record it. `groups`: shell patterns
-    (node*). `modes` empty: pipelined for rates, isolated for times.
+    pattern without such a factor, and no row from another tool's log, which does not record it. `groups` are shell
+    patterns (node*). `modes` empty: pipelined for rates, isolated for times.
     """
 
     name: str

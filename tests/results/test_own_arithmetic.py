@@ -264,9 +264,10 @@ def test_an_interval_over_launches_needs_three() -> None:
 
 def test_a_ratio_to_another_tool_needs_both_times_and_launches(document: Document) -> None:
     parity = Parity("osu", "allreduce", 8, 2e-6, 2e-6, 1.0, None, None, 1)
-    for changed, rules in (({}, []), ({"theirs_s": 0.0}, [1]), ({"ratio_low": 0.9, "ratio_high": 1.1}, [7])):
-        with_parity = replace(document, parities=(replace(parity, **changed),))
-        assert [rule for rule, _ in offences(with_parity, [measured()])] == rules
+    without_time = replace(parity, theirs_s=0.0)
+    early = replace(parity, ratio_low=0.9, ratio_high=1.1)
+    for each, rules in ((parity, []), (without_time, [1]), (early, [7])):
+        assert [rule for rule, _ in offences(replace(document, parities=(each,)), [measured()])] == rules
 
 
 def test_the_notes_and_flags_of_a_run_claim_nothing_that_needs_a_comparison() -> None:
