@@ -19,12 +19,12 @@ from bench.controller.messages import ControllerError
 from bench.controller.run import Ran, RunContext, run_jobs
 from bench.core.errors import UsageError
 from bench.core.world import World
-from bench.gate.gate import Again
+from bench.gate.remeasured import RetestPlan
 from bench.launchers import slurm
 from bench.store import runs
 
 
-def retest(folder: Path, asked: Again, reasons: Sequence[str], context: RunContext) -> Ran:
+def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> Ran:
     """Run what is asked for, into the same folder. Raises UsageError if its hosts cannot be chosen from here."""
     hosts = chosen_hosts(asked, context.site.cluster)
     jobs = []
@@ -47,13 +47,14 @@ def retest(folder: Path, asked: Again, reasons: Sequence[str], context: RunConte
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "jobs": {job.name: list(asked.suspects) if job.name in asked.ladders and hosts else [] for job in jobs},
         "reasons": list(reasons),
+        "failures": dict(asked.failures or {}),
         "outcomes_before": {job.name: before[job.name] for job in jobs if job.name in before},
     }
     runs.write_retests(folder, [*runs.read_retests(folder), entry])
     return run_jobs(jobs, folder, context)
 
 
-def chosen_hosts(asked: Again, cluster: Cluster) -> tuple[str, ...]:
+def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
     """The hosts of the ladder, in the cluster's order; none if all hosts take part anyway."""
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:
@@ -68,7 +69,7 @@ def chosen_hosts(asked: Again, cluster: Cluster) -> tuple[str, ...]:
     return tuple(host for host in cluster.hosts if host in wanted)
 
 
-def _job(spec: JobSpec, asked: Again, hosts: Sequence[str], site: Site) -> Job:
+def _job(spec: JobSpec, asked: RetestPlan, hosts: Sequence[str], site: Site) -> Job:
     case, cluster = replace(spec.case, budget_s=None), site.cluster  # the budget was for all of its sizes
     if spec.name in asked.ladders and hosts:
         some = replace(cluster, nodes=len(hosts), hosts=() if cluster.launcher == "slurm" else tuple(hosts))

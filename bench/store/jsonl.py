@@ -37,6 +37,7 @@ import numpy as np
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
 from bench.core.remarks import CodedRemark
+from bench.store import older
 
 SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records per fsync
@@ -294,7 +295,7 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
             skipped = parsed["skipped"]
             parsed["skipped"] = Skip.uncoded(skipped) if isinstance(skipped, str) else Skip(**skipped)
         if "failed" in parsed:
-            parsed["failed"] = Failure(**parsed["failed"])
+            parsed["failed"] = Failure(**older.failure(parsed["failed"]))
         if "first_wrong" in parsed:
             parsed["first_wrong"] = WrongData(**parsed["first_wrong"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:

@@ -12,47 +12,48 @@ from bench.controller.messages import ControllerError
 from bench.controller.run import RunContext
 from bench.core.errors import UsageError
 from bench.gate import gate as gates
-from bench.gate.gate import Again
+from bench.gate.remeasured import RetestPlan
 from bench.launchers import slurm
 from bench.store import runs
 from tests.gate.gate_runs import RULES, SIZES, good, judge, pairs, record, times
 
 HOSTS = tuple(f"h{number}" for number in range(8))
-ASKED = Again({}, ("pairs",), ("h5",), ("h0", "h1", "h2"))
+ASKED = RetestPlan({}, ("pairs",), ("h5",), ("h0", "h1", "h2"))
 
 
 def test_only_what_failed_is_measured_again(tmp_path: Path) -> None:
     run = good()
     assert run.plan is not None
     job, head, found = pairs({2: 0.5}, ladder="screen")
-    run.told.append((job, head, found + pairs({2: 0.5}, ladder="confirm")[2]))
+    run.jobs.append((job, head, found + pairs({2: 0.5}, ladder="confirm")[2]))
     run.plan["jobs"].append({"name": job, "case": list(head.case), "world": {"num_nodes": 6, "ranks_per_node": 1}})
     run.outcomes[job] = {"exit_code": 0, "seconds": 1.0, "what": None}
-    run.told[0][2][2:] = [record(mode, SIZES[1], times(9e-3)) for mode in ("isolated", "pipelined")]
+    run.jobs[0][2][2:] = [record(mode, SIZES[1], times(9e-3)) for mode in ("isolated", "pipelined")]
     verdict = judge(run, tmp_path)
     assert set(verdict.names) == {"too-low", "too-high", "slow-part"}
-    asked = gates.again(verdict, run.material())
-    assert asked == Again({"allreduce-mpi-2x2": (SIZES[1],)}, (job,), ("h2",), ("h0", "h1", "h3"))
+    asked = gates.retest_plan(verdict, run.gate_input())
+    assert asked == RetestPlan({"allreduce-mpi-2x2": (SIZES[1],)}, (job,), ("h2",), ("h0", "h1", "h3"), verdict.names)
 
 
 def test_what_passed_or_cannot_be_mended_is_not_measured_again(tmp_path: Path) -> None:
     for rules in (RULES, RULES + "expect: {transport: nccl}\n", RULES.replace("bound", "reference")):
         run = good()
-        asked = gates.again(judge(run, tmp_path, rules), run.material())
-        assert asked == Again({}, (), (), ())
+        verdict = judge(run, tmp_path, rules)
+        asked = gates.retest_plan(verdict, run.gate_input())
+        assert asked == RetestPlan({}, (), (), (), verdict.names)
 
 
 def test_a_job_that_failed_as_a_whole_is_measured_as_a_whole(tmp_path: Path) -> None:
     run = good()
     run.outcomes["allreduce-mpi-2x2"]["what"] = "a rank died"
-    asked = gates.again(judge(run, tmp_path), run.material())
+    asked = gates.retest_plan(judge(run, tmp_path), run.gate_input())
     assert asked.sizes == {"allreduce-mpi-2x2": ()}
 
 
 def test_hosts_are_chosen_in_the_order_of_the_cluster() -> None:
     lab = Cluster("lab", nodes=8, hosts=HOSTS, launcher="mpirun")
     assert retest.chosen_hosts(ASKED, lab) == ("h0", "h1", "h2", "h5")
-    assert retest.chosen_hosts(Again({"job": ()}, (), (), ()), lab) == ()
+    assert retest.chosen_hosts(RetestPlan({"job": ()}, (), (), ()), lab) == ()
     few = Cluster("few", nodes=4, hosts=("h0", "h1", "h2", "h5"), launcher="mpirun")
     assert retest.chosen_hosts(ASKED, few) == (), "all of them take part anyway"
     assert retest.chosen_hosts(ASKED, Cluster("slurm", nodes=8, launcher="slurm")) == ("h5", "h0", "h1", "h2")
