@@ -96,7 +96,7 @@ def test_samples_of_the_wrong_form_are_refused_with_their_line(
 ) -> None:
     code, document, err = report(with_samples(lines, **samples), tmp_path, capsys)
     assert (code, document["summaries"]) == (2, [])
-    assert "bad.jsonl:2: not a whole record line" in err and "Traceback" not in err
+    assert "bad.jsonl:2: invalid record line" in err and "Traceback" not in err
 
 
 def test_a_newer_schema_is_refused(
